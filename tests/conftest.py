@@ -1,0 +1,65 @@
+"""Fixtures for every kind of test. Servers are found, started or installed by servers.py, and only when asked for."""
+
+import os
+import secrets
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+import servers
+
+
+@pytest.fixture(scope="session")
+def scale() -> Callable[[int], int]:
+    """`scale(1000)` jobs: a tenth of it in `make test`, all of it in `make test-all`, never none."""
+    factor = float(os.environ.get("ONWARD_TEST_SCALE", "0.1"))
+
+    def scaled(count: int) -> int:
+        return max(1, int(count * factor))
+
+    return scaled
+
+
+@pytest.fixture(scope="session")
+def postgres_server(pytestconfig: pytest.Config) -> Iterator[str]:
+    """The DSN of a role that may create databases; tests themselves use `postgres_dsn`."""
+    with _heard(pytestconfig, servers.postgres()) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def postgres_dsn(postgres_server: str) -> Iterator[str]:
+    """A database of this run's own, dropped at the end."""
+    name = f"onward_test_{os.getpid()}_{secrets.token_hex(4)}"
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield _with_database(postgres_server, name)
+        # FORCE: a failed test may have left connections behind.
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def pgbouncer_dsn(pytestconfig: pytest.Config, postgres_dsn: str) -> Iterator[str]:
+    """The database of `postgres_dsn` through PgBouncer, which pools by transaction."""
+    with _heard(pytestconfig, servers.pgbouncer(postgres_dsn)) as dsn:
+        yield _with_database(dsn, urlsplit(postgres_dsn).path.lstrip("/"))
+
+
+def _with_database(dsn: str, name: str) -> str:
+    return urlsplit(dsn)._replace(path=f"/{name}").geturl()
+
+
+@contextmanager
+def _heard(config: pytest.Config, server: AbstractContextManager[str]) -> Iterator[str]:
+    """Enter it with its progress on the terminal, and without counting apt-get's minutes as the test's time."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    with ExitStack() as stack:
+        remaining, _ = signal.setitimer(signal.ITIMER_REAL, 0)  # pytest-timeout's alarm
+        with capture.global_and_fixture_disabled():
+            dsn = stack.enter_context(server)
+        signal.setitimer(signal.ITIMER_REAL, remaining)
+        yield dsn

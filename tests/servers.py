@@ -1,0 +1,417 @@
+"""Finds or starts the servers that the tests talk to, so that `make test` works on a bare machine.
+
+For each server, the first of these that is there:
+
+1. the address in its environment variable (`ONWARD_TEST_POSTGRES`, `ONWARD_TEST_PGBOUNCER`), used as it is;
+2. its usual address on this machine, if it answers there and lets us in;
+3. a private instance, started from an installed program in a scratch directory on a free port;
+4. the same after `apt-get install`, when we are root; otherwise an error that says what to install.
+
+A test that stops, freezes or kills its server asks for `private_postgres()` and so never hurts anyone else's.
+What is started here is stopped here. Another server is one more `Server(...)`: see POSTGRES.
+
+Standard library only: this runs before anything else is known to work.
+"""
+
+import atexit
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from glob import glob
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+STARTUP_SECONDS = 60.0
+STOP_SECONDS = 30.0
+
+
+class ServerMissing(RuntimeError):
+    """A server cannot be had here; the message says what to install or set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """What has to be known of a kind of server to find it, install it and run a private one."""
+
+    name: str
+    variable: str
+    """The environment variable that holds an address to use instead."""
+    default: str | None
+    """Where it usually listens on a developer's machine; None when ours needs settings of its own."""
+    program: str
+    package: str
+    """The Debian package that brings the program."""
+    folders: tuple[str, ...] = ("/usr/sbin", "/usr/local/sbin")
+    """Where to look for the program besides PATH; patterns, the highest version wins."""
+    dsn: Callable[[int], str]
+    command: Callable[[Path, Path, int], list[str]]
+    """(program, scratch directory, port) → the command of a server that stays in the foreground."""
+    prepare: Callable[[Path, Path, int], None] = lambda program, scratch, port: None
+    """Called once with the same arguments before the first start: make the files it needs."""
+    answers: Callable[[str], bool]
+    """Whether a server at this address lets us in."""
+    signals: Mapping[str, signal.Signals] = field(
+        default_factory=lambda: {"fast": signal.SIGTERM, "kill": signal.SIGKILL}
+    )
+    """How it stops: the modes of `Instance.stop`."""
+
+
+class Instance:
+    """A server process of our own, which a test may stop and start as it likes; the port and the data stay."""
+
+    def __init__(self, server: Server, program: Path, scratch: Path, port: int) -> None:
+        self.server = server
+        self.dsn = server.dsn(port)
+        self.log = scratch / "log"
+        self._command = server.command(program, scratch, port)
+        self._scratch = scratch
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._killed = False
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError(f"{self.server.name} is stopped")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                raise RuntimeError(f"{self.server.name} is already running")
+            self._killed = True  # by the test, by way of pid
+        deadline = time.monotonic() + STARTUP_SECONDS
+        # Children of a killed server may live for a moment and keep the next one from starting.
+        tries = 10 if self._killed else 1
+        self._process = self._spawn()
+        while time.monotonic() < deadline:
+            if self._process.poll() is None:
+                if self.server.answers(self.dsn):
+                    self._killed = False
+                    return
+                time.sleep(0.05)
+            else:
+                tries -= 1
+                if tries == 0:
+                    break
+                time.sleep(0.3)
+                self._process = self._spawn()
+        self.stop("kill")
+        raise ServerMissing(f"{self.server.name} does not start. The end of its log:\n{self._end_of_log()}")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop it and wait until it is gone; nothing happens if it is stopped already."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            self._killed = self.server.signals[mode] == signal.SIGKILL
+            process.send_signal(self.server.signals[mode])
+            process.send_signal(signal.SIGCONT)  # a test may have frozen it
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._killed = True
+            process.kill()
+            process.wait()
+        self._dismiss_guard()
+
+    def restart(self, mode: str = "fast") -> None:
+        self.stop(mode)
+        self.start()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        # A session of its own: Ctrl-C in the terminal reaches the tests, and they stop the server in order.
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                self._command,
+                cwd=self._scratch,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **_unprivileged(),
+            )
+        self._dismiss_guard()
+        self._guard = _guard(process.pid, self._scratch)
+        return process
+
+    def _dismiss_guard(self) -> None:
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.kill()
+            guard.communicate()
+
+    def _end_of_log(self) -> str:
+        return "".join(self.log.read_text(errors="replace").splitlines(keepends=True)[-20:])
+
+
+@contextmanager
+def found_or_started(server: Server) -> Iterator[str]:
+    """The address of such a server: given, found, or a private one that lives as long as the `with`."""
+    if given := os.environ.get(server.variable):
+        yield given
+    elif server.default and server.answers(server.default):
+        yield server.default
+    else:
+        with private(server) as instance:
+            yield instance.dsn
+
+
+@contextmanager
+def private(server: Server) -> Iterator[Instance]:
+    """A new instance that nobody else uses, whatever else runs on this machine."""
+    program = _program(server)
+    scratch = Path(tempfile.mkdtemp(prefix=f"onward-{server.program}-"))
+    port = _free_port()
+    try:
+        _hand_over(scratch)
+        server.prepare(program, scratch, port)
+        instance = Instance(server, program, scratch, port)
+        atexit.register(instance.stop)  # for a `with` that is never left
+        try:
+            _say(f"Starting a private {server.name} on port {port} …")
+            instance.start()
+            yield instance
+        finally:
+            instance.stop()
+            atexit.unregister(instance.stop)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _program(server: Server) -> Path:
+    if program := _installed(server):
+        return program
+    hint = f"Install it (Debian, Ubuntu: sudo apt-get install {server.package}) or set {server.variable} to an address."
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise ServerMissing(f"The tests need {server.name}, and it is not on this machine. {hint}")
+    _say(f"Installing {server.name} with apt-get …")
+    _apt_get("update")
+    _apt_get("install", "--yes", "--no-install-recommends", server.package)
+    if program := _installed(server):
+        return program
+    raise ServerMissing(f"apt-get installed {server.package}, but there is no program {server.program!r}. {hint}")
+
+
+def _installed(server: Server) -> Path | None:
+    if found := shutil.which(server.program):
+        return Path(found).resolve()  # initdb lies beside the real postgres
+    programs = [Path(name) for folder in server.folders for name in glob(f"{folder}/{server.program}")]
+    return max(programs, key=lambda path: _numbers(str(path)), default=None)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def _apt_get(*arguments: str) -> None:
+    # RUNLEVEL=1: the package must not start a server of its own; we start ours, and on another port.
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    done = subprocess.run(
+        ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise ServerMissing(f"apt-get {' '.join(arguments)} failed:\n{done.stdout[-2000:]}")
+
+
+def _guard(pid: int, scratch: Path) -> subprocess.Popen[bytes]:
+    """A shell that clears up if the tests are killed, when neither `with` nor atexit runs: its input ends with us."""
+    script = 'read _; kill -QUIT "$0"; kill -CONT "$0"; sleep 1; rm -rf "$1"'
+    return subprocess.Popen(
+        ["sh", "-c", script, str(pid), str(scratch)],
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        **_unprivileged(),
+    )
+
+
+def _unprivileged() -> dict[str, Any]:
+    """Popen arguments that give up root, because database servers refuse to run as root."""
+    user = _server_user()
+    return {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def _server_user() -> pwd.struct_passwd | None:
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam("postgres")
+    except KeyError:
+        return pwd.getpwnam("nobody")
+
+
+def _hand_over(path: Path) -> None:
+    if user := _server_user():
+        os.chown(path, user.pw_uid, user.pw_gid)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+# --- PostgreSQL ---------------------------------------------------------------------------------------------------
+
+
+def _postgres_lets_us_in(dsn: str) -> bool:
+    """Log in by hand: an open port may be another program, a server still starting, or one that wants a password."""
+    url = urlsplit(dsn)
+    fields = {"user": url.username or "postgres", "database": url.path.lstrip("/") or "postgres"}
+    body = b"".join(f"{key}\0{value}\0".encode() for key, value in fields.items()) + b"\0"
+    try:
+        with socket.create_connection((url.hostname or "127.0.0.1", url.port or 5432), timeout=5) as connection:
+            connection.sendall(struct.pack("!ii", len(body) + 8, 3 << 16) + body)
+            with connection.makefile("rb") as answer:
+                kind, _length, code = struct.unpack("!cii", answer.read(9))
+            connection.sendall(b"X\0\0\0\4")
+    except (OSError, struct.error):
+        return False
+    return bool(kind == b"R" and code == 0)
+
+
+def _initdb(program: Path, scratch: Path, port: int) -> None:
+    arguments = ["-D", str(scratch / "data"), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]
+    made = subprocess.run(
+        [program.with_name("initdb"), *arguments],
+        cwd=scratch,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **_unprivileged(),
+    )
+    if made.returncode != 0:
+        raise ServerMissing(f"initdb failed:\n{made.stdout[-2000:]}")
+
+
+def _postgres_command(program: Path, scratch: Path, port: int) -> list[str]:
+    settings = {
+        "listen_addresses": "127.0.0.1",
+        "port": port,
+        "unix_socket_directories": scratch,
+        "max_connections": 200,
+        # Safe against a killed server, which is what tests do; only a killed machine would lose data.
+        "fsync": "off",
+    }
+    options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
+    return [str(program), "-D", str(scratch / "data"), *options]
+
+
+POSTGRES = Server(
+    name="PostgreSQL",
+    variable="ONWARD_TEST_POSTGRES",
+    default="postgresql://postgres@127.0.0.1:5432/postgres",
+    program="postgres",
+    package="postgresql",
+    folders=("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin"),
+    dsn=lambda port: f"postgresql://postgres@127.0.0.1:{port}/postgres",
+    prepare=_initdb,
+    command=_postgres_command,
+    answers=_postgres_lets_us_in,
+    # smart waits for clients to leave, fast ends their sessions, immediate and kill make it recover at the next start.
+    signals={
+        "smart": signal.SIGTERM,
+        "fast": signal.SIGINT,
+        "immediate": signal.SIGQUIT,
+        "kill": signal.SIGKILL,
+    },
+)
+
+
+def postgres() -> AbstractContextManager[str]:
+    """The DSN of a role that may create databases."""
+    return found_or_started(POSTGRES)
+
+
+def private_postgres() -> AbstractContextManager[Instance]:
+    """For tests that stop, freeze or kill the server."""
+    return private(POSTGRES)
+
+
+# --- PgBouncer ----------------------------------------------------------------------------------------------------
+
+
+def pgbouncer(postgres_dsn: str) -> AbstractContextManager[str]:
+    """The DSN of a PgBouncer in front of every database of that PostgreSQL, pooling by transaction."""
+    return found_or_started(_pgbouncer_for(postgres_dsn))
+
+
+def private_pgbouncer(postgres_dsn: str) -> AbstractContextManager[Instance]:
+    """For tests that stop, freeze or kill the pooler."""
+    return private(_pgbouncer_for(postgres_dsn))
+
+
+def _pgbouncer_for(postgres_dsn: str) -> Server:
+    database = urlsplit(postgres_dsn).path.lstrip("/") or "postgres"
+    return Server(
+        name="PgBouncer",
+        variable="ONWARD_TEST_PGBOUNCER",
+        default=None,  # one that runs already knows nothing of our databases
+        program="pgbouncer",
+        package="pgbouncer",
+        dsn=lambda port: f"postgresql://postgres@127.0.0.1:{port}/{database}",
+        prepare=lambda program, scratch, port: _configure_pgbouncer(program, scratch, port, postgres_dsn),
+        command=lambda program, scratch, port: [str(program), str(scratch / "pgbouncer.ini")],
+        answers=_postgres_lets_us_in,
+        # From 1.23 on SIGTERM waits for clients to leave.
+        signals={"fast": signal.SIGQUIT, "smart": signal.SIGINT, "kill": signal.SIGKILL},
+    )
+
+
+def _configure_pgbouncer(program: Path, scratch: Path, port: int, postgres_dsn: str) -> None:
+    url = urlsplit(postgres_dsn)
+    target = {
+        "host": url.hostname or parse_qs(url.query).get("host", ["127.0.0.1"])[0],
+        "port": str(url.port or 5432),
+        "user": unquote(url.username or "postgres"),
+        "password": unquote(url.password or ""),
+    }
+    settings: dict[str, str | int] = {
+        "listen_addr": "127.0.0.1",
+        "listen_port": port,
+        "unix_socket_dir": "",
+        "auth_type": "any",
+        "pool_mode": "transaction",
+        "max_client_conn": 1000,
+        "default_pool_size": 20,
+        "ignore_startup_parameters": "extra_float_digits",
+    }
+    said = subprocess.run([program, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    if _numbers(said.split()[1]) >= [1, 21]:
+        # Off, as it always was before 1.21: what works without it works with it.
+        settings["max_prepared_statements"] = 0
+    quoted = " ".join("{}='{}'".format(key, value.replace("'", "''")) for key, value in target.items() if value)
+    lines = ["[databases]", f"* = {quoted}", "[pgbouncer]", *(f"{key} = {value}" for key, value in settings.items())]
+    file = scratch / "pgbouncer.ini"
+    file.write_text("\n".join(lines) + "\n")
+    file.chmod(0o600)  # it may hold a password
+    _hand_over(file)
