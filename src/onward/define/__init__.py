@@ -1,0 +1,1 @@
+"""DEFINE: functions come in, a checked registry of job types goes out."""

@@ -1,0 +1,186 @@
+"""The registry: every job type of an app, checked together and ready for use."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from onward.define.codec import Codec, Limits
+from onward.define.job_type import UNSET_TIMEOUT, Definition, JobType, Step, Upcaster
+from onward.define.slice import Slice
+from onward.errors import DefinitionError, InternalJobType, PayloadError, UndeclaredStep, UnknownJobType
+from onward.model import Backoff
+
+DEFAULT_TIMEOUT = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """A job type in its registry."""
+
+    step: Step[Any, Any]
+    definition: Definition
+    input: Codec
+    output: Codec | None
+    """None for a type that always continues."""
+    continues_to: frozenset[str]
+    blocked_by: frozenset[str]
+    versions: tuple[int, ...]
+    """The payload versions it can read, the current one first."""
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def backoff(self) -> Backoff | None:
+        own = self.definition.slice.backoff if self.definition.slice else None
+        return self.definition.backoff or own
+
+    @property
+    def lease(self) -> timedelta | None:
+        own = self.definition.slice.lease if self.definition.slice else None
+        return self.definition.lease or own
+
+    @property
+    def timeout(self) -> timedelta | None:
+        return DEFAULT_TIMEOUT if self.definition.timeout == UNSET_TIMEOUT else self.definition.timeout
+
+    def read_input(self, text: str, version: int) -> Any:
+        """The input in stored text, brought up from an older version if need be."""
+        if version == self.definition.version:
+            return self.input.decode(text)
+        return self.read_plain_input(msgspec.json.decode(text), version)
+
+    def read_plain_input(self, plain: Any, version: int) -> Any:
+        """The input in plain JSON data, brought up from an older version if need be."""
+        for step in range(version, self.definition.version):
+            plain = self.definition.upcasters[step](plain)
+        return self.input.decode(msgspec.json.encode(plain))
+
+    def decode_output(self, plain: Any) -> Any:
+        """The output in plain JSON data."""
+        if self.output is None:
+            raise PayloadError(job_type=self.name, part="output", field="$", problem="this type has no output")
+        return self.output.decode(msgspec.json.encode(plain))
+
+    def may_continue_to(self, step: str) -> None:
+        """Raise unless declared."""
+        if step not in self.continues_to:
+            raise UndeclaredStep(job_type=self.name, step=step, option="continues_to")
+
+    def may_be_blocked_by(self, step: str) -> None:
+        """Raise unless declared."""
+        if step not in self.blocked_by:
+            raise UndeclaredStep(job_type=self.name, step=step, option="blocked_by")
+
+
+class Registry(Mapping[str, Registered]):
+    """Job types by name."""
+
+    def __init__(self, jobs: Iterable[Step[Any, Any] | Slice], *, limits: Limits | None = None) -> None:
+        steps = [step for item in jobs for step in (item.steps if isinstance(item, Slice) else [item])]
+        problems = _problems(steps)
+        self._types: dict[str, Registered] = {}
+        for step in steps:
+            try:
+                self._types[step.name] = _register(step, limits or Limits())
+            except DefinitionError as error:
+                problems.extend(error.problems)
+        if problems:
+            raise DefinitionError(problems)
+
+    def __getitem__(self, name: str) -> Registered:
+        return self._types[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._types)
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    def find(self, name: str) -> Registered:
+        """The type of this name, or UnknownJobType."""
+        try:
+            return self._types[name]
+        except KeyError:
+            raise UnknownJobType(name) from None
+
+    def entry(self, step: Step[Any, Any]) -> Registered:
+        """The type, if a chain may begin with it."""
+        found = self.find(step.name)
+        if found.definition.internal:
+            raise InternalJobType(step.name)
+        return found
+
+    def handled(self) -> Sequence[Registered]:
+        """The types that have a handler."""
+        return [registered for registered in self._types.values() if registered.step.run is not None]
+
+
+def _register(step: Step[Any, Any], limits: Limits) -> Registered:
+    signature, definition = step.signature, step.definition
+    output = None
+    if signature.may_complete:
+        output = Codec(signature.output, job_type=step.name, part="output", limits=limits)
+    return Registered(
+        step=step,
+        definition=definition,
+        input=Codec(signature.input, job_type=step.name, part="input", limits=limits),
+        output=output,
+        continues_to=frozenset(map(_name, definition.continues_to)),
+        blocked_by=frozenset(map(_name, definition.blocked_by)),
+        versions=tuple(_readable_versions(definition.version, definition.upcasters)),
+    )
+
+
+def _readable_versions(version: int, upcasters: Mapping[int, Upcaster]) -> Iterator[int]:
+    yield version
+    while version - 1 in upcasters:
+        version -= 1
+        yield version
+
+
+def _name(step: Step[Any, Any] | str) -> str:
+    return step if isinstance(step, str) else step.name
+
+
+def _problems(steps: Sequence[Step[Any, Any]]) -> list[str]:
+    by_name = {step.name: step for step in steps}
+    problems = [f"{name}: defined {n} times" for name, n in _counts(steps).items() if n > 1]
+    for step in steps:
+        definition, signature = step.definition, step.signature
+        for target in map(_name, definition.continues_to):
+            if target not in by_name:
+                problems.append(f"{step.name}: continues to {target!r}, which is not among the jobs of this app")
+        for blocker in map(_name, definition.blocked_by):
+            if blocker not in by_name:
+                problems.append(f"{step.name}: blocked by {blocker!r}, which is not among the jobs of this app")
+            elif not isinstance(by_name[blocker], JobType):
+                problems.append(f"{step.name}: blocked by {blocker!r}, which is internal and so never begins a chain")
+        if step.run is not None and definition.continues_to and not signature.may_continue:
+            problems.append(f"{step.name}: declares continues_to, but its handler returns no Next or Outcome")
+        if step.run is not None and not signature.may_complete and not definition.continues_to:
+            problems.append(f"{step.name}: its handler always continues, but continues_to is empty")
+    problems.extend(f"{name}: internal, and no entry type leads to it" for name in _unreachable(by_name))
+    return problems
+
+
+def _counts(steps: Sequence[Step[Any, Any]]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for step in steps:
+        counts[step.name] = counts.get(step.name, 0) + 1
+    return counts
+
+
+def _unreachable(by_name: Mapping[str, Step[Any, Any]]) -> list[str]:
+    reached = {name for name, step in by_name.items() if not step.definition.internal}
+    todo = list(reached)
+    while todo:
+        for target in map(_name, by_name[todo.pop()].definition.continues_to):
+            if target in by_name and target not in reached:
+                reached.add(target)
+                todo.append(target)
+    return sorted(set(by_name) - reached)

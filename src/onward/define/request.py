@@ -1,0 +1,41 @@
+"""What is asked for when a chain is started: values, checked when they are used."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias
+
+from typing_extensions import TypeVar
+
+from onward.model import ChainId, Deduplication
+
+if TYPE_CHECKING:
+    from onward.define.job_type import JobType
+
+O_co = TypeVar("O_co", covariant=True)
+
+
+class ChainReference(Protocol):
+    """An existing chain, such as the handle `app.start` returns."""
+
+    @property
+    def id(self) -> ChainId: ...
+    @property
+    def job_type(self) -> "JobType[Any, Any]": ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewChain(Generic[O_co]):
+    """A chain to start: what `job_type.with_input(…)` makes, for `start_many` and for blockers."""
+
+    job_type: "JobType[Any, O_co]"
+    input: Any
+    id: ChainId | None = None
+    delay: timedelta | None = None
+    at: datetime | None = None
+    priority: int = 0
+    blockers: "Sequence[BlockerSource]" = ()
+    deduplication: Deduplication | None = None
+
+
+BlockerSource: TypeAlias = "NewChain[Any] | ChainReference"

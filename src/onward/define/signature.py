@@ -1,0 +1,64 @@
+"""Reads a handler's annotations: what comes in, what goes out, and whether the chain may end or go on with it."""
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onward.define.attempt import Attempt, Transaction
+from onward.define.outcome import Done, Next, Outcome
+from onward.errors import DefinitionError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """The types of a handler."""
+
+    input: Any
+    output: Any
+    """What `Done` may carry; for `Next[O]` the output of the rest of the chain."""
+    transaction: Any
+    may_complete: bool
+    may_continue: bool
+    is_async: bool
+
+
+def caller_names(depth: int) -> Mapping[str, Any]:
+    """The local names where a decorator stands, so that classes defined in a function can be annotations."""
+    return dict(sys._getframe(depth + 1).f_locals)
+
+
+def read_signature(name: str, handler: Callable[..., Any], local_names: Mapping[str, Any]) -> Signature:
+    """The types of `handler`, or a DefinitionError that says how to annotate it."""
+    try:
+        hints = typing.get_type_hints(handler, localns=dict(local_names))
+    except NameError as error:
+        raise DefinitionError([f"{name}: an annotation of its handler cannot be resolved: {error}"]) from error
+    parameters = list(inspect.signature(handler).parameters.values())
+    if len(parameters) != 1 or "return" not in hints or parameters[0].name not in hints:
+        raise DefinitionError(
+            [f"{name}: write its handler as `async def {handler.__name__}(attempt: Attempt[Input]) -> Output`"]
+        )
+    annotation = hints[parameters[0].name]
+    if typing.get_origin(annotation) is not Attempt:
+        raise DefinitionError([f"{name}: the parameter of its handler must be annotated Attempt[Input]"])
+    given = typing.get_args(annotation)
+    output, may_complete, may_continue = _read_return(hints["return"])
+    return Signature(
+        input=given[0],
+        output=output,
+        transaction=given[1] if len(given) > 1 else Transaction,
+        may_complete=may_complete,
+        may_continue=may_continue,
+        is_async=inspect.iscoroutinefunction(handler),
+    )
+
+
+def _read_return(annotation: Any) -> tuple[Any, bool, bool]:
+    origin = typing.get_origin(annotation) or annotation
+    if origin in (Next, Done, Outcome):
+        arguments = typing.get_args(annotation)
+        return (arguments[0] if arguments else Any), origin is not Next, origin is not Done
+    return annotation, True, False

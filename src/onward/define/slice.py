@@ -1,0 +1,76 @@
+"""Slices: the job types of one feature, with what they have in common."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Literal, overload
+
+from onward.define.job_type import (
+    UNSET_TIMEOUT,
+    Definition,
+    JobType,
+    MakeJobType,
+    MakeStep,
+    OnBlockerFailure,
+    Step,
+    make_decorator,
+)
+from onward.model import Backoff
+
+
+class Slice:
+    """The job types of one feature of the application; their names begin with its prefix.
+
+    >>> from onward import Attempt
+    >>> orders = Slice("orders")
+    >>> @orders.job("ship")
+    ... async def ship(attempt: Attempt[int]) -> str:
+    ...     return "shipped"
+    >>> ship.name
+    'orders.ship'
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        *,
+        backoff: Backoff | None = None,
+        lease: timedelta | None = None,
+    ) -> None:
+        self.prefix = prefix
+        self.backoff = backoff
+        self.lease = lease
+        self.steps: list[Step[Any, Any]] = []
+
+    @overload
+    def job(
+        self,
+        name: str,
+        *,
+        internal: Literal[True],
+        continues_to: Sequence[Step[Any, Any] | str] = (),
+        blocked_by: Sequence[JobType[Any, Any] | str] = (),
+        version: int = 1,
+        lease: timedelta | None = None,
+        timeout: timedelta | None = UNSET_TIMEOUT,
+        backoff: Backoff | None = None,
+        max_attempts: int | None = None,
+        on_blocker_failure: OnBlockerFailure = "fail",
+    ) -> MakeStep: ...
+    @overload
+    def job(
+        self,
+        name: str,
+        *,
+        internal: Literal[False] = False,
+        continues_to: Sequence[Step[Any, Any] | str] = (),
+        blocked_by: Sequence[JobType[Any, Any] | str] = (),
+        version: int = 1,
+        lease: timedelta | None = None,
+        timeout: timedelta | None = UNSET_TIMEOUT,
+        backoff: Backoff | None = None,
+        max_attempts: int | None = None,
+        on_blocker_failure: OnBlockerFailure = "fail",
+    ) -> MakeJobType: ...
+    def job(self, name: str, **options: Any) -> Any:
+        """`@job` for this slice."""
+        return make_decorator(Definition(name=f"{self.prefix}.{name}", slice=self, **options))

@@ -1,0 +1,232 @@
+"""Every error Onward raises. An error carries its facts as attributes; its message says what to do next.
+
+OnwardError
+├── DefinitionError                 the job types do not fit together
+├── ConfigurationError              an option, DSN or extra is wrong or missing
+│   └── SchemaMissing               run `onward migrate`
+├── PayloadError                    an input or output does not fit its type, or cannot be stored
+├── StartRefused                    nothing was started
+│   ├── UnknownJobType
+│   ├── InternalJobType
+│   ├── UndeclaredStep              a continuation or blocker that the type does not declare
+│   ├── BlockerNotFound
+│   └── DuplicateJobId
+├── TransactionError                the transaction cannot be used for this
+│   ├── TransactionOpen
+│   ├── TransactionUnsuitable
+│   └── TransactionClosed
+├── PhaseError                      prepare and complete called in the wrong order
+├── AttemptLost                     the job no longer belongs to this attempt
+│   ├── JobTakenByAnotherWorker
+│   ├── JobAlreadyCompleted
+│   └── JobNotFound
+├── ChainError
+│   ├── ChainNotFound
+│   ├── ChainFailed
+│   ├── ChainReferenced             an unfinished job elsewhere depends on it
+│   ├── ChainNotFailed              only failed chains can be retried
+│   └── WaitTimeout
+└── HandlerSignal                   raised by handlers to steer their job
+    ├── Reschedule
+    └── Permanent
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from onward.model import ChainId, FailureReason, JobError, JobId
+
+
+class OnwardError(Exception):
+    """The root of the tree."""
+
+
+class DefinitionError(OnwardError):
+    """The job types do not fit together; lists every problem at once."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("the job types do not fit together:\n" + "\n".join(f"  - {problem}" for problem in problems))
+
+
+class ConfigurationError(OnwardError):
+    """An option, address or extra is wrong or missing."""
+
+
+class SchemaMissing(ConfigurationError):
+    """The database does not have Onward's tables in the version this code needs."""
+
+    def __init__(self, *, found: int, needed: int, where: str) -> None:
+        self.found, self.needed, self.where = found, needed, where
+        if found > needed:
+            advice = f"is at version {found}, newer than this code knows ({needed}): upgrade the onward package"
+        else:
+            state = f"is at version {found}" if found else "has no Onward tables"
+            advice = f"{state}, version {needed} is needed: run `onward migrate` or pass migrate=True"
+        super().__init__(f"{where} {advice}")
+
+
+class PayloadError(OnwardError):
+    """An input or output does not fit its type, or cannot be stored."""
+
+    def __init__(self, *, job_type: str, part: str, field: str, problem: str) -> None:
+        self.job_type, self.part, self.field, self.problem = job_type, part, field, problem
+        at = f" at {field}" if field and field != "$" else ""
+        super().__init__(f"{part} of job type {job_type!r}{at}: {problem}")
+
+
+class StartRefused(OnwardError):
+    """Nothing was started, and the transaction is still usable."""
+
+
+class UnknownJobType(StartRefused):
+    """The app was built without this job type."""
+
+    def __init__(self, job_type: str) -> None:
+        self.job_type = job_type
+        super().__init__(f"job type {job_type!r} is not among the jobs of this app: add it to Onward(jobs=[…])")
+
+
+class InternalJobType(StartRefused):
+    """An internal type can only be reached by continuing."""
+
+    def __init__(self, job_type: str) -> None:
+        self.job_type = job_type
+        super().__init__(
+            f"job type {job_type!r} is internal: continue to it from another job, or define it without internal=True"
+        )
+
+
+class UndeclaredStep(StartRefused):
+    """A continuation or blocker that the type does not declare."""
+
+    def __init__(self, *, job_type: str, step: str, option: str) -> None:
+        self.job_type, self.step, self.option = job_type, step, option
+        super().__init__(f"job type {job_type!r} does not declare {step!r}: add it to {option}=[…] of {job_type!r}")
+
+
+class BlockerNotFound(StartRefused):
+    """A chain given as a blocker does not exist, or was deleted."""
+
+    def __init__(self, *, job_type: str, chain_ids: Sequence[ChainId]) -> None:
+        self.job_type, self.chain_ids = job_type, tuple(chain_ids)
+        names = ", ".join(map(str, chain_ids))
+        super().__init__(
+            f"cannot start {job_type!r}: its blockers do not exist (never started, rolled back or deleted): {names}"
+        )
+
+
+class DuplicateJobId(StartRefused):
+    """The id given is taken."""
+
+    def __init__(self, job_ids: Sequence[JobId]) -> None:
+        self.job_ids = tuple(job_ids)
+        super().__init__(f"id already taken: {', '.join(map(str, job_ids))}; omit id= or use deduplication=")
+
+
+class TransactionError(OnwardError):
+    """The transaction cannot be used for this."""
+
+
+class TransactionOpen(TransactionError):
+    """A call without `tx=` while an Onward transaction is open here: it would wait for, or escape, that transaction."""
+
+
+class TransactionUnsuitable(TransactionError):
+    """What was passed as `tx=` is not a usable transaction on the app's database."""
+
+
+class TransactionClosed(TransactionError):
+    """A statement on a transaction whose block has ended."""
+
+
+class PhaseError(OnwardError):
+    """`prepare()` and `complete()` called in the wrong order, twice, or after the attempt ended."""
+
+
+class AttemptLost(OnwardError):
+    """The job no longer belongs to this attempt; nothing it does can change the job."""
+
+    def __init__(self, job_id: JobId, attempt: int) -> None:
+        self.job_id, self.attempt = job_id, attempt
+        super().__init__(f"{self.__doc__} (job {job_id}, attempt {attempt})")
+
+
+class JobTakenByAnotherWorker(AttemptLost):
+    """The lease ran out and the job was taken again."""
+
+
+class JobAlreadyCompleted(AttemptLost):
+    """The job has already ended."""
+
+
+class JobNotFound(AttemptLost):
+    """The job does not exist, or was deleted."""
+
+
+class ChainError(OnwardError):
+    """Something about a stored chain."""
+
+
+class ChainNotFound(ChainError):
+    """No chain has this id."""
+
+    def __init__(self, chain_ids: Sequence[ChainId]) -> None:
+        self.chain_ids = tuple(chain_ids)
+        super().__init__(f"no chain with id {', '.join(map(str, chain_ids))}: never committed, or deleted")
+
+
+class ChainFailed(ChainError):
+    """The chain waited for has failed."""
+
+    def __init__(
+        self, *, chain_id: ChainId, job_id: JobId, job_type: str, reason: FailureReason, error: JobError | None
+    ) -> None:
+        self.chain_id, self.job_id, self.job_type, self.reason, self.error = chain_id, job_id, job_type, reason, error
+        detail = f": {error.type}: {error.message}" if error else ""
+        super().__init__(f"chain {chain_id} failed at {job_type!r} (job {job_id}), reason {reason}{detail}")
+
+
+class ChainReferenced(ChainError):
+    """Unfinished jobs elsewhere depend on the chains to delete."""
+
+    def __init__(self, references: Sequence[tuple[ChainId, JobId]]) -> None:
+        self.references = tuple(references)
+        listing = ", ".join(f"{chain} (needed by job {job})" for chain, job in references)
+        super().__init__(
+            f"not deleted, unfinished jobs depend on: {listing}; delete those chains too, or wait for them"
+        )
+
+
+class ChainNotFailed(ChainError):
+    """Only a failed chain can be retried."""
+
+    def __init__(self, chain_ids: Sequence[ChainId]) -> None:
+        self.chain_ids = tuple(chain_ids)
+        super().__init__(f"not failed, so nothing to retry: {', '.join(map(str, chain_ids))}")
+
+
+class WaitTimeout(ChainError):
+    """The chain had not ended in time; it goes on."""
+
+    def __init__(self, chain_id: ChainId, timeout: timedelta) -> None:
+        self.chain_id, self.timeout = chain_id, timeout
+        super().__init__(f"chain {chain_id} has not ended within {timeout.total_seconds():g} s; it goes on running")
+
+
+class HandlerSignal(OnwardError):
+    """Raised by handlers to steer their job."""
+
+
+class Reschedule(HandlerSignal):
+    """Roll the open phase back and run the job again later, without counting a failure."""
+
+    def __init__(self, *, delay: timedelta | None = None, at: datetime | None = None) -> None:
+        if delay is not None and at is not None:
+            raise ConfigurationError("Reschedule takes delay= or at=, not both")
+        self.delay, self.at = delay, at
+        super().__init__("rescheduled")
+
+
+class Permanent(HandlerSignal):
+    """Fail the job for good: retrying cannot help."""

@@ -1,0 +1,239 @@
+"""The words of Onward as frozen values: what every room passes on and none may change."""
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from uuid import UUID
+
+import msgspec
+
+JobId: TypeAlias = UUID
+ChainId: TypeAlias = UUID
+WorkerId: TypeAlias = str
+T = TypeVar("T")
+
+
+class JobStatus(StrEnum):
+    """Where a job is in its life."""
+
+    BLOCKED = "blocked"
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class FailureReason(StrEnum):
+    """Why a job, and with it its chain, failed for good."""
+
+    ATTEMPTS = "attempts"
+    PERMANENT = "permanent"
+    CANCELLED = "cancelled"
+    BLOCKER = "blocker"
+
+
+class LossReason(StrEnum):
+    """Why a running handler was told to stop."""
+
+    TAKEN_BY_ANOTHER_WORKER = "taken_by_another_worker"
+    NOT_FOUND = "not_found"
+    ALREADY_COMPLETED = "already_completed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    STOPPING = "stopping"
+    ERROR = "error"
+
+
+class JobError(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong in an attempt, bounded in size so that it fits beside the job."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+
+class _JobFields(msgspec.Struct, frozen=True, kw_only=True):
+    id: JobId
+    chain_id: ChainId
+    chain_index: int
+    """0 for the job that began the chain."""
+    type_name: str
+    payload_version: int
+    input: Any
+    """The stored input as plain JSON data."""
+    priority: int
+    created_at: datetime
+    scheduled_at: datetime
+    origin_id: JobId | None
+    """The job whose handler started this one."""
+    root_id: JobId
+    """The ultimate ancestor; the job itself if nobody started it."""
+    attempt: int
+    """How often the job was taken; never falls."""
+    failures: int
+    """Handler errors, timeouts and crashes so far."""
+    last_error: JobError | None
+    deduplication_key: str | None = None
+    limit_key: str | None = None
+
+
+class BlockedJob(_JobFields, frozen=True, kw_only=True, tag_field="status", tag="blocked"):
+    """Waits for other chains to end."""
+
+    open_blockers: int
+
+    @property
+    def status(self) -> Literal[JobStatus.BLOCKED]:
+        return JobStatus.BLOCKED
+
+
+class PendingJob(_JobFields, frozen=True, kw_only=True, tag_field="status", tag="pending"):
+    """May be taken from `scheduled_at` on."""
+
+    @property
+    def status(self) -> Literal[JobStatus.PENDING]:
+        return JobStatus.PENDING
+
+
+class RunningJob(_JobFields, frozen=True, kw_only=True, tag_field="status", tag="running"):
+    """Held by a worker until `leased_until`."""
+
+    leased_by: WorkerId
+    leased_until: datetime
+    cancel_requested: bool
+
+    @property
+    def status(self) -> Literal[JobStatus.RUNNING]:
+        return JobStatus.RUNNING
+
+
+class CompletedJob(_JobFields, frozen=True, kw_only=True, tag_field="status", tag="completed"):
+    """Ended well: with an output, or by continuing (then `output` is None)."""
+
+    output: Any
+    completed_at: datetime
+    completed_by: WorkerId | None
+    """None when no worker did."""
+
+    @property
+    def status(self) -> Literal[JobStatus.COMPLETED]:
+        return JobStatus.COMPLETED
+
+
+class FailedJob(_JobFields, frozen=True, kw_only=True, tag_field="status", tag="failed"):
+    """Ended badly; `onward.retry` brings it back."""
+
+    reason: FailureReason
+    failed_at: datetime
+
+    @property
+    def status(self) -> Literal[JobStatus.FAILED]:
+        return JobStatus.FAILED
+
+
+Job: TypeAlias = BlockedJob | PendingJob | RunningJob | CompletedJob | FailedJob
+"""A stored job, narrowed by its status with `isinstance` or `match`."""
+
+
+class Chain(msgspec.Struct, frozen=True, kw_only=True):
+    """A chain as it is stored: its first job, and the job it has come to."""
+
+    id: ChainId
+    type_name: str
+    """The type of the first job."""
+    current: Job
+    created_at: datetime
+    ended_at: datetime | None
+
+    @property
+    def status(self) -> JobStatus:
+        """That of the current job."""
+        return self.current.status
+
+
+class Blocker(msgspec.Struct, frozen=True, kw_only=True):
+    """A chain that a job waits, or waited, for."""
+
+    chain_id: ChainId
+    type_name: str
+    """The type of the chain's first job."""
+    status: JobStatus
+    """That of the chain's current job."""
+    current_type_name: str
+    output: str | None
+    """The stored output, as JSON text, once the chain completed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[T]):
+    """One page of jobs or chains and where the next one begins."""
+
+    items: Sequence[T]
+    next: UUID | None
+    """Pass it as `after=`; None on the last page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplication:
+    """Start a chain only if no other chain of the type has this key.
+
+    >>> from datetime import timedelta
+    >>> Deduplication("user-7", window=timedelta(hours=1)).scope
+    'incomplete'
+    """
+
+    key: str
+    scope: Literal["incomplete", "any"] = "incomplete"
+    """Which chains count: those that have not ended, or all."""
+    window: timedelta | None = None
+    """Only chains started within this time count."""
+    exclude: Sequence[ChainId] = ()
+    """Chains that do not count, for example the caller's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before the next attempt.
+
+    >>> from datetime import timedelta
+    >>> [Backoff().delay(n).total_seconds() for n in (1, 2, 3, 6, 7)]
+    [10.0, 20.0, 40.0, 300.0, 300.0]
+    """
+
+    initial: timedelta = timedelta(seconds=10)
+    factor: float = 2.0
+    maximum: timedelta = timedelta(seconds=300)
+    jitter: float = 0.0
+    """The share of the delay that is random: 0.2 spreads it by a tenth either way."""
+
+    def delay(self, failures: int) -> timedelta:
+        """The wait after that many failures."""
+        exponent = min(max(failures - 1, 0), 64)
+        seconds = min(self.initial.total_seconds() * self.factor**exponent, self.maximum.total_seconds())
+        if self.jitter:
+            seconds *= 1 + self.jitter * (random.random() - 0.5)
+        return timedelta(seconds=seconds)
+
+
+def new_ids(count: int) -> list[UUID]:
+    """Fresh UUIDv7s in ascending order, so that jobs of one batch keep the caller's order.
+
+    The twelve bits behind the milliseconds hold the fraction of the millisecond: ids of one process also sort by time.
+    """
+    milliseconds, rest = divmod(time.time_ns(), 1_000_000)
+    head = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | (rest * 4096 // 1_000_000) << 64 | 0b10 << 62
+    first = head | random.getrandbits(61)
+    return [UUID(int=first + n) for n in range(count)]
+
+
+def new_id() -> UUID:
+    """A fresh UUIDv7.
+
+    >>> new_id().version
+    7
+    """
+    return new_ids(1)[0]
