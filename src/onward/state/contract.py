@@ -1,0 +1,326 @@
+"""The state contract: what every database adapter promises.
+
+Every method is one round trip, whatever the number of jobs (SQLite may need more statements, in one transaction). Every
+method is all or nothing; on a connection in a transaction it joins that transaction. A refusal raises after nothing has
+been written, and leaves the caller's transaction usable. Time is the database's, unless a test's clock says otherwise.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from onward.model import (
+    Blocker,
+    Chain,
+    ChainId,
+    Deduplication,
+    FailureReason,
+    Job,
+    JobId,
+    JobStatus,
+    LossReason,
+    WorkerId,
+)
+from onward.state.driver import Connection, Dialect
+
+Clock: TypeAlias = Callable[[], datetime | None]
+"""The time as a test has it; None: the database's own."""
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to store."""
+
+    id: JobId
+    chain_id: ChainId
+    chain_index: int = 0
+    type_name: str
+    payload_version: int
+    input: str
+    """JSON text."""
+    priority: int = 0
+    delay: float = 0.0
+    at: datetime | None = None
+    origin_id: JobId | None = None
+    root_id: JobId
+    limit_key: str | None = None
+    parent: int | None = None
+    """The position, in the same call, of the job that this chain is a blocker of. Parents come first."""
+    blockers: tuple[ChainId, ...] = ()
+    runs_anyway: bool = False
+    """Run when all blockers have ended, though some failed."""
+    deduplication: Deduplication | None = None
+    id_is_callers: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it can be stored without a look at what is there."""
+        return not (self.blockers or self.deduplication or self.id_is_callers)
+
+
+class Started(msgspec.Struct, frozen=True):
+    """What became of a `NewJob`."""
+
+    id: JobId
+    status: JobStatus | None
+    """None for a duplicate, and for the blockers of one, which were not started."""
+    duplicate: bool
+
+
+class TypeClaim(msgspec.Struct, frozen=True):
+    """A type that a worker takes."""
+
+    type_name: str
+    payload_version: int
+    lease: float
+
+
+class TakenJob(msgspec.Struct, frozen=True):
+    """A job that now belongs to a worker."""
+
+    id: JobId
+    chain_id: ChainId
+    chain_index: int
+    type_name: str
+    payload_version: int
+    input: str
+    attempt: int
+    failures: int
+    transients: int
+    crashes: int
+    rank: int
+    root_id: JobId
+    last_error: str | None
+    blockers: int
+    scheduled_at: datetime
+    created_at: datetime
+
+
+SettlementKind: TypeAlias = Literal["complete", "continue", "retry", "fail"]
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of an attempt. The fence is (job id, attempt, holder)."""
+
+    job_id: JobId
+    attempt: int
+    holder: WorkerId | None
+    kind: SettlementKind
+    output: str | None = None
+    error: str | None = None
+    reason: FailureReason | None = None
+    delay: float = 0.0
+    at: datetime | None = None
+    failures: int = 0
+    """Added to the job's."""
+    transients: int = 0
+    """The new count."""
+    crashes: int = 0
+    """The new count."""
+    completed_by: WorkerId | None = None
+    next: Sequence[NewJob] = ()
+    """The continuation, followed by the blockers it starts."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it can be settled together with others."""
+        return not self.next or (len(self.next) == 1 and self.next[0].is_plain)
+
+
+ChangeKind: TypeAlias = Literal[
+    "settled", "unblocked", "failed", "cancel_requested", "retried", "blocked", "triggered", "deleted"
+]
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Something that happened to a job, for hints and events."""
+
+    job_id: JobId
+    chain_id: ChainId
+    type_name: str
+    kind: ChangeKind
+    status: JobStatus | None = None
+
+
+class Reaped(msgspec.Struct, frozen=True):
+    """Jobs whose holder is gone, now held by the reaper, and when to look again."""
+
+    jobs: Sequence[TakenJob]
+    next_in: float | None
+
+
+class Promoted(msgspec.Struct, frozen=True):
+    """How many scheduled jobs became due, and when the next one will."""
+
+    count: int
+    next_in: float | None
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """What became of a lease."""
+
+    job_id: JobId
+    attempt: int
+    lost: LossReason | None
+    """None: renewed, or about to be settled by its holder."""
+
+
+class Held(msgspec.Struct, frozen=True):
+    """An attempt whose lease is to be renewed."""
+
+    job_id: JobId
+    attempt: int
+    lease: float
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs or chains to list; None means any."""
+
+    type_names: Sequence[str] | None = None
+    statuses: Sequence[JobStatus] | None = None
+    chain_ids: Sequence[ChainId] | None = None
+    root_ids: Sequence[JobId] | None = None
+    created_from: datetime | None = None
+    created_before: datetime | None = None
+
+
+class StateAdapter(Protocol):
+    """Keeps jobs in a database."""
+
+    dialect: Dialect
+    clock: Clock
+    """Set by tests to move time."""
+
+    # -- schema
+    async def schema_version(self, connection: Connection) -> int:
+        """The version of the tables; 0 when there are none."""
+        ...
+
+    async def migrate(self, connection: Connection) -> Sequence[str]:
+        """Bring the tables to the newest version; the migrations applied. Safe beside others doing the same."""
+        ...
+
+    def migration_sql(self) -> str:
+        """All migrations as a script."""
+        ...
+
+    @property
+    def newest_version(self) -> int: ...
+
+    async def identify(self, connection: Connection) -> str:
+        """Names the database a connection leads to, to tell the app's own from another."""
+        ...
+
+    # -- start
+    async def start(self, connection: Connection, jobs: Sequence[NewJob]) -> Sequence[Started]:
+        """Store jobs; answers in their order. Raises BlockerNotFound or DuplicateJobId with nothing stored."""
+        ...
+
+    # -- take, settle
+    async def take(
+        self, connection: Connection, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId
+    ) -> Sequence[TakenJob]:
+        """Claim the best pending jobs for `worker`, best first. Committed at once; never taken twice."""
+        ...
+
+    async def promote(self, connection: Connection, *, type_names: Sequence[str], limit: int) -> Promoted:
+        """Let scheduled jobs whose time has come be taken."""
+        ...
+
+    async def settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
+        """End attempts; a stale one changes nothing and has no "settled" among the changes."""
+        ...
+
+    async def lock_attempt(self, connection: Connection, *, job_id: JobId, attempt: int, holder: WorkerId) -> None:
+        """Lock the job for its attempt until the transaction ends. Raises AttemptLost when it is another's."""
+        ...
+
+    async def lock_current(self, connection: Connection, chain_id: ChainId) -> Job | None:
+        """Lock the job a chain has come to until the transaction ends."""
+        ...
+
+    # -- leases
+    async def renew(self, connection: Connection, *, worker: WorkerId, held: Sequence[Held]) -> Sequence[Renewal]:
+        """Renew leases, skipping rows that are locked: their holder is settling them."""
+        ...
+
+    async def reap(
+        self,
+        connection: Connection,
+        *,
+        worker: WorkerId,
+        type_names: Sequence[str],
+        held_here: Sequence[JobId],
+        limit: int,
+        lease: float,
+    ) -> Reaped:
+        """Take over expired leases for `worker`, to be settled as crashes; never those in `held_here`."""
+        ...
+
+    # -- change
+    async def cancel(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
+        """Fail waiting jobs, ask running ones to stop."""
+        ...
+
+    async def retry(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
+        """Bring failed chains back, and what failed only through them."""
+        ...
+
+    async def trigger(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
+        """Run scheduled jobs now."""
+        ...
+
+    async def delete(self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool) -> Sequence[Change]:
+        """Delete whole chains. Raises ChainReferenced with nothing deleted."""
+        ...
+
+    async def pause(self, connection: Connection, type_names: Sequence[str]) -> None:
+        """Let workers leave these types alone."""
+        ...
+
+    async def resume(self, connection: Connection, type_names: Sequence[str]) -> None:
+        """Let workers take these types again."""
+        ...
+
+    # -- read
+    async def paused(self, connection: Connection) -> Sequence[str]: ...
+
+    async def find_jobs(self, connection: Connection, ids: Sequence[JobId]) -> Sequence[Job]:
+        """The jobs that exist, in no particular order."""
+        ...
+
+    async def find_chains(self, connection: Connection, ids: Sequence[ChainId]) -> Sequence[Chain]:
+        """The chains that exist, in no particular order."""
+        ...
+
+    async def ended_chains(self, connection: Connection, ids: Sequence[ChainId]) -> dict[ChainId, bool]:
+        """Of the chains that exist, whether they have ended."""
+        ...
+
+    async def list_jobs(
+        self, connection: Connection, filter: Filter, *, after: JobId | None, limit: int
+    ) -> Sequence[Job]:
+        """Newest first, beginning below `after`."""
+        ...
+
+    async def list_chains(
+        self, connection: Connection, filter: Filter, *, after: ChainId | None, limit: int
+    ) -> Sequence[Chain]:
+        """Newest first, beginning below `after`."""
+        ...
+
+    async def list_blocked(
+        self, connection: Connection, chain_id: ChainId, *, after: JobId | None, limit: int
+    ) -> Sequence[Job]:
+        """The jobs that wait, or waited, for a chain, newest first."""
+        ...
+
+    async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:
+        """What jobs wait, or waited, for, in the order given when they were started."""
+        ...
+
+
+def seconds(duration: timedelta | None) -> float | None:
+    """A duration as adapters take it."""
+    return None if duration is None else duration.total_seconds()

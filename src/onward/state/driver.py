@@ -1,0 +1,175 @@
+"""The driver contract: the thin shim over one database client.
+
+A sync driver keeps the same contract: its coroutines never suspend, so that `run_now` can finish them without an event
+loop. Everything above a driver is therefore written once.
+"""
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+from onward.errors import OnwardError
+
+T = TypeVar("T")
+Dialect: TypeAlias = Literal["postgres", "sqlite"]
+Rows: TypeAlias = Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a user's own statement gave."""
+
+    columns: tuple[str, ...]
+    rows: Rows
+    changed: int
+
+
+class Connection(Protocol):
+    """One connection. What it does joins the transaction it is in, or commits alone."""
+
+    @property
+    def raw(self) -> Any:
+        """The client library's own connection or session."""
+        ...
+
+    @property
+    def native(self) -> Any:
+        """The object a handler or caller gets: the client library's own, or None for Onward's `Transaction`."""
+        ...
+
+    @property
+    def in_transaction(self) -> bool: ...
+
+    async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        """Run one of Onward's statements (`:name` parameters); its rows."""
+        ...
+
+    async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
+        """Run a statement of the user's."""
+        ...
+
+    async def script(self, sql: str) -> None:
+        """Run several statements without parameters."""
+        ...
+
+    async def begin(self) -> None: ...
+
+    async def commit(self) -> None:
+        """Raises if a failed statement has poisoned the transaction, where a database would quietly roll back."""
+        ...
+
+    async def rollback(self) -> None:
+        """Undo the transaction; also fine on a broken connection."""
+        ...
+
+    def after_commit(self, action: Callable[[], Any]) -> bool:
+        """Have `action` called when the caller's transaction commits; False where the client cannot tell."""
+        ...
+
+
+class Driver(Protocol):
+    """Connections to one database through one client library."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    @property
+    def is_async(self) -> bool: ...
+
+    @property
+    def transaction_type(self) -> Any:
+        """What handlers and callers are given as `tx`: a class of the client library; None for `onward.Transaction`."""
+        ...
+
+    @property
+    def postgres_dsn(self) -> str | None:
+        """Where a further connection for LISTEN can be made."""
+        ...
+
+    @property
+    def open_counter(self) -> Callable[[], AbstractContextManager[Callable[[], int]]] | None:
+        """Opens the database's change counter, where it has one."""
+        ...
+
+    async def open(self) -> None:
+        """Make the pool. Opening twice is harmless."""
+        ...
+
+    async def close(self) -> None: ...
+
+    def connection(self) -> AbstractAsyncContextManager[Connection]:
+        """One of the application's pool."""
+        ...
+
+    def reserved(self) -> AbstractAsyncContextManager[Connection]:
+        """One beside the pool, whatever handlers do to the pool."""
+        ...
+
+    def wrap(self, native: object) -> Connection | None:
+        """An idle connection of the caller's, to begin a transaction on; None if it is not of this client library."""
+        ...
+
+    def adopt(self, tx: object) -> Connection | None:
+        """The caller's own object as a connection; None if it is not of this client library.
+
+        One that cannot be used raises TransactionUnsuitable.
+        """
+        ...
+
+    def is_transient(self, error: BaseException) -> bool:
+        """Whether trying again may help: serialization failures, deadlocks, lost connections."""
+        ...
+
+    def is_disconnect(self, error: BaseException) -> bool:
+        """Whether the connection is gone, so that the outcome of a commit under way is unknown."""
+        ...
+
+    def is_read_only(self, error: BaseException) -> bool:
+        """Whether a write was refused because the transaction, file or server only allows reading."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def sync_sibling(self) -> "Driver | None":
+        """The sync driver for the same database, for `def` handlers and `app.sync`; None if there is none."""
+        ...
+
+
+@asynccontextmanager
+async def transaction(connection: Connection) -> AsyncIterator[None]:
+    """The transaction the connection is in, or one of its own."""
+    if connection.in_transaction:
+        yield
+        return
+    await connection.begin()
+    try:
+        yield
+    except BaseException:
+        await connection.rollback()
+        raise
+    await connection.commit()
+
+
+@asynccontextmanager
+async def all_or_nothing(connection: Connection) -> AsyncIterator[None]:
+    """Part of an open transaction: what a refusal interrupts is undone, and the transaction stays usable."""
+    await connection.script("SAVEPOINT onward_part")
+    try:
+        yield
+    except BaseException:
+        await connection.script("ROLLBACK TO SAVEPOINT onward_part")
+        raise
+    finally:
+        await connection.script("RELEASE SAVEPOINT onward_part")
+
+
+def run_now(operation: Coroutine[Any, Any, T]) -> T:
+    """Finish a coroutine that never suspends: the sync runner."""
+    try:
+        operation.send(None)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    operation.close()
+    raise OnwardError("an operation on a sync driver tried to wait for an event loop")

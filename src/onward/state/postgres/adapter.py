@@ -1,0 +1,406 @@
+"""The state contract on Postgres: one statement per method."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from onward.errors import (
+    BlockerNotFound,
+    ChainReferenced,
+    DuplicateJobId,
+    JobAlreadyCompleted,
+    JobNotFound,
+    JobTakenByAnotherWorker,
+    TransactionUnsuitable,
+)
+from onward.model import Blocker, Chain, ChainId, Job, JobId, JobStatus, LossReason, WorkerId
+from onward.state.contract import (
+    Change,
+    Clock,
+    Filter,
+    Held,
+    NewJob,
+    Promoted,
+    Reaped,
+    Renewal,
+    Settlement,
+    Started,
+    TakenJob,
+    TypeClaim,
+    seconds,
+)
+from onward.state.driver import Connection, Dialect, Rows, all_or_nothing, transaction
+from onward.state.rows import JOB_COLUMNS, JSON_COLUMNS, read_chain, read_job
+from onward.state.statement import Statements, checked_identifier
+
+_MIGRATION_LOCK = 7_036_874_417_766_406
+"""One process migrates at a time; the number only has to be ours."""
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+class PostgresState:
+    """Keeps jobs in a schema of a Postgres database."""
+
+    dialect: Dialect = "postgres"
+
+    def __init__(self, *, schema: str = "onward") -> None:
+        self.schema = checked_identifier(schema, option="schema")
+        self.clock: Clock = lambda: None
+        self.sql = Statements(
+            "onward.state.postgres",
+            table=lambda name: f'"{schema}".{name}',
+            job_columns=", ".join(f"job.{c}::text" if c in JSON_COLUMNS else f"job.{c}" for c in JOB_COLUMNS),
+        )
+
+    # -- schema
+
+    @property
+    def newest_version(self) -> int:
+        return self.sql.migrations()[-1][0]
+
+    async def identify(self, connection: Connection) -> str:
+        rows = await connection.fetch(self.sql("identify"), {})
+        return str(rows[0][0])
+
+    async def schema_version(self, connection: Connection) -> int:
+        found = await connection.fetch("SELECT to_regclass(:name)::text", {"name": f'"{self.schema}".migration'})
+        if found[0][0] is None:
+            return 0
+        rows = await connection.fetch(self.sql("schema_version"), {})
+        return int(rows[0][0])
+
+    async def migrate(self, connection: Connection) -> Sequence[str]:
+        applied: list[str] = []
+        async with transaction(connection):
+            await connection.fetch("SELECT pg_advisory_xact_lock(:lock::bigint)", {"lock": _MIGRATION_LOCK})
+            version = await self.schema_version(connection)
+            if not version:
+                await connection.script(self._bookkeeping())
+            for number, name, sql in self.sql.migrations():
+                if number > version:
+                    await connection.script(sql + self._record(number, name))
+                    applied.append(name)
+        return applied
+
+    def migration_sql(self) -> str:
+        parts = [sql + self._record(number, name) for number, name, sql in self.sql.migrations()]
+        return "\n".join(["BEGIN;", self._bookkeeping(), *parts, "COMMIT;", ""])
+
+    def _bookkeeping(self) -> str:
+        return (
+            f'CREATE SCHEMA IF NOT EXISTS "{self.schema}";\n'
+            f'CREATE TABLE IF NOT EXISTS "{self.schema}".migration (\n'
+            "  version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now());\n"
+        )
+
+    def _record(self, number: int, name: str) -> str:
+        return f"\nINSERT INTO \"{self.schema}\".migration (version, name) VALUES ({number}, '{name}');\n"
+
+    # -- start
+
+    async def start(self, connection: Connection, jobs: Sequence[NewJob]) -> Sequence[Started]:
+        if all(job.is_plain for job in jobs):
+            await connection.fetch(self.sql("start"), {"now": self.clock(), **_columns(jobs)})
+            return [Started(job.id, JobStatus.PENDING, False) for job in jobs]
+        started, _ = await self._start_checked(connection, jobs)
+        return started
+
+    async def _start_checked(
+        self, connection: Connection, jobs: Sequence[NewJob]
+    ) -> tuple[Sequence[Started], Sequence[Change]]:
+        items = msgspec.json.encode([_item(position, job) for position, job in enumerate(jobs)]).decode()
+        rows = await connection.fetch(self.sql("start_checked"), {"items": items, "now": self.clock()})
+        _raise_refusal(rows, jobs)
+        by_item = {row[0]: row for row in rows if row[0] is not None}
+        started = [_started(job, by_item.get(position)) for position, job in enumerate(jobs)]
+        spread = [row[1] for row in rows if row[0] is None]
+        changes = {row[1]: row[3] for row in rows if row[0] is None}
+        if not spread:
+            return started, []
+        found = await self.find_jobs(connection, spread)
+        return started, [Change(job.id, job.chain_id, job.type_name, changes[job.id]) for job in found]
+
+    # -- take, settle
+
+    async def take(
+        self, connection: Connection, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId
+    ) -> Sequence[TakenJob]:
+        # Padded to a power of two, so that few different statements exist; a NULL type matches nothing.
+        places = 1 << (len(types) - 1).bit_length()
+        padding = [None] * (places - len(types))
+        rows = await connection.fetch(
+            self.sql("take", repeat=places),
+            {
+                "type_names": [claim.type_name for claim in types] + padding,
+                "versions": [claim.payload_version for claim in types] + padding,
+                "leases": [claim.lease for claim in types] + padding,
+                "worker": worker,
+                "limit": limit,
+                "now": self.clock(),
+            },
+        )
+        taken = [TakenJob(*row) for row in rows]
+        taken.sort(key=lambda job: (job.rank, job.scheduled_at, job.id))
+        return taken
+
+    async def promote(self, connection: Connection, *, type_names: Sequence[str], limit: int) -> Promoted:
+        parameters = {"type_names": list(type_names), "limit": limit, "now": self.clock()}
+        rows = await connection.fetch(self.sql("promote"), parameters)
+        return Promoted(rows[0][0], rows[0][1])
+
+    async def settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
+        plain = sorted((s for s in settlements if s.is_plain), key=lambda settlement: settlement.job_id)
+        changes: list[Change] = []
+        if plain:
+            changes.extend(await self._settle_plain(connection, plain))
+        for settlement in settlements:
+            if not settlement.is_plain:
+                changes.extend(await self._settle_with_blockers(connection, settlement))
+        return changes
+
+    async def _settle_plain(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
+        nexts = [settlement.next[0] if settlement.next else None for settlement in settlements]
+        rows = await connection.fetch(
+            self.sql("settle"),
+            {
+                "now": self.clock(),
+                "ids": [s.job_id for s in settlements],
+                "attempts": [s.attempt for s in settlements],
+                "holders": [s.holder for s in settlements],
+                "kinds": [s.kind for s in settlements],
+                "outputs": [s.output for s in settlements],
+                "errors": [s.error for s in settlements],
+                "reasons": [s.reason for s in settlements],
+                "delays": [s.delay for s in settlements],
+                "ats": [s.at for s in settlements],
+                "failures": [s.failures for s in settlements],
+                "transients": [s.transients for s in settlements],
+                "crashes": [s.crashes for s in settlements],
+                "completed_by": [s.completed_by for s in settlements],
+                "next_ids": [n and n.id for n in nexts],
+                "next_type_names": [n and n.type_name for n in nexts],
+                "next_versions": [n and n.payload_version for n in nexts],
+                "next_ranks": [n and -n.priority for n in nexts],
+                "next_limit_keys": [n and n.limit_key for n in nexts],
+                "next_inputs": [n and n.input for n in nexts],
+                "next_delays": [n and n.delay for n in nexts],
+                "next_ats": [n and n.at for n in nexts],
+            },
+        )
+        return [Change(row[0], row[1], row[2], row[4], row[3] and JobStatus(row[3])) for row in rows]
+
+    async def _settle_with_blockers(self, connection: Connection, settlement: Settlement) -> Sequence[Change]:
+        """The continuation must see its blockers as they are after the settlement's locks: a second statement."""
+        alone = msgspec.structs.replace(settlement, next=())
+        async with transaction(connection), all_or_nothing(connection):
+            changes = list(await self._settle_plain(connection, [alone]))
+            if changes:
+                started, spread = await self._start_checked(connection, settlement.next)
+                failed = [j for j, s in zip(settlement.next, started, strict=True) if s.status is JobStatus.FAILED]
+                changes.extend(Change(job.id, job.chain_id, job.type_name, "failed") for job in failed)
+                changes.extend(spread)
+        return changes
+
+    async def lock_attempt(self, connection: Connection, *, job_id: JobId, attempt: int, holder: WorkerId) -> None:
+        rows = await connection.fetch(self.sql("lock_attempt"), {"id": job_id})
+        if not rows:
+            raise JobNotFound(job_id, attempt)
+        if tuple(rows[0][:2]) != (attempt, holder):
+            ended = rows[0][2] in (JobStatus.COMPLETED, JobStatus.FAILED)
+            raise (JobAlreadyCompleted if ended else JobTakenByAnotherWorker)(job_id, attempt)
+
+    async def lock_current(self, connection: Connection, chain_id: ChainId) -> Job | None:
+        async with transaction(connection):
+            locked = (await connection.fetch(self.sql("lock_current"), {"chain_id": chain_id}))[0][0]
+            found = await self.find_jobs(connection, [locked])
+        return found[0] if found else None
+
+    # -- leases
+
+    async def renew(self, connection: Connection, *, worker: WorkerId, held: Sequence[Held]) -> Sequence[Renewal]:
+        rows = await connection.fetch(
+            self.sql("renew"),
+            {
+                "ids": [h.job_id for h in held],
+                "attempts": [h.attempt for h in held],
+                "leases": [h.lease for h in held],
+                "worker": worker,
+                "now": self.clock(),
+            },
+        )
+        alive = ("renewed", "locked")
+        return [Renewal(row[0], row[1], None if row[2] in alive else LossReason(row[2])) for row in rows]
+
+    async def reap(
+        self,
+        connection: Connection,
+        *,
+        worker: WorkerId,
+        type_names: Sequence[str],
+        held_here: Sequence[JobId],
+        limit: int,
+        lease: float,
+    ) -> Reaped:
+        rows = await connection.fetch(
+            self.sql("reap"),
+            {
+                "worker": worker,
+                "type_names": list(type_names),
+                "held_here": list(held_here),
+                "limit": limit,
+                "lease": lease,
+                "now": self.clock(),
+            },
+        )
+        jobs = [TakenJob(*tuple(row)[:-1]) for row in rows if row[0] is not None]
+        return Reaped(jobs, next((row[-1] for row in rows if row[0] is None), None))
+
+    # -- change
+
+    async def cancel(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
+        return await self._changes(connection, "cancel", chain_ids)
+
+    async def retry(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
+        return await self._changes(connection, "retry", chain_ids)
+
+    async def trigger(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
+        return await self._changes(connection, "trigger", chain_ids)
+
+    async def _changes(self, connection: Connection, name: str, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
+        rows = await connection.fetch(self.sql(name), {"chain_ids": list(chain_ids), "now": self.clock()})
+        return [Change(*row) for row in rows]
+
+    async def delete(self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool) -> Sequence[Change]:
+        rows = await connection.fetch(self.sql("delete"), {"chain_ids": list(chain_ids), "cascade": cascade})
+        references = [(row[0], row[1]) for row in rows if row[2] == "referenced"]
+        if references:
+            raise ChainReferenced(references)
+        return [Change(row[1], row[0], "", "deleted") for row in rows]
+
+    async def pause(self, connection: Connection, type_names: Sequence[str]) -> None:
+        await connection.fetch(self.sql("pause"), {"type_names": list(type_names), "now": self.clock()})
+
+    async def resume(self, connection: Connection, type_names: Sequence[str]) -> None:
+        await connection.fetch(self.sql("resume"), {"type_names": list(type_names)})
+
+    # -- read
+
+    async def paused(self, connection: Connection) -> Sequence[str]:
+        return [row[0] for row in await connection.fetch(self.sql("list_paused"), {})]
+
+    async def find_jobs(self, connection: Connection, ids: Sequence[JobId]) -> Sequence[Job]:
+        return [_job(row) for row in await connection.fetch(self.sql("find_jobs"), {"ids": list(ids)})]
+
+    async def find_chains(self, connection: Connection, ids: Sequence[ChainId]) -> Sequence[Chain]:
+        return [_chain(row) for row in await connection.fetch(self.sql("find_chains"), {"ids": list(ids)})]
+
+    async def ended_chains(self, connection: Connection, ids: Sequence[ChainId]) -> dict[ChainId, bool]:
+        return {row[0]: row[1] for row in await connection.fetch(self.sql("ended_chains"), {"ids": list(ids)})}
+
+    async def list_jobs(
+        self, connection: Connection, filter: Filter, *, after: JobId | None, limit: int
+    ) -> Sequence[Job]:
+        parameters = {**msgspec.structs.asdict(filter), "after": after, "limit": limit}
+        return [_job(row) for row in await connection.fetch(self.sql("list_jobs"), parameters)]
+
+    async def list_chains(
+        self, connection: Connection, filter: Filter, *, after: ChainId | None, limit: int
+    ) -> Sequence[Chain]:
+        parameters = {**msgspec.structs.asdict(filter), "after": after, "limit": limit}
+        return [_chain(row) for row in await connection.fetch(self.sql("list_chains"), parameters)]
+
+    async def list_blocked(
+        self, connection: Connection, chain_id: ChainId, *, after: JobId | None, limit: int
+    ) -> Sequence[Job]:
+        parameters = {"chain_id": chain_id, "after": after, "limit": limit}
+        return [_job(row) for row in await connection.fetch(self.sql("list_blocked"), parameters)]
+
+    async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:
+        found: dict[JobId, list[Blocker]] = {}
+        for job_id, *row in await connection.fetch(self.sql("blockers_of"), {"job_ids": list(job_ids)}):
+            found.setdefault(job_id, []).append(_blocker(row))
+        return found
+
+
+def _columns(jobs: Sequence[NewJob]) -> dict[str, list[Any]]:
+    return {
+        "ids": [job.id for job in jobs],
+        "chain_ids": [job.chain_id for job in jobs],
+        "chain_indexes": [job.chain_index for job in jobs],
+        "type_names": [job.type_name for job in jobs],
+        "payload_versions": [job.payload_version for job in jobs],
+        "ranks": [-job.priority for job in jobs],
+        "limit_keys": [job.limit_key for job in jobs],
+        "inputs": [job.input for job in jobs],
+        "delays": [job.delay for job in jobs],
+        "ats": [job.at for job in jobs],
+        "origin_ids": [job.origin_id for job in jobs],
+        "root_ids": [job.root_id for job in jobs],
+    }
+
+
+def _item(position: int, job: NewJob) -> dict[str, Any]:
+    item: dict[str, Any] = {
+        "item": position,
+        "parent": job.parent,
+        "id": job.id,
+        "chain_id": job.chain_id,
+        "chain_index": job.chain_index,
+        "type_name": job.type_name,
+        "payload_version": job.payload_version,
+        "rank": -job.priority,
+        "limit_key": job.limit_key,
+        "input": job.input,
+        "delay": job.delay,
+        "scheduled_at": job.at,
+        "origin_id": job.origin_id,
+        "root_id": job.root_id,
+        "blockers": job.blockers,
+        "runs_anyway": job.runs_anyway,
+    }
+    if job.deduplication is not None:
+        window = job.deduplication.window
+        item |= {
+            "deduplication_key": job.deduplication.key,
+            "deduplication_scope": job.deduplication.scope,
+            "deduplication_window": seconds(window),
+            "deduplication_exclude": list(job.deduplication.exclude),
+        }
+    return item
+
+
+def _raise_refusal(rows: Rows, jobs: Sequence[NewJob]) -> None:
+    problems = {row[4] for row in rows} - {None}
+    ids = sorted({row[1] for row in rows if row[4] is not None and row[1] is not None})
+    if "isolation" in problems:
+        raise TransactionUnsuitable(
+            "deduplication is not safe in a REPEATABLE READ transaction, which cannot see a chain that was just "
+            "started elsewhere: use READ COMMITTED or SERIALIZABLE"
+        )
+    if "duplicate_id" in problems:
+        raise DuplicateJobId(ids)
+    if "blocker_not_found" in problems:
+        needing = next(job.type_name for job in jobs if set(job.blockers) & set(ids))
+        raise BlockerNotFound(job_type=needing, chain_ids=ids)
+
+
+def _started(job: NewJob, row: Sequence[Any] | None) -> Started:
+    if row is None:
+        return Started(job.id, None, False)
+    return Started(row[1], row[3] and JobStatus(row[3]), row[2])
+
+
+def _job(row: Sequence[Any]) -> Job:
+    return read_job(row, _as_is, _as_is)
+
+
+def _chain(row: Sequence[Any]) -> Chain:
+    return read_chain(row, _as_is, _as_is)
+
+
+def _blocker(row: Sequence[Any]) -> Blocker:
+    return Blocker(chain_id=row[0], type_name=row[1], status=JobStatus(row[2]), current_type_name=row[3], output=row[4])

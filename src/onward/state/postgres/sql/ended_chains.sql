@@ -1,0 +1,2 @@
+-- Which of these chains exist, and whether each has ended: what waiting asks again and again.
+SELECT id, chain_ended_at IS NOT NULL FROM /*schema*/job WHERE id = ANY(:ids::uuid[]) AND chain_index = 0

@@ -1,0 +1,75 @@
+-- Settle attempts: outcome, continuation, end of the chain and everything that waited for it, in one statement.
+-- The fence is (id, attempt, holder); ids that do not come back are stale. No condition on status: the planner would
+-- walk the index of running jobs instead of looking each one up.
+WITH outcome AS MATERIALIZED (
+  SELECT o.*, coalesce(:now::timestamptz, statement_timestamp()) AS at
+  FROM unnest(
+    :ids::uuid[], :attempts::integer[], :holders::text[], :kinds::text[], :outputs::text[], :errors::text[],
+    :reasons::text[], :delays::double precision[], :ats::timestamptz[], :failures::integer[], :transients::integer[],
+    :crashes::integer[], :completed_by::text[], :next_ids::uuid[], :next_type_names::text[],
+    :next_versions::integer[], :next_ranks::integer[], :next_limit_keys::text[], :next_inputs::text[],
+    :next_delays::double precision[], :next_ats::timestamptz[]
+  ) AS o(id, attempt, holder, kind, output, error, reason, delay, scheduled_at, failures, transients, crashes,
+         completed_by, next_id, next_type_name, next_version, next_rank, next_limit_key, next_input, next_delay,
+         next_scheduled_at)
+), settled AS (
+  UPDATE /*schema*/job job SET
+    status = CASE o.kind
+      WHEN 'complete' THEN 'completed' WHEN 'continue' THEN 'completed' WHEN 'fail' THEN 'failed'
+      -- An attempt that was to be cancelled does not come back.
+      ELSE CASE WHEN job.cancel_requested_at IS NULL THEN 'pending' ELSE 'failed' END END,
+    output = o.output::json,
+    last_error = coalesce(o.error::json, job.last_error),
+    failure_reason = CASE
+      WHEN o.kind = 'retry' AND job.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE o.reason END,
+    failures = job.failures + o.failures,
+    transients = o.transients,
+    crashes = o.crashes,
+    scheduled_at = CASE WHEN o.kind = 'retry'
+      THEN coalesce(o.scheduled_at, o.at + make_interval(secs => o.delay)) ELSE job.scheduled_at END,
+    deferred = o.kind = 'retry' AND coalesce(o.scheduled_at, o.at + make_interval(secs => o.delay)) > o.at,
+    leased_by = NULL,
+    leased_until = NULL,
+    open_blockers = 0,
+    ended_at = CASE WHEN o.kind <> 'retry' OR job.cancel_requested_at IS NOT NULL THEN o.at END,
+    completed_by = CASE WHEN o.kind IN ('complete', 'continue') THEN o.completed_by END,
+    chain_ended_at = CASE
+      WHEN job.chain_index = 0
+        AND (o.kind IN ('complete', 'fail') OR (o.kind = 'retry' AND job.cancel_requested_at IS NOT NULL))
+      THEN o.at END,
+    chain_failed = job.chain_index = 0
+      AND (o.kind = 'fail' OR (o.kind = 'retry' AND job.cancel_requested_at IS NOT NULL))
+  FROM outcome o
+  WHERE job.id = o.id AND job.attempt = o.attempt AND job.leased_by IS NOT DISTINCT FROM o.holder
+    AND job.ended_at IS NULL  -- nobody holds a job that has ended: without this, "no holder" would match it
+  RETURNING job.id, job.chain_id, job.chain_index, job.type_name, job.status, job.root_id, job.has_dependents,
+    job.failure_reason, o.kind, o.at, o.next_id, o.next_type_name, o.next_version, o.next_rank, o.next_limit_key,
+    o.next_input, o.next_delay, o.next_scheduled_at
+), continued AS (
+  INSERT INTO /*schema*/job (
+    id, chain_id, chain_index, type_name, payload_version, status, rank, deferred, limit_key, input, created_at,
+    scheduled_at, origin_id, root_id
+  )
+  SELECT s.next_id, s.chain_id, s.chain_index + 1, s.next_type_name, s.next_version, 'pending', s.next_rank,
+    coalesce(s.next_scheduled_at, s.at + make_interval(secs => s.next_delay)) > s.at, s.next_limit_key,
+    s.next_input::json, s.at, coalesce(s.next_scheduled_at, s.at + make_interval(secs => s.next_delay)), s.id, s.root_id
+  FROM settled s
+  WHERE s.next_id IS NOT NULL
+), header AS (
+  UPDATE /*schema*/job job SET chain_ended_at = s.at, chain_failed = s.status = 'failed'
+  FROM settled s
+  WHERE s.chain_index > 0 AND job.id = s.chain_id AND (s.kind = 'complete' OR s.status = 'failed')
+  RETURNING job.id, job.has_dependents
+), ended AS (
+  SELECT array_agg(e.id ORDER BY e.id) AS ids FROM (
+    SELECT id FROM settled
+      WHERE has_dependents AND chain_index = 0 AND (kind = 'complete' OR status = 'failed')
+    UNION ALL
+    SELECT id FROM header WHERE has_dependents
+  ) e
+)
+SELECT id, chain_id, type_name, status, 'settled' AS change FROM settled
+UNION ALL
+SELECT c.job_id, c.chain_id, c.type_name, NULL, c.change
+FROM ended, /*schema*/chains_ended(ended.ids, coalesce(:now::timestamptz, statement_timestamp())) c
+WHERE ended.ids IS NOT NULL

@@ -1,0 +1,220 @@
+"""The SQLAlchemy drivers, async and sync."""
+
+import asyncio
+import sqlite3
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
+from sqlalchemy.orm import Session, scoped_session
+
+from onward.errors import ConfigurationError
+from onward.state.driver import Dialect, Driver
+from onward.state.postgres.settings import is_disconnect_code, is_transient_code, session_settings
+from onward.state.sqlalchemy.checks import address_of, causes, check_connection, check_session, dialect_of, sqlstate
+from onward.state.sqlalchemy.connection import DirectConnection, JoinedConnection, PooledConnection, entered
+from onward.state.sqlalchemy.work import do, is_locked, rows
+from onward.state.sqlite.file import SqliteFile
+from onward.state.sqlite.sqlite3 import SyncSqliteDriver
+
+
+class _SqlAlchemy(ABC):
+    """What the two drivers share: all but which classes of SQLAlchemy they use."""
+
+    is_async: bool
+    _engine_class: Any
+    _connection_class: Any
+    _session_class: Any
+    _scoped_class: Any
+
+    def __init__(self, source: Any, *, prepared: bool = True, transaction_type: Any = None) -> None:
+        self._engine = source if isinstance(source, self._engine_class) else self._bind_of(source)
+        self._sync_engine: Engine = getattr(self._engine, "sync_engine", self._engine)
+        self.dialect: Dialect = dialect_of(self._sync_engine)
+        self._prepared = prepared
+        self._address = address_of(self._sync_engine.url) if self.dialect == "postgres" else None
+        self._file = SqliteFile(self._sync_engine.url.database) if self.dialect == "sqlite" else None
+        self.postgres_dsn = self._address if prepared else None
+        self.open_counter = self._file.counter if self._file else None
+        # Saves round trips. SQLite has none, and the application may use isolation_level in its own way; and behind a
+        # server-side pooler asyncpg needs a transaction to prepare and run a statement on the same server connection.
+        self._options = {"isolation_level": "AUTOCOMMIT"} if prepared and self.dialect == "postgres" else {}
+        self._single = self._engine.execution_options(**self._options)
+        self._hand_out = source.connect if source is self._engine else source
+        self.transaction_type = transaction_type or (
+            self._connection_class if source is self._engine else _session_class(source)
+        )
+
+    def _bind_of(self, source: Any) -> Any:
+        bind = getattr(source, "kw", {}).get("bind")
+        engine = bind if isinstance(bind, self._engine_class) else getattr(bind, "engine", None)
+        if not isinstance(engine, self._engine_class):
+            raise ConfigurationError(
+                f"{type(self).__name__} takes a SQLAlchemy {self._engine_class.__name__}, or a sessionmaker bound to "
+                f"one (bind=engine), not {source!r}"
+            )
+        return engine
+
+    async def open(self) -> None:
+        """Nothing to do: the engine is the application's."""
+        return
+
+    async def close(self) -> None:
+        """Nothing to do: the engine is the application's."""
+        return
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[PooledConnection]:
+        pooled = PooledConnection(direct=self._single.connect, joined=self._hand_out)
+        try:
+            yield pooled
+        finally:
+            await pooled.give_back()
+
+    @asynccontextmanager
+    async def reserved(self) -> AsyncIterator[DirectConnection]:
+        engine = self._like(_beside(self._sync_engine, self._options))
+        try:
+            async with entered(engine.connect()) as raw:
+                await do(raw, _set, session_settings() if self._prepared and self.dialect == "postgres" else {})
+                yield DirectConnection(raw)
+        finally:
+            await self._dispose(engine)
+
+    def wrap(self, native: object) -> JoinedConnection | None:
+        return self._of_caller(native, begun=False)
+
+    def adopt(self, tx: object) -> JoinedConnection | None:
+        # SQLAlchemy begins by itself, with the first statement.
+        return self._of_caller(tx, begun=True)
+
+    def _of_caller(self, given: Any, *, begun: bool) -> JoinedConnection | None:
+        raw = given() if isinstance(given, self._scoped_class) else given
+        if isinstance(raw, self._session_class):
+            check_session(getattr(raw, "sync_session", raw), self._sync_engine)
+        elif isinstance(raw, self._connection_class):
+            check_connection(getattr(raw, "sync_connection", raw), self._sync_engine)
+        else:
+            return None
+        return JoinedConnection(raw, begun=begun)
+
+    def is_transient(self, error: BaseException) -> bool:
+        locked = isinstance(error, DBAPIError) and is_locked(error)
+        return (
+            locked or isinstance(error, PoolTimeout) or is_transient_code(sqlstate(error)) or self.is_disconnect(error)
+        )
+
+    def is_disconnect(self, error: BaseException) -> bool:
+        if is_disconnect_code(sqlstate(error)) or getattr(error, "connection_invalidated", False):
+            return True
+        if not isinstance(error, DBAPIError):
+            return isinstance(error, OSError) and self._sync_engine.dialect.driver == "asyncpg"
+        # libpq's own errors have no code: a server that was lost, or could not be reached.
+        lost = isinstance(error, OperationalError) and sqlstate(error) is None
+        return self.dialect == "postgres" and (lost or "connection is closed" in str(error.orig))
+
+    def is_read_only(self, error: BaseException) -> bool:
+        codes = [getattr(each, "sqlite_errorcode", 0) & 0xFF for each in causes(error)]
+        return sqlstate(error) == "25006" or sqlite3.SQLITE_READONLY in codes
+
+    @abstractmethod
+    def _like(self, engine: Engine) -> Any:
+        """The engine as this driver uses engines."""
+
+    @abstractmethod
+    async def _dispose(self, engine: Any) -> None: ...
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None: ...
+
+    @abstractmethod
+    def sync_sibling(self) -> Driver | None: ...
+
+
+class SqlAlchemyDriver(_SqlAlchemy):
+    """Connects through an AsyncEngine, and hands out its connections, or an async_sessionmaker, and its sessions.
+
+    `prepared=False` is for PgBouncer in transaction mode, for which the engine too has to be made without prepared
+    statements.
+    """
+
+    is_async = True
+    _engine_class = AsyncEngine
+    _connection_class = AsyncConnection
+    _session_class = AsyncSession
+    _scoped_class = async_scoped_session
+
+    def _like(self, engine: Engine) -> AsyncEngine:
+        return AsyncEngine(engine)
+
+    async def _dispose(self, engine: AsyncEngine) -> None:
+        await engine.dispose()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def sync_sibling(self) -> Driver | None:
+        if self._file is not None:
+            return SyncSqliteDriver(self._file)
+        if self._address is None:
+            return None
+        try:
+            from onward.state.postgres.psycopg import SyncPsycopgDriver
+        except ImportError:
+            return None
+        return SyncPsycopgDriver(self._address, prepared=self._prepared)
+
+
+class SyncSqlAlchemyDriver(_SqlAlchemy):
+    """Connects without an event loop through an Engine, and hands out its connections, or a sessionmaker."""
+
+    is_async = False
+    _engine_class = Engine
+    _connection_class = Connection
+    _session_class = Session
+    _scoped_class = scoped_session
+
+    def _like(self, engine: Engine) -> Engine:
+        return engine
+
+    async def _dispose(self, engine: Engine) -> None:
+        engine.dispose()
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - there is no loop to keep running
+
+    def sync_sibling(self) -> Driver | None:
+        return self
+
+
+def driver_for(source: Any, *, prepared: bool = True) -> SqlAlchemyDriver | SyncSqlAlchemyDriver:
+    """The driver for an engine or sessionmaker of the application's."""
+    if isinstance(source, AsyncEngine | async_sessionmaker):
+        return SqlAlchemyDriver(source, prepared=prepared)
+    return SyncSqlAlchemyDriver(source, prepared=prepared)
+
+
+def _session_class(maker: Any) -> Any:
+    """The class a sessionmaker was given: it makes its sessions of one of its own, with the same name."""
+    made, given = maker.class_.__mro__[:2]
+    return given if given.__name__ == made.__name__ else made
+
+
+def _beside(engine: Engine, options: Mapping[str, Any]) -> Engine:
+    """An engine that connects as the application's does, listeners for connecting included, but with its own pool.
+
+    Each serves one connection: the application may have made its pools small.
+    """
+    return Engine(engine.pool.recreate(), engine.dialect, engine.url, execution_options=options)
+
+
+def _set(connection: Connection, settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
+        rows(connection, "SELECT set_config(:name::text, :value::text, false)", {"name": name, "value": value})
+    connection.commit()

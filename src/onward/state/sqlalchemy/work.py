@@ -1,0 +1,145 @@
+"""What is done with a SQLAlchemy connection, as plain functions of the sync one; `do` runs them on either kind."""
+
+import asyncio
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from onward.errors import TransactionUnsuitable
+from onward.state.driver import Result, Rows
+from onward.state.statement import ParameterStyle, spell
+
+T = TypeVar("T")
+STYLES: dict[str, ParameterStyle] = {
+    "asyncpg": "dollar",
+    "psycopg": "percent",
+    "aiosqlite": "qmark",
+    "pysqlite": "qmark",
+}
+"""The clients that are known to work, and how their parameters are spelled."""
+
+
+class WriterBusy(Exception):
+    """Another connection writes to the SQLite file; nothing has been done yet that trying again would repeat."""
+
+
+async def do(handle: Any, work: Callable[..., T], *arguments: Any) -> T:
+    """Do work with the sync object behind a connection or session, waiting for SQLite's write lock if need be."""
+    is_async = isinstance(handle, AsyncConnection | AsyncSession)
+    while True:
+        try:
+            return await handle.run_sync(work, *arguments) if is_async else work(handle, *arguments)
+        except WriterBusy:
+            pause = random.uniform(0.005, 0.03)
+        if is_async:
+            await asyncio.sleep(pause)
+        else:
+            time.sleep(pause)  # noqa: ASYNC251 - there is no loop to keep running
+
+
+# -- statements
+
+
+def rows(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
+    """Run a statement; its rows."""
+    return query(connection, sql, parameters).rows
+
+
+def query(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Result:
+    """Run a statement; all there is to know of it."""
+    style = STYLES[connection.dialect.driver]
+    spelled = spell(sql, style)
+    given: Any = tuple(spelled.positional(parameters))
+    if style == "percent":
+        # psycopg makes an array of a list, and a record of a tuple.
+        named = zip(spelled.names, given, strict=True)
+        given = {name: list(value) if isinstance(value, tuple) else value for name, value in named}
+    result = connection.exec_driver_sql(spelled.sql, given)
+    changed = result.rowcount  # forgotten with the last row; and SQLite does not count what RETURNING returns
+    columns = tuple(result.keys()) if result.returns_rows else ()
+    found = [tuple(row) for row in result] if result.returns_rows else []
+    return Result(columns, found, max(changed, len(found)))
+
+
+def script(connection: Connection, sql: str) -> None:
+    """Run several statements."""
+    driver = connection.dialect.driver
+    if driver == "asyncpg":
+        # A cursor here prepares, which takes one statement at a time; but it is also what begins the transaction.
+        if not is_autocommit(connection) and not client(connection).is_in_transaction():
+            connection.exec_driver_sql("SELECT 1")
+        adapted: Any = connection.connection.dbapi_connection
+        adapted.run_async(lambda raw: raw.execute(sql))
+    elif driver == "psycopg":
+        connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
+    else:
+        # sqlite3's own executescript would commit first.
+        for statement in _statements(sql):
+            connection.exec_driver_sql(statement)
+
+
+def _statements(sql: str) -> Iterator[str]:
+    statement = ""
+    for piece in sql.split(";"):
+        statement += piece + ";"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+# -- transactions
+
+
+def client(connection: Connection) -> Any:
+    """The connection as the client library has it."""
+    raw: Any = connection.connection.dbapi_connection
+    return getattr(raw, "driver_connection", raw)  # async clients come in SQLAlchemy's own wrapping
+
+
+def is_autocommit(thing: Connection | Engine) -> bool:
+    """Whether statements are committed one by one."""
+    chosen = thing.get_execution_options().get("isolation_level")
+    return (chosen or getattr(thing.dialect, "_on_connect_isolation_level", None)) == "AUTOCOMMIT"
+
+
+def is_locked(error: DBAPIError) -> bool:
+    """Whether SQLite could not get a lock."""
+    code = getattr(error.orig, "sqlite_errorcode", 0)
+    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def take_write_lock(connection: Connection) -> None:
+    """Begin as SQLite's one writer."""
+    try:
+        if not connection.in_transaction():
+            connection.begin()
+        if client(connection).in_transaction:
+            # An event listener of the application's has begun, or sqlite3 with autocommit=False; nothing is done yet.
+            connection.exec_driver_sql("ROLLBACK")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    except DBAPIError as error:
+        if is_locked(error):
+            raise WriterBusy from error
+        raise
+
+
+def refuse_poisoned(connection: Connection) -> None:
+    """In a transaction that a failed statement has poisoned, COMMIT means ROLLBACK, and no client says so."""
+    poisoned = False
+    if connection.dialect.driver == "psycopg":
+        poisoned = client(connection).info.transaction_status.name == "INERROR"
+    elif connection.dialect.driver == "asyncpg":
+        try:
+            connection.exec_driver_sql("SELECT 1")  # asyncpg keeps the state to itself
+        except DBAPIError as error:
+            poisoned = getattr(error.orig, "sqlstate", None) == "25P02"
+            if not poisoned:
+                raise
+    if poisoned:
+        raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")

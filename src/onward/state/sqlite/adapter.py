@@ -1,0 +1,355 @@
+"""The state contract on SQLite: plain statements, a few to a transaction, and the single writer as the only lock.
+
+A method that is one statement sends it alone and lets it commit by itself; one of several is sent as one piece. A
+method that first has to look whether there is anything to do looks without a transaction, so that idle workers do not
+queue for the write lock.
+"""
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from onward.errors import JobAlreadyCompleted, JobNotFound, JobTakenByAnotherWorker
+from onward.model import Blocker, Chain, ChainId, Job, JobId, JobStatus, LossReason, WorkerId
+from onward.state.contract import (
+    Change,
+    Clock,
+    Filter,
+    Held,
+    NewJob,
+    Promoted,
+    Reaped,
+    Renewal,
+    Settlement,
+    Started,
+    TakenJob,
+    TypeClaim,
+)
+from onward.state.driver import Connection, Dialect, Rows, transaction
+from onward.state.rows import JOB_COLUMNS
+from onward.state.sqlite import values
+from onward.state.sqlite.at_once import at_once
+from onward.state.sqlite.graph import Graph
+from onward.state.sqlite.starting import start_checked
+from onward.state.sqlite.values import duration, many, text
+from onward.state.statement import Statements, checked_identifier
+
+
+class SqliteState:
+    """Keeps jobs in tables of a SQLite file; their names begin with `prefix`."""
+
+    dialect: Dialect = "sqlite"
+
+    def __init__(self, *, prefix: str = "onward_") -> None:
+        self.prefix = checked_identifier(prefix, option="prefix")
+        self.clock: Clock = lambda: None
+        self.sql = Statements(
+            "onward.state.sqlite",
+            table=lambda name: f'"{prefix}{name}"',
+            job_columns=", ".join(f"job.{column}" for column in JOB_COLUMNS),
+        )
+        self._graph = Graph(self.sql)
+
+    def _now(self) -> int:
+        moment = values.instant(self.clock())
+        return values.host_time() if moment is None else moment
+
+    # -- schema
+
+    @property
+    def newest_version(self) -> int:
+        return self.sql.migrations()[-1][0]
+
+    async def identify(self, connection: Connection) -> str:
+        rows = await connection.fetch(self.sql("identify"), {})
+        return os.path.realpath(rows[0][0]) if rows[0][0] else ":memory:"  # noqa: ASYNC240 - a local look-up
+
+    async def schema_version(self, connection: Connection) -> int:
+        if not await connection.fetch(self.sql("has_migrations"), {"table": f"{self.prefix}migration"}):
+            return 0
+        rows = await connection.fetch(self.sql("schema_version"), {})
+        return int(rows[0][0])
+
+    @at_once
+    async def migrate(self, connection: Connection) -> Sequence[str]:
+        if await self.schema_version(connection) >= self.newest_version:
+            return []
+        applied: list[str] = []
+        async with transaction(connection):
+            # Looked up again: another process may have migrated while this one waited for the write lock.
+            version = await self.schema_version(connection)
+            await connection.script(self.sql("migration_table"))
+            for number, name, sql in self.sql.migrations():
+                if number > version:
+                    await connection.script(sql + self._record(number, name))
+                    applied.append(name)
+        return applied
+
+    def migration_sql(self) -> str:
+        parts = [sql + self._record(number, name) for number, name, sql in self.sql.migrations()]
+        return "\n".join(["BEGIN IMMEDIATE;", self.sql("migration_table"), *parts, "COMMIT;", ""])
+
+    def _record(self, number: int, name: str) -> str:
+        return "\n" + self.sql("record_migration").replace(":version", str(number)).replace(":name", f"'{name}'")
+
+    # -- start
+
+    @at_once
+    async def start(self, connection: Connection, jobs: Sequence[NewJob]) -> Sequence[Started]:
+        if all(job.is_plain for job in jobs):
+            now = self._now()
+            rows = many([values.new_row(job, now) for job in jobs])
+            await connection.fetch(self.sql("start"), {"jobs": rows, "now": now})
+            return [Started(job.id, JobStatus.PENDING, False) for job in jobs]
+        async with transaction(connection):
+            started, _ = await start_checked(connection, self.sql, jobs, now=self._now())
+        return started
+
+    # -- take, settle
+
+    async def take(
+        self, connection: Connection, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId
+    ) -> Sequence[TakenJob]:
+        claims = many([(claim.type_name, claim.payload_version, duration(claim.lease)) for claim in types])
+        parameters = {"claims": claims, "limit": limit, "worker": worker, "now": values.instant(self.clock())}
+        taken = values.taken(await connection.fetch(self.sql("take"), parameters))
+        taken.sort(key=lambda job: (job.rank, job.scheduled_at, job.id))
+        return taken
+
+    @at_once
+    async def promote(self, connection: Connection, *, type_names: Sequence[str], limit: int) -> Promoted:
+        parameters: dict[str, Any] = {"type_names": many(list(type_names)), "now": self._now()}
+        due, next_at = (await connection.fetch(self.sql("promote_next"), parameters))[0]
+        count = 0
+        if due:
+            count = len(await connection.fetch(self.sql("promote"), {**parameters, "limit": limit}))
+        return Promoted(count, _seconds_until(next_at, parameters["now"]))
+
+    @at_once
+    async def settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
+        plain = [settlement for settlement in settlements if settlement.is_plain]
+        others = [settlement for settlement in settlements if not settlement.is_plain]
+        changes: list[Change] = []
+        async with transaction(connection), _all_or_nothing(connection, needed=bool(others)):
+            now = self._now()
+            if plain:
+                changes.extend(await self._settle_plain(connection, plain, now=now))
+            for settlement in others:
+                changes.extend(await self._settle_with_blockers(connection, settlement, now=now))
+        return changes
+
+    async def _settle_plain(
+        self, connection: Connection, settlements: Sequence[Settlement], *, now: int
+    ) -> Sequence[Change]:
+        outcomes = many([_outcome(settlement, now) for settlement in settlements])
+        rows = await connection.fetch(self.sql("settle"), {"outcomes": outcomes, "now": now})
+        ids = values.texts([settlement.job_id for settlement in settlements])
+        given = dict(zip(ids, settlements, strict=True))
+        next_rows = [_next_row(row, job, now) for row in rows for job in given[row[0]].next]
+        if next_rows:
+            await connection.fetch(self.sql("start"), {"jobs": many(next_rows), "now": now})
+        chain_ids = values.read_ids([row[1] for row in rows])
+        settled = [
+            Change(given[row[0]].job_id, chain_id, row[3], "settled", JobStatus(row[4]))
+            for row, chain_id in zip(rows, chain_ids, strict=True)
+        ]
+        ended = [row for row in rows if row[4] == "failed" or given[row[0]].kind == "complete"]
+        return settled + await self._graph.end(connection, ended, now=now)
+
+    async def _settle_with_blockers(
+        self, connection: Connection, settlement: Settlement, *, now: int
+    ) -> Sequence[Change]:
+        alone = msgspec.structs.replace(settlement, next=())
+        changes = list(await self._settle_plain(connection, [alone], now=now))
+        if changes:
+            _, spread = await start_checked(connection, self.sql, settlement.next, now=now)
+            changes.extend(spread)
+        return changes
+
+    async def lock_attempt(self, connection: Connection, *, job_id: JobId, attempt: int, holder: WorkerId) -> None:
+        rows = await connection.fetch(self.sql("lock_attempt"), {"id": str(job_id)})
+        if not rows:
+            raise JobNotFound(job_id, attempt)
+        if tuple(rows[0][:2]) != (attempt, holder):
+            ended = rows[0][2] in (JobStatus.COMPLETED, JobStatus.FAILED)
+            raise (JobAlreadyCompleted if ended else JobTakenByAnotherWorker)(job_id, attempt)
+
+    @at_once
+    async def lock_current(self, connection: Connection, chain_id: ChainId) -> Job | None:
+        async with transaction(connection):
+            await connection.fetch(self.sql("lock"), {})
+            rows = await connection.fetch(self.sql("lock_current"), {"chain_id": str(chain_id)})
+        return values.job(rows[0]) if rows else None
+
+    # -- leases
+
+    @at_once
+    async def renew(self, connection: Connection, *, worker: WorkerId, held: Sequence[Held]) -> Sequence[Renewal]:
+        parameters = {"held": many([(h.job_id, h.attempt, duration(h.lease)) for h in held]), "worker": worker}
+        async with transaction(connection):
+            await connection.fetch(self.sql("renew"), {**parameters, "now": self._now()})
+            rows = await connection.fetch(self.sql("renewed"), parameters)
+        return [Renewal(UUID(row[0]), row[1], row[2] and LossReason(row[2])) for row in rows]
+
+    @at_once
+    async def reap(
+        self,
+        connection: Connection,
+        *,
+        worker: WorkerId,
+        type_names: Sequence[str],
+        held_here: Sequence[JobId],
+        limit: int,
+        lease: float,
+    ) -> Reaped:
+        now = self._now()  # before waiting for the write lock: who held it could not renew
+        parameters: dict[str, Any] = {
+            "worker": worker,
+            "type_names": many(list(type_names)),
+            "held_here": many(list(held_here)),
+            "now": now,
+        }
+        expired, next_at = (await connection.fetch(self.sql("reap_next"), parameters))[0]
+        if not expired:
+            return Reaped([], _seconds_until(next_at, now))
+        async with transaction(connection):
+            until = self._now() + duration(lease)
+            rows = await connection.fetch(self.sql("reap"), {**parameters, "limit": limit, "until": until})
+            _, next_at = (await connection.fetch(self.sql("reap_next"), parameters))[0]
+        return Reaped(values.taken(rows), _seconds_until(next_at, now))
+
+    # -- change
+
+    @at_once
+    async def cancel(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
+        async with transaction(connection):
+            now = self._now()
+            rows = await connection.fetch(self.sql("cancel"), {"chain_ids": many(list(chain_ids)), "now": now})
+            failed = [row for row in rows if row[4] == "failed"]
+            spread = await self._graph.end(connection, failed, now=now)
+        return [_cancelled(row) for row in rows] + spread
+
+    @at_once
+    async def retry(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
+        async with transaction(connection):
+            return await self._graph.retry(connection, chain_ids, now=self._now())
+
+    async def trigger(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
+        parameters = {"chain_ids": many(list(chain_ids)), "now": self._now()}
+        rows = await connection.fetch(self.sql("trigger"), parameters)
+        return [Change(UUID(row[0]), UUID(row[1]), row[2], row[3]) for row in rows]
+
+    @at_once
+    async def delete(self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool) -> Sequence[Change]:
+        async with transaction(connection):
+            return await self._graph.delete(connection, chain_ids, cascade=cascade)
+
+    async def pause(self, connection: Connection, type_names: Sequence[str]) -> None:
+        await connection.fetch(self.sql("pause"), {"type_names": many(list(type_names)), "now": self._now()})
+
+    async def resume(self, connection: Connection, type_names: Sequence[str]) -> None:
+        await connection.fetch(self.sql("resume"), {"type_names": many(list(type_names))})
+
+    # -- read
+
+    async def paused(self, connection: Connection) -> Sequence[str]:
+        return [row[0] for row in await connection.fetch(self.sql("list_paused"), {})]
+
+    async def find_jobs(self, connection: Connection, ids: Sequence[JobId]) -> Sequence[Job]:
+        return [values.job(row) for row in await connection.fetch(self.sql("find_jobs"), {"ids": many(list(ids))})]
+
+    async def find_chains(self, connection: Connection, ids: Sequence[ChainId]) -> Sequence[Chain]:
+        return [values.chain(row) for row in await connection.fetch(self.sql("find_chains"), {"ids": many(list(ids))})]
+
+    async def ended_chains(self, connection: Connection, ids: Sequence[ChainId]) -> dict[ChainId, bool]:
+        rows = await connection.fetch(self.sql("ended_chains"), {"ids": many(list(ids))})
+        return {UUID(row[0]): bool(row[1]) for row in rows}
+
+    async def list_jobs(
+        self, connection: Connection, filter: Filter, *, after: JobId | None, limit: int
+    ) -> Sequence[Job]:
+        rows = await connection.fetch(self.sql("list_jobs"), _page(filter, after, limit))
+        return [values.job(row) for row in rows]
+
+    async def list_chains(
+        self, connection: Connection, filter: Filter, *, after: ChainId | None, limit: int
+    ) -> Sequence[Chain]:
+        rows = await connection.fetch(self.sql("list_chains"), _page(filter, after, limit))
+        return [values.chain(row) for row in rows]
+
+    async def list_blocked(
+        self, connection: Connection, chain_id: ChainId, *, after: JobId | None, limit: int
+    ) -> Sequence[Job]:
+        parameters = {"chain_id": str(chain_id), "after": text(after), "limit": limit}
+        return [values.job(row) for row in await connection.fetch(self.sql("list_blocked"), parameters)]
+
+    async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:
+        found: dict[JobId, list[Blocker]] = {}
+        rows: Rows = await connection.fetch(self.sql("blockers_of"), {"job_ids": many(list(job_ids))})
+        for job_id, *row in rows:
+            found.setdefault(UUID(job_id), []).append(values.blocker(row))
+        return found
+
+
+@asynccontextmanager
+async def _all_or_nothing(connection: Connection, *, needed: bool) -> AsyncIterator[None]:
+    """A refusal half-way undoes what came before it, and leaves a transaction of the caller's usable."""
+    if not needed:
+        yield
+        return
+    await connection.script("SAVEPOINT onward_settle;")
+    try:
+        yield
+    except BaseException:
+        await connection.script("ROLLBACK TO onward_settle; RELEASE onward_settle;")
+        raise
+    await connection.script("RELEASE onward_settle;")
+
+
+def _outcome(settlement: Settlement, now: int) -> tuple[Any, ...]:
+    return (
+        settlement.job_id,
+        settlement.attempt,
+        settlement.holder,
+        settlement.kind,
+        settlement.output,
+        settlement.error,
+        settlement.reason,
+        values.due(settlement.delay, settlement.at, now),
+        settlement.failures,
+        settlement.transients,
+        settlement.crashes,
+        settlement.completed_by,
+    )
+
+
+def _next_row(row: Sequence[Any], job: NewJob, now: int) -> tuple[Any, ...]:
+    """A continuation, which has its place and its ancestors from the job that was settled."""
+    id, chain_id, chain_index, _, _, root_id, _ = row
+    new = values.new_row(job, now)
+    return (new[0], chain_id, chain_index + 1, *new[3:9], id, root_id)
+
+
+def _cancelled(row: Sequence[Any]) -> Change:
+    return Change(UUID(row[0]), UUID(row[1]), row[3], "failed" if row[4] == "failed" else "cancel_requested")
+
+
+def _seconds_until(moment: int | None, now: int) -> float | None:
+    return None if moment is None else (moment - now) / 1_000_000
+
+
+def _page(filter: Filter, after: UUID | None, limit: int) -> dict[str, Any]:
+    return {
+        "type_names": values.some(filter.type_names),
+        "statuses": values.some(filter.statuses),
+        "chain_ids": values.some(filter.chain_ids),
+        "root_ids": values.some(filter.root_ids),
+        "created_from": values.instant(filter.created_from),
+        "created_before": values.instant(filter.created_before),
+        "after": text(after),
+        "limit": limit,
+    }

@@ -1,0 +1,331 @@
+"""Connections over the standard library's sqlite3: one that works where it is called, one in a thread, one adopted."""
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, TypeAlias, TypeVar
+
+from onward.errors import TransactionUnsuitable
+from onward.state.driver import Result, Rows, run_now
+from onward.state.sqlite.gate import Gate, Patience
+from onward.state.sqlite.thread import Call, ConnectionThread
+
+T = TypeVar("T")
+Operation: TypeAlias = Callable[["SyncSqliteConnection"], Coroutine[Any, Any, T]]
+
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_READS = re.compile(r"\s*(SELECT|VALUES|EXPLAIN|PRAGMA)\b", re.IGNORECASE)
+
+
+def primary_code(error: BaseException) -> int | None:
+    """SQLite's result code, without the extension that says why."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code & 0xFF if isinstance(error, sqlite3.Error) and isinstance(code, int) else None
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether another connection is in the way."""
+    return primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+class SyncSqliteConnection:
+    """A connection that works in the calling thread; its coroutines never suspend.
+
+    With a gate it queues for the write lock and never shows that the file is busy. Without, it is the caller's, in the
+    caller's transaction, and what SQLite says is the caller's to handle.
+    """
+
+    def __init__(self, raw: sqlite3.Connection, *, gate: Gate | None = None, native: Any = None) -> None:
+        self.raw = raw
+        self.native = native
+        self.is_abandoned: Callable[[], bool] = _never
+        """Asked while waiting for others; true: raise Abandoned instead of waiting on."""
+        self._gate = gate
+        self._entered = False
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.raw.in_transaction
+
+    async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        if self._gate is None or self.raw.in_transaction:
+            return _fetch(self.raw, sql, parameters)
+        return self._alone(sql, lambda: _fetch(self.raw, sql, parameters))
+
+    async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
+        if self._gate is None or self.raw.in_transaction:
+            return _query(self.raw, sql, parameters)
+        return self._alone(sql, lambda: _query(self.raw, sql, parameters))
+
+    async def script(self, sql: str) -> None:
+        # Not executescript, which commits what is open.
+        for statement in split(sql):
+            await self.fetch(statement, {})
+
+    async def begin(self) -> None:
+        if self._gate is None or self.raw.in_transaction:
+            self.raw.execute("BEGIN IMMEDIATE")
+            return
+        self._enter(self._gate)
+        try:
+            self._patiently(lambda: self.raw.execute("BEGIN IMMEDIATE"))
+        except BaseException:
+            self._leave()
+            raise
+
+    async def commit(self) -> None:
+        try:
+            if not self.raw.in_transaction:
+                raise TransactionUnsuitable(
+                    "the transaction was not committed: an error had already made SQLite roll it back"
+                )
+            self.raw.execute("COMMIT")
+        except BaseException:
+            await self.rollback()
+            raise
+        self._leave()
+
+    async def rollback(self) -> None:
+        try:
+            if self.raw.in_transaction:
+                self.raw.execute("ROLLBACK")
+        finally:
+            self._leave()
+
+    def after_commit(self, action: Callable[[], Any]) -> bool:
+        return False
+
+    def prepare(self, pragma: str) -> None:
+        """Set up the connection; also waits for others, who may be opening the file for the first time."""
+        self._patiently(lambda: self.raw.execute(pragma).fetchall())
+
+    def data_version(self) -> int:
+        """A number that changes when another connection has committed."""
+        return int(self._patiently(lambda: self.raw.execute("PRAGMA data_version").fetchone())[0])
+
+    def close(self) -> None:
+        """End what is open and let go of the file."""
+        try:
+            self.raw.close()
+        finally:
+            self._leave()
+
+    def _alone(self, sql: str, work: Callable[[], T]) -> T:
+        """A statement that commits by itself."""
+        if self._gate is None or not writes(sql):
+            return self._patiently(work)
+        self._enter(self._gate)
+        try:
+            return self._patiently(work)
+        finally:
+            self._leave()
+
+    def _enter(self, gate: Gate) -> None:
+        gate.enter(self.is_abandoned)
+        self._entered = True
+        gate.leave_a_gap()
+
+    def _leave(self) -> None:
+        if self._gate is not None and self._entered:
+            self._entered = False
+            self._gate.leave()
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        patience: Patience | None = None
+        while True:
+            try:
+                return work()
+            except sqlite3.OperationalError as error:
+                if self._gate is None or not is_busy(error):
+                    raise
+            self._gate.met_another()
+            patience = patience or Patience(self.is_abandoned)
+            patience.wait()
+
+
+class SqliteConnection:
+    """A connection with a thread of its own, in which a sync connection does the work."""
+
+    native = None
+
+    def __init__(self, thread: ConnectionThread, sync: SyncSqliteConnection) -> None:
+        self._thread = thread
+        self._sync = sync
+
+    @classmethod
+    async def open(cls, connect: Callable[[], SyncSqliteConnection]) -> "SqliteConnection":
+        """Connect in a new thread."""
+        thread = ConnectionThread()
+        opened: list[SyncSqliteConnection] = []
+        try:
+            await thread.run(lambda call: opened.append(connect()))
+        except BaseException:
+            if opened:  # cancelled, but open nonetheless
+                await thread.run(lambda call: opened[0].close())
+            thread.stop()
+            raise
+        return cls(thread, opened[0])
+
+    @property
+    def raw(self) -> sqlite3.Connection:
+        return self._sync.raw
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._sync.in_transaction
+
+    async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        return await self._run(lambda: run_now(self._sync.fetch(sql, parameters)))
+
+    async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
+        return await self._run(lambda: run_now(self._sync.query(sql, parameters)))
+
+    async def script(self, sql: str) -> None:
+        await self._run(lambda: run_now(self._sync.script(sql)))
+
+    async def begin(self) -> None:
+        try:
+            await self._run(lambda: run_now(self._sync.begin()))
+        except BaseException:
+            # Cancelled after the lock had been granted: nobody knows of this transaction, so nobody would end it.
+            if self.in_transaction:
+                await self.rollback()
+            raise
+
+    async def commit(self) -> None:
+        await self._run(lambda: run_now(self._sync.commit()))
+
+    async def rollback(self) -> None:
+        await self._run(lambda: run_now(self._sync.rollback()))
+
+    def after_commit(self, action: Callable[[], Any]) -> bool:
+        return False
+
+    async def data_version(self) -> int:
+        """A number that changes when another connection has committed."""
+        return await self._run(self._sync.data_version)
+
+    async def close(self) -> None:
+        """End what is open, let go of the file, end the thread."""
+        try:
+            await self._run(self._sync.close)
+        finally:
+            self._thread.stop()
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Run an operation of several statements in the thread, as one piece."""
+        return await self._run(lambda: run_now(operation(self._sync)))
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        def abandonable(call: Call[T]) -> T:
+            self._sync.is_abandoned = lambda: call.is_abandoned
+            return work()
+
+        return await self._thread.run(abandonable)
+
+
+class AiosqliteConnection:
+    """A connection of aiosqlite's: a sync connection does the work in its thread."""
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+        self._sync = SyncSqliteConnection(native._conn)
+
+    @property
+    def raw(self) -> Any:
+        return self.native
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._sync.in_transaction
+
+    async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        rows: Rows = await self.native._execute(lambda: run_now(self._sync.fetch(sql, parameters)))
+        return rows
+
+    async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
+        result: Result = await self.native._execute(lambda: run_now(self._sync.query(sql, parameters)))
+        return result
+
+    async def script(self, sql: str) -> None:
+        await self.native._execute(lambda: run_now(self._sync.script(sql)))
+
+    async def begin(self) -> None:
+        try:
+            while not await self.native._execute(self._try_to_begin):  # noqa: ASYNC110 - nothing tells when it is free
+                await asyncio.sleep(0.001)
+        except asyncio.CancelledError:
+            # It may have begun nonetheless, and nobody would end it.
+            await self.rollback()
+            raise
+
+    def _try_to_begin(self) -> bool:
+        try:
+            run_now(self._sync.begin())
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            return False
+        return True
+
+    async def commit(self) -> None:
+        await self.native._execute(lambda: run_now(self._sync.commit()))
+
+    async def rollback(self) -> None:
+        await self.native._execute(lambda: run_now(self._sync.rollback()))
+
+    def after_commit(self, action: Callable[[], Any]) -> bool:
+        return False
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Run an operation of several statements in the thread, as one piece."""
+        result: T = await self.native._execute(lambda: run_now(operation(self._sync)))
+        return result
+
+
+def _never() -> bool:
+    return False
+
+
+def _cursor(raw: sqlite3.Connection) -> sqlite3.Cursor:
+    cursor = raw.cursor()
+    cursor.row_factory = None  # the caller's connection may make dictionaries of its rows
+    return cursor
+
+
+def _fetch(raw: sqlite3.Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
+    # All of them: rows of RETURNING that nobody has read make COMMIT fail.
+    return _cursor(raw).execute(sql, parameters).fetchall()
+
+
+def _query(raw: sqlite3.Connection, sql: str, parameters: Mapping[str, Any]) -> Result:
+    cursor = _cursor(raw).execute(sql, parameters)
+    rows = cursor.fetchall()
+    columns = tuple(column[0] for column in cursor.description or ())
+    return Result(columns, rows, max(cursor.rowcount, len(rows)))
+
+
+@lru_cache(maxsize=1024)
+def writes(sql: str) -> bool:
+    """Whether a statement may write; when in doubt, yes."""
+    bare = _COMMENT.sub(" ", sql)
+    if _READS.match(bare):
+        return False
+    return not re.match(r"\s*WITH\b", bare, re.IGNORECASE) or bool(
+        re.search(r"\b(INSERT|UPDATE|DELETE|REPLACE)\b", bare, re.IGNORECASE)
+    )
+
+
+def split(script: str) -> Iterator[str]:
+    """The statements of a script; a semicolon in a string, comment or trigger ends none."""
+    statement = ""
+    for part in script.split(";")[:-1]:
+        statement += part + ";"
+        if sqlite3.complete_statement(statement):
+            yield statement.strip()
+            statement = ""
+    rest = statement + script.rpartition(";")[2]
+    if _COMMENT.sub("", rest).strip():
+        yield rest.strip()

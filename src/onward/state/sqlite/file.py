@@ -1,0 +1,120 @@
+"""The file behind a family of drivers, and how to reach it."""
+
+import os
+import shutil
+import sqlite3
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Literal, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from onward.errors import ConfigurationError
+from onward.state.sqlite.connection import SyncSqliteConnection
+from onward.state.sqlite.gate import Gate
+
+Synchronous: TypeAlias = Literal["off", "normal", "full", "extra"]
+"""`normal`: a killed process loses nothing, a power failure may lose the last commits; `full` also survives that."""
+
+_SYNCHRONOUS = {
+    "off": "PRAGMA synchronous = OFF",
+    "normal": "PRAGMA synchronous = NORMAL",
+    "full": "PRAGMA synchronous = FULL",
+    "extra": "PRAGMA synchronous = EXTRA",
+}
+
+
+def parse_path(url: str) -> str | None:
+    """The path in a URL; None for `memory://`, a private file that goes with the app.
+
+    >>> parse_path("sqlite:///jobs.db"), parse_path("sqlite:////var/jobs.db"), parse_path("memory://")
+    ('jobs.db', '/var/jobs.db', None)
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "memory" and not parts.netloc and parts.path in ("", "/"):
+        return None
+    path = unquote(parts.path[1:])
+    if parts.scheme != "sqlite" or parts.netloc or not path or parts.query or parts.fragment:
+        raise ConfigurationError(
+            f"{url!r}: write sqlite:///relative/path.db, sqlite:////absolute/path.db or memory://, without options"
+        )
+    if path == ":memory:":
+        raise ConfigurationError(f"{url!r}: a database in memory belongs to one connection; write memory:// instead")
+    return path
+
+
+class SqliteFile:
+    """A database file, shared by an async driver and its sync sibling: one gate for all their connections."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, *, synchronous: Synchronous = "normal") -> None:
+        if synchronous not in _SYNCHRONOUS:
+            raise ConfigurationError(f"synchronous={synchronous!r}: use one of {', '.join(_SYNCHRONOUS)}")
+        self.gate = Gate()
+        # Absolute from the start: the process may change its directory.
+        self._path = None if path is None else Path(path).absolute()
+        self._synchronous = "off" if path is None else synchronous
+        self._is_private = path is None
+        self._users = 0
+        self._mutex = Lock()
+
+    @property
+    def path(self) -> Path:
+        """Where it is; a private file has a place while a driver is open."""
+        if self._path is None:
+            raise ConfigurationError("the app is not open: use `async with app:` around this call")
+        return self._path
+
+    def open(self) -> None:
+        """One more driver uses it."""
+        with self._mutex:
+            self._users += 1
+            if self._path is None:
+                fast = "/dev/shm"
+                place = fast if os.access(fast, os.W_OK) else None
+                self._folder = tempfile.mkdtemp(prefix="onward-", dir=place)
+                self._path = Path(self._folder) / "jobs.db"
+                # Also when nobody closes the app: at the end of the process.
+                self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """One less; a private file goes with the last."""
+        with self._mutex:
+            self._users -= 1
+            if self._users == 0 and self._is_private:
+                self._remove()
+                self._path = None
+
+    def connect(self) -> SyncSqliteConnection:
+        """A connection that works where it is called, for one thread at a time."""
+        raw = sqlite3.connect(
+            self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        connection = SyncSqliteConnection(raw, gate=self.gate)
+        try:
+            for pragma in self._pragmas():
+                connection.prepare(pragma)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @contextmanager
+    def counter(self) -> Iterator[Callable[[], int]]:
+        """The change counter, to be read in the thread that opens it: it differs when somebody has committed."""
+        connection = self.connect()
+        try:
+            yield connection.data_version
+        finally:
+            connection.close()
+
+    def _pragmas(self) -> list[str]:
+        return [
+            "PRAGMA journal_mode = WAL",
+            _SYNCHRONOUS[self._synchronous],
+            "PRAGMA foreign_keys = OFF",
+            "PRAGMA temp_store = MEMORY",
+            "PRAGMA cache_size = -8000",
+        ]

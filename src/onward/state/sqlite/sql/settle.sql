@@ -1,0 +1,42 @@
+-- Settle attempts. The fence is (id, attempt, holder); ids that do not come back are stale.
+-- `given` is materialized so that json_each renders each element once, not once for every field read of it.
+WITH given AS MATERIALIZED (
+  SELECT value FROM json_each(:outcomes)
+), outcome AS MATERIALIZED (
+  SELECT
+    json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt, json_extract(value, '$[2]') AS holder,
+    json_extract(value, '$[3]') AS kind, json_extract(value, '$[4]') AS output, json_extract(value, '$[5]') AS error,
+    json_extract(value, '$[6]') AS reason, json_extract(value, '$[7]') AS scheduled_at,
+    json_extract(value, '$[8]') AS failures, json_extract(value, '$[9]') AS transients,
+    json_extract(value, '$[10]') AS crashes, json_extract(value, '$[11]') AS completed_by
+  FROM given
+)
+UPDATE /*schema*/job AS job SET
+  status = CASE o.kind
+    WHEN 'complete' THEN 'completed' WHEN 'continue' THEN 'completed' WHEN 'fail' THEN 'failed'
+    -- An attempt that was to be cancelled does not come back.
+    ELSE CASE WHEN job.cancel_requested_at IS NULL THEN 'pending' ELSE 'failed' END END,
+  output = o.output,
+  last_error = coalesce(o.error, job.last_error),
+  failure_reason = CASE
+    WHEN o.kind = 'retry' AND job.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE o.reason END,
+  failures = job.failures + o.failures,
+  transients = o.transients,
+  crashes = o.crashes,
+  scheduled_at = CASE o.kind WHEN 'retry' THEN o.scheduled_at ELSE job.scheduled_at END,
+  deferred = o.kind = 'retry' AND o.scheduled_at > :now,
+  leased_by = NULL,
+  leased_until = NULL,
+  open_blockers = 0,
+  ended_at = CASE WHEN o.kind <> 'retry' OR job.cancel_requested_at IS NOT NULL THEN :now END,
+  completed_by = CASE WHEN o.kind IN ('complete', 'continue') THEN o.completed_by END,
+  chain_ended_at = CASE
+    WHEN job.chain_index = 0
+      AND (o.kind IN ('complete', 'fail') OR (o.kind = 'retry' AND job.cancel_requested_at IS NOT NULL))
+    THEN :now END,
+  chain_failed = job.chain_index = 0
+    AND (o.kind = 'fail' OR (o.kind = 'retry' AND job.cancel_requested_at IS NOT NULL))
+FROM outcome AS o
+WHERE job.id = o.id AND job.attempt = o.attempt AND job.leased_by IS o.holder
+  AND job.ended_at IS NULL  -- nobody holds a job that has ended: without this, "no holder" would match it
+RETURNING id, chain_id, chain_index, type_name, status, root_id, has_dependents

@@ -1,0 +1,260 @@
+"""The drivers over the standard library's sqlite3.
+
+A process that forks must open its app after the fork: neither a connection nor a thread survives it, and SQLite's locks
+belong to the process that took them.
+"""
+
+import asyncio
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
+from threading import BoundedSemaphore
+from typing import Any, TypeAlias
+
+from onward.errors import ConfigurationError, TransactionUnsuitable
+from onward.state.driver import Connection, Dialect, Driver
+from onward.state.sqlite.connection import (
+    AiosqliteConnection,
+    SqliteConnection,
+    SyncSqliteConnection,
+    is_busy,
+    primary_code,
+)
+from onward.state.sqlite.file import SqliteFile, Synchronous, parse_path
+
+__all__ = [
+    "SqliteConnection",
+    "SqliteDriver",
+    "SyncSqliteConnection",
+    "SyncSqliteDriver",
+    "open_driver",
+    "parse_path",
+]
+
+OpenCounter: TypeAlias = Callable[[], AbstractContextManager[Callable[[], int]]]
+
+
+def open_driver(address: str, *, pool_size: int = 10) -> "SqliteDriver":
+    """The driver for `sqlite:///…` or `memory://`."""
+    return SqliteDriver(parse_path(address), pool_size=pool_size)
+
+
+class SyncSqliteDriver:
+    """Connections that work in the calling thread."""
+
+    dialect: Dialect = "sqlite"
+    is_async = False
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | SqliteFile | None,
+        *,
+        pool_size: int = 10,
+        synchronous: Synchronous = "normal",
+        transaction_type: Any = None,
+    ) -> None:
+        self.file = path if isinstance(path, SqliteFile) else SqliteFile(path, synchronous=synchronous)
+        self.transaction_type = transaction_type
+        self.postgres_dsn: str | None = None
+        self.open_counter: OpenCounter | None = self.file.counter
+        self._idle: list[SyncSqliteConnection] = []
+        self._places = BoundedSemaphore(pool_size)
+        self._is_open = False
+
+    async def open(self) -> None:
+        if not self._is_open:
+            self.file.open()
+            self._is_open = True
+
+    async def close(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        while self._idle:
+            self._idle.pop().close()
+        self.file.close()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[SyncSqliteConnection]:
+        _require_open(self._is_open)
+        with self._places:
+            connection = self._idle.pop() if self._idle else self.file.connect()
+            try:
+                yield connection
+            finally:
+                await connection.rollback()
+                if self._is_open:
+                    self._idle.append(connection)
+                else:
+                    connection.close()
+
+    @asynccontextmanager
+    async def reserved(self) -> AsyncIterator[SyncSqliteConnection]:
+        _require_open(self._is_open)
+        connection = self.file.connect()
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def wrap(self, native: object) -> Connection | None:
+        if not isinstance(native, sqlite3.Connection):
+            return None
+        _refuse_closed(native)
+        return SyncSqliteConnection(native, gate=self.file.gate, native=native)
+
+    def adopt(self, tx: object) -> Connection | None:
+        return _in_transaction(self.wrap(tx), 'connection.execute("BEGIN IMMEDIATE")')
+
+    def is_transient(self, error: BaseException) -> bool:
+        return is_transient(error)
+
+    def is_disconnect(self, error: BaseException) -> bool:
+        return False
+
+    def is_read_only(self, error: BaseException) -> bool:
+        return is_read_only(error)
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - a sync driver blocks its thread
+
+    def sync_sibling(self) -> Driver | None:
+        return self
+
+
+class SqliteDriver:
+    """Connections with a thread each, for an event loop."""
+
+    dialect: Dialect = "sqlite"
+    is_async = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | SqliteFile | None,
+        *,
+        pool_size: int = 10,
+        synchronous: Synchronous = "normal",
+        transaction_type: Any = None,
+    ) -> None:
+        self.file = path if isinstance(path, SqliteFile) else SqliteFile(path, synchronous=synchronous)
+        self.transaction_type = transaction_type
+        self.postgres_dsn: str | None = None
+        self.open_counter: OpenCounter | None = self.file.counter
+        self._pool_size = pool_size
+        self._idle: list[SqliteConnection] = []
+        self._places: asyncio.Semaphore | None = None
+
+    async def open(self) -> None:
+        if self._places is None:
+            self.file.open()
+            self._places = asyncio.Semaphore(self._pool_size)
+
+    async def close(self) -> None:
+        if self._places is None:
+            return
+        self._places = None
+        try:
+            while self._idle:
+                await self._idle.pop().close()
+        finally:
+            self.file.close()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[SqliteConnection]:
+        places = _required(self._places)
+        async with places:
+            connection = self._idle.pop() if self._idle else await SqliteConnection.open(self.file.connect)
+            try:
+                yield connection
+            finally:
+                await self._release(connection, places)
+
+    async def _release(self, connection: SqliteConnection, places: asyncio.Semaphore) -> None:
+        try:
+            if connection.in_transaction:
+                await connection.rollback()
+        finally:
+            if self._places is places:
+                self._idle.append(connection)
+            else:  # closed, and perhaps opened anew, meanwhile
+                await connection.close()
+
+    @asynccontextmanager
+    async def reserved(self) -> AsyncIterator[SqliteConnection]:
+        _required(self._places)
+        connection = await SqliteConnection.open(self.file.connect)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    def wrap(self, native: object) -> Connection | None:
+        if isinstance(native, sqlite3.Connection):
+            _refuse_closed(native)
+            # It works in the calling thread, where the caller's connection lives, and without the gate: to wait there
+            # would stop the event loop, perhaps with the very task that is to let it in.
+            return SyncSqliteConnection(native, native=native)
+        # Whoever has a connection of aiosqlite's has imported the module; we need not.
+        module = sys.modules.get("aiosqlite")
+        if module is None or not isinstance(native, module.Connection):
+            return None
+        _refuse_closed(native)
+        return AiosqliteConnection(native)
+
+    def adopt(self, tx: object) -> Connection | None:
+        begin = 'connection.execute("BEGIN IMMEDIATE")'
+        return _in_transaction(self.wrap(tx), begin if isinstance(tx, sqlite3.Connection) else f"await {begin}")
+
+    def is_transient(self, error: BaseException) -> bool:
+        return is_transient(error)
+
+    def is_disconnect(self, error: BaseException) -> bool:
+        return False
+
+    def is_read_only(self, error: BaseException) -> bool:
+        return is_read_only(error)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def sync_sibling(self) -> Driver | None:
+        return SyncSqliteDriver(self.file, pool_size=self._pool_size, transaction_type=self.transaction_type)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether trying again may help. Ours never see it; a caller's own connection may find the file busy."""
+    return is_busy(error) or primary_code(error) == sqlite3.SQLITE_PROTOCOL
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Whether the file, its directory or the connection only allows reading."""
+    return primary_code(error) == sqlite3.SQLITE_READONLY
+
+
+def _require_open(is_open: bool) -> None:
+    if not is_open:
+        raise ConfigurationError("the app is not open: use `with app:` around this call")
+
+
+def _required(places: asyncio.Semaphore | None) -> asyncio.Semaphore:
+    if places is None:
+        raise ConfigurationError("the app is not open: use `async with app:` around this call")
+    return places
+
+
+def _refuse_closed(connection: Any) -> None:
+    try:
+        connection.total_changes  # noqa: B018 - the cheapest question that a closed connection refuses
+    except (ValueError, sqlite3.ProgrammingError):
+        raise TransactionUnsuitable("the connection passed as tx= is closed: pass one that is open") from None
+
+
+def _in_transaction(connection: Connection | None, begin: str) -> Connection | None:
+    if connection is not None and not connection.in_transaction:
+        raise TransactionUnsuitable(
+            f"the connection passed as tx= is not in a transaction: begin one first with {begin}"
+        )
+    return connection

@@ -1,0 +1,106 @@
+"""SQL with `:name` parameters, kept in files and spelled for a driver once."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any, Literal, TypeAlias
+
+from onward.errors import ConfigurationError
+
+ParameterStyle: TypeAlias = Literal["dollar", "percent", "qmark"]
+"""`$1` (asyncpg), `%(name)s` (psycopg), `?` (sqlite3)."""
+
+_TOKEN = re.compile(
+    r"""
+      (?P<keep> '(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$ | :: )
+    | (?<![\w:]) : (?P<name>[a-zA-Z_]\w*)
+    | (?P<percent> % )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_NAME = re.compile(r"/\*schema\*/(\w+)")
+_EACH = re.compile(r"/\*for each type, union all\*/(?P<body>.*?)/\*end\*/", re.DOTALL)
+_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,40}\Z", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """SQL as a driver wants it."""
+
+    sql: str
+    names: tuple[str, ...]
+    """The parameters in the order of their places; each once for `dollar` and `percent`."""
+
+    def positional(self, parameters: Mapping[str, Any]) -> list[Any]:
+        """The values in the order of the places."""
+        return [parameters[name] for name in self.names]
+
+
+@lru_cache(maxsize=2048)
+def spell(sql: str, style: ParameterStyle) -> Spelled:
+    """Rewrite `:name` parameters; strings, comments, quoted names and `::` casts stay as they are."""
+    names: list[str] = []
+
+    def place(match: re.Match[str]) -> str:
+        kept, name = match["keep"], match["name"]
+        if style == "percent" and (match["percent"] or (kept and "%" in kept)):
+            return (kept or "%").replace("%", "%%")
+        if name is None:
+            return match[0]
+        if style == "qmark":
+            names.append(name)
+            return "?"
+        if name not in names:
+            names.append(name)
+        return f"${names.index(name) + 1}" if style == "dollar" else f"%({name})s"
+
+    return Spelled(_TOKEN.sub(place, sql), tuple(names))
+
+
+def checked_identifier(value: str, *, option: str) -> str:
+    """A schema or table prefix that can be quoted safely and read aloud."""
+    if not _IDENTIFIER.match(value):
+        raise ConfigurationError(
+            f"{option}={value!r}: use letters, digits and underscores, beginning with a letter, at most 41 characters"
+        )
+    return value
+
+
+class Statements:
+    """The SQL files of one adapter, with its table names filled in."""
+
+    def __init__(self, package: str, *, table: Callable[[str], str], job_columns: str) -> None:
+        self._package = package
+        self._table = table
+        self._job_columns = job_columns
+        self._loaded: dict[tuple[str, int], str] = {}
+
+    def __call__(self, name: str, *, repeat: int = 1) -> str:
+        """The statement in `sql/<name>.sql`; its repeated part, if it has one, that many times."""
+        key = name, repeat
+        if key not in self._loaded:
+            self._loaded[key] = self._load(f"sql/{name}.sql", repeat)
+        return self._loaded[key]
+
+    def names(self) -> list[str]:
+        """Every statement there is."""
+        files = resources.files(self._package).joinpath("sql").iterdir()
+        return sorted(file.name.removesuffix(".sql") for file in files if file.name.endswith(".sql"))
+
+    def migrations(self) -> list[tuple[int, str, str]]:
+        """Version, name and SQL of every migration, in order."""
+        files = resources.files(self._package).joinpath("migrations").iterdir()
+        names = sorted(file.name for file in files if file.name.endswith(".sql"))
+        return [(int(name[:4]), name.removesuffix(".sql"), self._load(f"migrations/{name}", 1)) for name in names]
+
+    def _load(self, path: str, repeat: int) -> str:
+        sql = resources.files(self._package).joinpath(path).read_text(encoding="utf-8")
+        sql = sql.replace("/*job columns*/job.*", self._job_columns)
+        sql = _EACH.sub(lambda match: _repeat(match["body"], repeat), sql)
+        return _NAME.sub(lambda match: self._table(match[1]), sql)
+
+
+def _repeat(body: str, times: int) -> str:
+    return "\nUNION ALL\n".join(re.sub(r"/\*n\*/1", str(n), body) for n in range(1, times + 1))
