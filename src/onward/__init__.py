@@ -1,0 +1,88 @@
+"""Onward: background work that commits with your data.
+
+Everything public is here: define jobs with `@job`, build an `Onward` on your database, start chains, run workers.
+"""
+
+from onward.client.app import Onward
+from onward.client.completion import Completion, SyncCompletion
+from onward.client.handle import ChainHandle, SyncChainHandle
+from onward.client.sync import SyncOnward
+from onward.define.attempt import Attempt, Phase, Row, SyncTransaction, Transaction
+from onward.define.job_type import JobType, Step, job
+from onward.define.outcome import Done, Next, Outcome
+from onward.define.request import NewChain
+from onward.define.slice import Slice
+from onward.errors import (
+    AttemptLost,
+    BlockerNotFound,
+    ChainError,
+    ChainFailed,
+    ChainNotFailed,
+    ChainNotFound,
+    ChainReferenced,
+    ConfigurationError,
+    DefinitionError,
+    DuplicateJobId,
+    HandlerSignal,
+    InternalJobType,
+    JobAlreadyCompleted,
+    JobNotFound,
+    JobTakenByAnotherWorker,
+    OnwardError,
+    PayloadError,
+    Permanent,
+    PhaseError,
+    Reschedule,
+    SchemaMissing,
+    StartRefused,
+    TransactionClosed,
+    TransactionError,
+    TransactionOpen,
+    TransactionUnsuitable,
+    UndeclaredStep,
+    UnknownJobType,
+    WaitTimeout,
+)
+from onward.model import (
+    Backoff,
+    BlockedJob,
+    Blocker,
+    Chain,
+    CompletedJob,
+    Deduplication,
+    FailedJob,
+    FailureReason,
+    Job,
+    JobError,
+    JobStatus,
+    LossReason,
+    Page,
+    PendingJob,
+    RunningJob,
+    new_id,
+)
+from onward.observe.logs import LogObserver
+from onward.observe.observer import Observer
+from onward.worker.worker import Worker
+
+__all__ = [  # noqa: RUF022 - grouped like a table of contents
+    # define
+    "job", "JobType", "Step", "Slice", "Attempt", "Phase", "Transaction", "SyncTransaction", "Row",
+    "Outcome", "Next", "Done", "Backoff",
+    # start and ask
+    "Onward", "SyncOnward", "NewChain", "Deduplication", "ChainHandle", "SyncChainHandle", "Completion",
+    "SyncCompletion", "Page", "new_id",
+    # work
+    "Worker", "Permanent", "Reschedule",
+    # observe
+    "Observer", "LogObserver",
+    # what is stored
+    "Chain", "Blocker", "Job", "BlockedJob", "PendingJob", "RunningJob", "CompletedJob", "FailedJob", "JobStatus",
+    "FailureReason", "JobError", "LossReason",
+    # errors
+    "OnwardError", "DefinitionError", "ConfigurationError", "SchemaMissing", "PayloadError", "StartRefused",
+    "UnknownJobType", "InternalJobType", "UndeclaredStep", "BlockerNotFound", "DuplicateJobId", "TransactionError",
+    "TransactionOpen", "TransactionUnsuitable", "TransactionClosed", "PhaseError", "AttemptLost",
+    "JobTakenByAnotherWorker", "JobAlreadyCompleted", "JobNotFound", "ChainError", "ChainNotFound", "ChainFailed",
+    "ChainReferenced", "ChainNotFailed", "WaitTimeout", "HandlerSignal",
+]  # fmt: skip

@@ -1,0 +1,403 @@
+"""The front door of the library: an app is a database and the jobs that run on it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from onward.client.arguments import chain_id, chain_ids, filter_of, type_names
+from onward.client.completion import Completion
+from onward.client.handle import ChainHandle
+from onward.client.operations import Operations, Wait
+from onward.client.schema import prepare_schema
+from onward.client.sync import SyncOnward
+from onward.define.attempt import SyncTransaction, Transaction
+from onward.define.codec import Limits
+from onward.define.job_type import JobType, Step
+from onward.define.registry import Registered, Registry
+from onward.define.request import BlockerSource, ChainReference, NewChain
+from onward.define.slice import Slice
+from onward.errors import ConfigurationError, DefinitionError
+from onward.lifecycle.after_commit import Announcer, Awaited, BackgroundAnnouncer
+from onward.lifecycle.store import Store
+from onward.model import Backoff, Blocker, Chain, ChainId, Deduplication, Job, JobId, JobStatus, Page
+from onward.notify.connect import notify_for
+from onward.notify.contract import Hint, HintKind, NotifyAdapter
+from onward.observe.logs import LogObserver
+from onward.observe.observer import Observer, Observers
+from onward.state.connect import connect
+from onward.state.driver import Driver
+from onward.worker.worker import DEFAULT_LEASE, Worker
+
+if TYPE_CHECKING:
+    from typing import Self
+
+I = TypeVar("I")  # noqa: E741 - input
+O = TypeVar("O")  # noqa: E741 - output
+
+
+class Onward:
+    """Background jobs that commit with your data.
+
+    >>> import asyncio
+    >>> from onward import Attempt, Onward, job
+    >>> @job("greet")
+    ... async def greet(attempt: Attempt[str]) -> str:
+    ...     return f"hello {attempt.input}"
+    >>> async def main() -> str:
+    ...     app = Onward("memory://", jobs=[greet])
+    ...     async with app, app.worker():
+    ...         chain = await app.start(greet, "world")
+    ...         return await chain.wait()
+    >>> asyncio.run(main())
+    'hello world'
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        *,
+        jobs: Iterable[Step[Any, Any] | Slice],
+        migrate: bool | None = None,
+        schema: str = "onward",
+        prefix: str = "onward_",
+        notify: NotifyAdapter | None = None,
+        observers: Iterable[Observer] | None = None,
+        max_payload: int = 1024 * 1024,
+        pool_size: int = 10,
+        pgbouncer: bool = False,
+    ) -> None:
+        """`target` is an address, a pool, an engine or a sessionmaker. `pgbouncer`: it is behind a transaction pooler.
+
+        Nothing is connected until `async with app` or `app.open()`.
+        """
+        self.registry = Registry(jobs, limits=Limits(bytes=max_payload))
+        self.state, self.driver = connect(
+            target, schema=schema, prefix=prefix, pool_size=pool_size, pgbouncer=pgbouncer
+        )
+        self._migrate = self.state.dialect == "sqlite" if migrate is None else migrate
+        self._observers = Observers((LogObserver(),) if observers is None else observers)
+        self._notify = notify or notify_for(
+            postgres_dsn=self.driver.postgres_dsn, channel=f"onward_{schema}", open_counter=self.driver.open_counter
+        )
+        self._awaited = Awaited()
+        self._announcer = BackgroundAnnouncer(self._notify, self._observers)
+        self._store = self._make_store(self.driver, self._announcer)
+        self._operations = Operations(self.registry, self._store, self._wait_for, time.monotonic)
+        self._sync_driver = self.driver.sync_sibling() if self.driver.is_async else self.driver
+        self._stack: AsyncExitStack | None = None
+        _check_transaction_types(self.registry, self.driver)
+
+    # -- life
+
+    async def __aenter__(self) -> "Self":
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect, and check or make the tables."""
+        if self._stack is not None:
+            raise ConfigurationError("the app is already open")
+        if not self.driver.is_async:
+            raise ConfigurationError("this app is built on a sync engine or pool: use app.sync")
+        async with AsyncExitStack() as stack:
+            await self.driver.open()
+            stack.push_async_callback(self.driver.close)
+            await self._prepare_schema()
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            await self._notify.open(tasks)
+            stack.push_async_callback(self._notify.close)
+            tasks.create_task(self._announcer.run(), name="onward announcer")
+            stack.push_async_callback(self._announcer.close)
+            if self._sync_driver is not None:
+                await self._sync_driver.open()
+                stack.push_async_callback(self._sync_driver.close)
+            self._stack = stack.pop_all()
+
+    async def close(self) -> None:
+        """Send what is to be sent, and disconnect."""
+        if self._stack is not None:
+            stack, self._stack = self._stack, None
+            await stack.aclose()
+
+    async def migrate(self) -> Sequence[str]:
+        """Bring the tables to the newest version; the migrations applied. Safe beside others doing the same."""
+        async with self.driver.connection() as connection:
+            return await self.state.migrate(connection)
+
+    async def _prepare_schema(self) -> None:
+        async with self.driver.connection() as connection:
+            await prepare_schema(self.state, connection, migrate=self._migrate)
+
+    def _make_store(self, driver: Driver, announcer: Announcer) -> Store:
+        return Store(
+            state=self.state,
+            driver=driver,
+            notify=self._notify,
+            announcer=announcer,
+            observers=self._observers,
+            awaited=self._awaited,
+        )
+
+    # -- transactions
+
+    @asynccontextmanager
+    async def transaction(self, connection: object = None) -> AsyncIterator[Any]:
+        """A transaction to write your data and start chains in; on an idle connection of your own if you pass one.
+
+        It gives an `onward.Transaction`, or the object of the library the app was built on.
+        """
+        async with self._store.transaction(connection) as tx:
+            yield self._store.handed_out(tx)
+
+    # -- start
+
+    async def start(
+        self,
+        job_type: JobType[I, O],
+        input: I,
+        *,
+        tx: object = None,
+        id: ChainId | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        priority: int = 0,
+        blockers: Sequence[BlockerSource] = (),
+        deduplication: Deduplication | None = None,
+    ) -> ChainHandle[O]:
+        """Start a chain, in the transaction `tx` or alone. Jobs with a higher priority are taken first."""
+        chain = NewChain(
+            job_type=job_type,
+            input=input,
+            id=id,
+            delay=delay,
+            at=at,
+            priority=priority,
+            blockers=blockers,
+            deduplication=deduplication,
+        )
+        started = (await self._operations.start([chain], tx=tx))[0]
+        return ChainHandle(self._operations, job_type, started.id, duplicate=started.duplicate)
+
+    async def start_many(self, chains: Sequence[NewChain[O]], *, tx: object = None) -> list[ChainHandle[O]]:
+        """Start chains made by `job_type.with_input(…)`, all or none; handles in order."""
+        started = await self._operations.start(chains, tx=tx)
+        return [
+            ChainHandle(self._operations, chain.job_type, answer.id, duplicate=answer.duplicate)
+            for chain, answer in zip(chains, started, strict=True)
+        ]
+
+    def chain(self, job_type: JobType[Any, O], id: ChainId) -> ChainHandle[O]:
+        """The handle of a stored chain that began with this type."""
+        return ChainHandle(self._operations, job_type, id)
+
+    # -- change
+
+    def complete(
+        self, chain: ChainReference | ChainId, *, tx: object = None
+    ) -> AbstractAsyncContextManager[Completion]:
+        """Complete the job a chain has come to, without a worker; it is locked within the block."""
+        return self._operations.complete(chain_id(chain), tx=tx)
+
+    async def cancel(self, *chains: ChainReference | ChainId, tx: object = None) -> None:
+        """Fail waiting jobs at once and ask running ones to stop; an outcome that commits first wins."""
+        await self._operations.cancel(chain_ids(chains), tx=tx)
+
+    async def retry(self, *chains: ChainReference | ChainId, tx: object = None) -> None:
+        """Run failed chains again; jobs that failed only through them wait again."""
+        await self._operations.retry(chain_ids(chains), tx=tx)
+
+    async def trigger(self, *chains: ChainReference | ChainId, tx: object = None) -> None:
+        """Run scheduled jobs now."""
+        await self._operations.trigger(chain_ids(chains), tx=tx)
+
+    async def delete(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
+        """Delete whole chains, with `cascade` also the chains they wait for; how many."""
+        return await self._operations.delete(chain_ids(chains), cascade=cascade, tx=tx)
+
+    async def pause(self, *job_types: Step[Any, Any] | str, tx: object = None) -> None:
+        """Have workers leave these types alone; what runs goes on."""
+        await self._operations.pause(type_names(job_types), tx=tx)
+
+    async def resume(self, *job_types: Step[Any, Any] | str, tx: object = None) -> None:
+        """Have workers take these types again."""
+        await self._operations.resume(type_names(job_types), tx=tx)
+
+    # -- read
+
+    async def paused(self, *, tx: object = None) -> Sequence[str]:
+        """The types that workers leave alone."""
+        return await self._operations.paused(tx=tx)
+
+    async def find_job(self, id: JobId, *, tx: object = None) -> Job | None:
+        """A stored job."""
+        return await self._operations.find_job(id, tx=tx)
+
+    async def find_chain(self, id: ChainId, *, tx: object = None) -> Chain | None:
+        """A stored chain."""
+        return await self._operations.find_chain(id, tx=tx)
+
+    async def jobs(
+        self,
+        *,
+        types: Sequence[Step[Any, Any] | str] | None = None,
+        status: JobStatus | str | Sequence[JobStatus | str] | None = None,
+        chains: Sequence[ChainReference | ChainId] | None = None,
+        root_id: JobId | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        after: JobId | None = None,
+        limit: int = 100,
+        tx: object = None,
+    ) -> Page[Job]:
+        """A page of jobs, newest first; the next one begins `after=page.next`."""
+        filter = filter_of(
+            types=types,
+            status=status,
+            chains=chains,
+            root_id=root_id,
+            created_from=created_from,
+            created_before=created_before,
+        )
+        return await self._operations.jobs(filter, after=after, limit=limit, tx=tx)
+
+    async def chains(
+        self,
+        *,
+        types: Sequence[Step[Any, Any] | str] | None = None,
+        status: JobStatus | str | Sequence[JobStatus | str] | None = None,
+        chains: Sequence[ChainReference | ChainId] | None = None,
+        root_id: JobId | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        after: ChainId | None = None,
+        limit: int = 100,
+        tx: object = None,
+    ) -> Page[Chain]:
+        """A page of chains, newest first, by the type they began with and the status of the job they have come to."""
+        filter = filter_of(
+            types=types,
+            status=status,
+            chains=chains,
+            root_id=root_id,
+            created_from=created_from,
+            created_before=created_before,
+        )
+        return await self._operations.chains(filter, after=after, limit=limit, tx=tx)
+
+    async def blockers_of(self, job_id: JobId, *, tx: object = None) -> Sequence[Blocker]:
+        """The chains a job waits, or waited, for."""
+        return await self._operations.blockers_of(job_id, tx=tx)
+
+    async def blocked_by(
+        self, chain: ChainReference | ChainId, *, after: JobId | None = None, limit: int = 100, tx: object = None
+    ) -> Page[Job]:
+        """A page of the jobs that wait, or waited, for a chain, newest first."""
+        return await self._operations.blocked_by(chain_id(chain), after=after, limit=limit, tx=tx)
+
+    # -- work
+
+    def worker(
+        self,
+        *,
+        concurrency: int = 1,
+        jobs: Iterable[Step[Any, Any]] | None = None,
+        name: str | None = None,
+        poll: timedelta | None = None,
+        grace: timedelta = timedelta(seconds=30),
+        lease: timedelta = DEFAULT_LEASE,
+        backoff: Backoff | None = None,
+    ) -> Worker:
+        """A worker for the types that have a handler, or for `jobs` only. Use it as `async with app.worker():`.
+
+        It looks for jobs whenever it is told of some, and every `poll`: 60 s, or 1 s where nobody can tell it.
+        """
+        handled = self.registry.handled()
+        types = handled if jobs is None else _chosen(self.registry, jobs)
+        sync_store = None
+        if self._sync_driver is not None:
+            sync_store = self._make_store(self._sync_driver, _FromThread(self._announcer))
+        return Worker(
+            registry=self.registry,
+            store=self._store,
+            sync_store=sync_store,
+            notify=self._notify,
+            types=types,
+            concurrency=concurrency,
+            name=name,
+            poll=poll,
+            grace=grace,
+            lease=lease,
+            backoff=backoff,
+        )
+
+    @property
+    def sync(self) -> SyncOnward:
+        """The same app for code without an event loop: `with app.sync as client: client.start(…)`."""
+        driver = self.driver.sync_sibling() if self.driver.is_async else self.driver
+        if driver is None:
+            raise ConfigurationError(
+                "app.sync needs a sync driver for this database: install onward[psycopg], or build the app on a DSN, "
+                "a sync engine or a sync pool"
+            )
+        return SyncOnward(self.registry, self.state, driver, self._notify, self._observers, self._migrate)
+
+    # -- waiting
+
+    @asynccontextmanager
+    async def _wait_for(self, awaited: ChainId) -> AsyncIterator[Wait]:
+        key = str(awaited)
+        self._awaited.add(key)
+        async with self._notify.listen(ended=[key]) as listener:
+            yield _Awaiting(self._announcer, listener, key)
+
+
+class _Awaiting:
+    """Tells the workers, now and again, that somebody waits for a chain, and waits for their answer."""
+
+    def __init__(self, announcer: Announcer, listener: Any, key: str) -> None:
+        self._announcer, self._listener, self._key = announcer, listener, key
+        self._tell_again = 0.0
+
+    async def wait(self, timeout: float) -> object:
+        if time.monotonic() >= self._tell_again:
+            self._tell_again = time.monotonic() + 1.0
+            self._announcer.post([Hint(HintKind.AWAITED, self._key)])
+        return await self._listener.wait(timeout)
+
+
+class _FromThread:
+    def __init__(self, announcer: BackgroundAnnouncer) -> None:
+        self.post = announcer.post_from_thread
+
+
+def _check_transaction_types(registry: Registry, driver: Driver) -> None:
+    expected = driver.transaction_type or Transaction
+    problems: list[str] = []
+    for kind in registry.handled():
+        annotated = kind.step.signature.transaction
+        fitting = (expected,) if kind.step.signature.is_async else (SyncTransaction, Transaction)
+        if annotated not in fitting and driver.transaction_type is not annotated:
+            names = " or ".join(getattr(one, "__name__", str(one)) for one in fitting)
+            problems.append(
+                f"{kind.name}: its handler expects {getattr(annotated, '__name__', annotated)} as tx, "
+                f"but this app's driver hands out {names}"
+            )
+    if problems:
+        raise DefinitionError(problems)
+
+
+def _chosen(registry: Registry, jobs: Iterable[Step[Any, Any]]) -> list[Registered]:
+    chosen = [registry.find(step.name) for step in jobs]
+    idle = [kind.name for kind in chosen if kind.step.run is None]
+    if idle:
+        raise ConfigurationError(f"no handler: {', '.join(idle)}; a worker cannot run these types")
+    return chosen

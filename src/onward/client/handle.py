@@ -1,0 +1,74 @@
+"""Typed handles of chains."""
+
+from datetime import timedelta
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
+
+from onward.client.operations import Operations
+from onward.define.job_type import JobType
+from onward.errors import ChainNotFound
+from onward.model import Chain, ChainId
+from onward.state.driver import run_now
+
+O_co = TypeVar("O_co", covariant=True)
+
+
+class ChainHandle(Generic[O_co]):
+    """A chain and the type of its output. Made by `app.start(…)` and `app.chain(…)`."""
+
+    __slots__ = ("_operations", "duplicate", "id", "job_type")
+
+    def __init__(
+        self, operations: Operations, job_type: JobType[Any, O_co], id: ChainId, *, duplicate: bool = False
+    ) -> None:
+        self._operations = operations
+        self.id = id
+        self.job_type = job_type
+        self.duplicate = duplicate
+        """Whether `start` found a chain with the same deduplication key instead of starting one."""
+
+    async def wait(self, *, timeout: timedelta | None = None) -> O_co:
+        """The output, once the chain has completed. Raises ChainFailed, ChainNotFound and WaitTimeout."""
+        output: O_co = await self._operations.wait(self.id, timeout)
+        return output
+
+    async def get(self, *, tx: object = None) -> Chain:
+        """The chain as it is stored."""
+        return _found(await self._operations.find_chain(self.id, tx=tx), self.id)
+
+    def __repr__(self) -> str:
+        return f"<ChainHandle {self.job_type.name!r} {self.id}>"
+
+
+class SyncChainHandle(Generic[O_co]):
+    """`ChainHandle` for code without an event loop."""
+
+    __slots__ = ("_operations", "duplicate", "id", "job_type")
+
+    def __init__(
+        self, operations: Operations, job_type: JobType[Any, O_co], id: ChainId, *, duplicate: bool = False
+    ) -> None:
+        self._operations = operations
+        self.id = id
+        self.job_type = job_type
+        self.duplicate = duplicate
+        """Whether `start` found a chain with the same deduplication key instead of starting one."""
+
+    def wait(self, *, timeout: timedelta | None = None) -> O_co:
+        """The output, once the chain has completed. Raises ChainFailed, ChainNotFound and WaitTimeout."""
+        output: O_co = run_now(self._operations.wait(self.id, timeout))
+        return output
+
+    def get(self, *, tx: object = None) -> Chain:
+        """The chain as it is stored."""
+        return _found(run_now(self._operations.find_chain(self.id, tx=tx)), self.id)
+
+    def __repr__(self) -> str:
+        return f"<SyncChainHandle {self.job_type.name!r} {self.id}>"
+
+
+def _found(chain: Chain | None, chain_id: ChainId) -> Chain:
+    if chain is None:
+        raise ChainNotFound([chain_id])
+    return chain

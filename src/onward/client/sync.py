@@ -1,0 +1,229 @@
+"""The client's calls without an event loop: Flask, Django, scripts."""
+
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from onward.client.arguments import chain_id, chain_ids, filter_of, type_names
+from onward.client.completion import SyncCompletion
+from onward.client.handle import SyncChainHandle
+from onward.client.operations import Operations, Wait
+from onward.client.schema import prepare_schema
+from onward.define.job_type import JobType, Step
+from onward.define.registry import Registry
+from onward.define.request import BlockerSource, ChainReference, NewChain
+from onward.lifecycle.after_commit import Awaited, DirectAnnouncer
+from onward.lifecycle.store import Store
+from onward.lifecycle.transaction import as_sync
+from onward.model import Blocker, Chain, ChainId, Deduplication, Job, JobId, Page
+from onward.notify.contract import Hint, NotifyAdapter
+from onward.observe.observer import Observers
+from onward.state.contract import StateAdapter
+from onward.state.driver import Driver, run_now
+
+if TYPE_CHECKING:
+    from typing import Self
+
+I = TypeVar("I")  # noqa: E741 - input
+O = TypeVar("O")  # noqa: E741 - output
+
+
+class SyncOnward:
+    """An app's calls for code without an event loop, on a sync driver. Made by `app.sync`.
+
+    >>> from onward import Attempt, Onward, job
+    >>> @job("greet")
+    ... async def greet(attempt: Attempt[str]) -> str:
+    ...     return f"hello {attempt.input}"
+    >>> app = Onward("memory://", jobs=[greet])
+    >>> with app.sync as client:
+    ...     chain = client.start(greet, "world")
+    ...     client.find_chain(chain.id).status
+    <JobStatus.PENDING: 'pending'>
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        state: StateAdapter,
+        driver: Driver,
+        notify: NotifyAdapter,
+        observers: Observers,
+        migrate: bool,
+    ) -> None:
+        self._state, self._driver, self._notify, self._migrate = state, driver, notify, migrate
+        self._store = Store(
+            state=state,
+            driver=driver,
+            notify=notify,
+            announcer=DirectAnnouncer(self._send, observers),
+            observers=observers,
+            awaited=Awaited(),
+        )
+        self._operations = Operations(registry, self._store, self._wait_for, time.monotonic)
+
+    # -- life
+
+    def __enter__(self) -> "Self":
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Connect, and check or make the tables."""
+        run_now(self._open())
+
+    async def _open(self) -> None:
+        await self._driver.open()
+        async with self._driver.connection() as connection:
+            await prepare_schema(self._state, connection, migrate=self._migrate)
+
+    def close(self) -> None:
+        """Disconnect."""
+        run_now(self._driver.close())
+
+    # -- transactions
+
+    @contextmanager
+    def transaction(self, connection: object = None) -> Iterator[Any]:
+        """A transaction to write your data and start chains in; on an idle connection of your own if you pass one."""
+        with as_sync(self._store.transaction(connection)) as tx:
+            yield self._store.handed_out(tx)
+
+    # -- start
+
+    def start(
+        self,
+        job_type: JobType[I, O],
+        input: I,
+        *,
+        tx: object = None,
+        id: ChainId | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        priority: int = 0,
+        blockers: Sequence[BlockerSource] = (),
+        deduplication: Deduplication | None = None,
+    ) -> SyncChainHandle[O]:
+        """Start a chain, in the transaction `tx` or alone."""
+        chain = NewChain(
+            job_type=job_type,
+            input=input,
+            id=id,
+            delay=delay,
+            at=at,
+            priority=priority,
+            blockers=blockers,
+            deduplication=deduplication,
+        )
+        return self.start_many([chain], tx=tx)[0]
+
+    def start_many(self, chains: Sequence[NewChain[O]], *, tx: object = None) -> list[SyncChainHandle[O]]:
+        """Start chains made by `job_type.with_input(…)`, all or none; handles in order."""
+        started = run_now(self._operations.start(chains, tx=tx))
+        return [
+            SyncChainHandle(self._operations, chain.job_type, answer.id, duplicate=answer.duplicate)
+            for chain, answer in zip(chains, started, strict=True)
+        ]
+
+    def chain(self, job_type: JobType[Any, O], id: ChainId) -> SyncChainHandle[O]:
+        """The handle of a stored chain that began with this type."""
+        return SyncChainHandle(self._operations, job_type, id)
+
+    # -- change
+
+    @contextmanager
+    def complete(self, chain: ChainReference | ChainId, *, tx: object = None) -> Iterator[SyncCompletion]:
+        """Complete the job a chain has come to, without a worker; it is locked within the block."""
+        with as_sync(self._operations.complete(chain_id(chain), tx=tx)) as completion:
+            yield SyncCompletion(completion)
+
+    def cancel(self, *chains: ChainReference | ChainId, tx: object = None) -> None:
+        """Fail waiting jobs at once and ask running ones to stop."""
+        run_now(self._operations.cancel(chain_ids(chains), tx=tx))
+
+    def retry(self, *chains: ChainReference | ChainId, tx: object = None) -> None:
+        """Run failed chains again."""
+        run_now(self._operations.retry(chain_ids(chains), tx=tx))
+
+    def trigger(self, *chains: ChainReference | ChainId, tx: object = None) -> None:
+        """Run scheduled jobs now."""
+        run_now(self._operations.trigger(chain_ids(chains), tx=tx))
+
+    def delete(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
+        """Delete whole chains; how many."""
+        return run_now(self._operations.delete(chain_ids(chains), cascade=cascade, tx=tx))
+
+    def pause(self, *job_types: Step[Any, Any] | str, tx: object = None) -> None:
+        """Have workers leave these types alone."""
+        run_now(self._operations.pause(type_names(job_types), tx=tx))
+
+    def resume(self, *job_types: Step[Any, Any] | str, tx: object = None) -> None:
+        """Have workers take these types again."""
+        run_now(self._operations.resume(type_names(job_types), tx=tx))
+
+    # -- read
+
+    def paused(self, *, tx: object = None) -> Sequence[str]:
+        """The types that workers leave alone."""
+        return run_now(self._operations.paused(tx=tx))
+
+    def find_job(self, id: JobId, *, tx: object = None) -> Job | None:
+        """A stored job."""
+        return run_now(self._operations.find_job(id, tx=tx))
+
+    def find_chain(self, id: ChainId, *, tx: object = None) -> Chain | None:
+        """A stored chain."""
+        return run_now(self._operations.find_chain(id, tx=tx))
+
+    def jobs(self, *, after: JobId | None = None, limit: int = 100, tx: object = None, **filters: Any) -> Page[Job]:
+        """A page of jobs, newest first; the filters are those of `Onward.jobs`."""
+        return run_now(self._operations.jobs(filter_of(**filters), after=after, limit=limit, tx=tx))
+
+    def chains(
+        self, *, after: ChainId | None = None, limit: int = 100, tx: object = None, **filters: Any
+    ) -> Page[Chain]:
+        """A page of chains, newest first; the filters are those of `Onward.chains`."""
+        return run_now(self._operations.chains(filter_of(**filters), after=after, limit=limit, tx=tx))
+
+    def blockers_of(self, job_id: JobId, *, tx: object = None) -> Sequence[Blocker]:
+        """The chains a job waits, or waited, for."""
+        return run_now(self._operations.blockers_of(job_id, tx=tx))
+
+    def blocked_by(
+        self, chain: ChainReference | ChainId, *, after: JobId | None = None, limit: int = 100, tx: object = None
+    ) -> Page[Job]:
+        """A page of the jobs that wait, or waited, for a chain."""
+        return run_now(self._operations.blocked_by(chain_id(chain), after=after, limit=limit, tx=tx))
+
+    # -- hints
+
+    def _send(self, hints: Sequence[Hint]) -> None:
+        """Hints go over the database, if it carries them; otherwise workers find out by themselves."""
+        statement = self._notify.within_transaction(hints)
+        if statement is not None:
+            run_now(self._notify_now(*statement))
+
+    async def _notify_now(self, sql: str, parameters: dict[str, object]) -> None:
+        async with self._driver.connection() as connection:
+            await connection.fetch(sql, parameters)
+
+    @asynccontextmanager
+    async def _wait_for(self, awaited: ChainId) -> AsyncIterator[Wait]:
+        yield _Sleep(self._driver)
+
+
+class _Sleep:
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    async def wait(self, timeout: float) -> object:
+        await self._driver.sleep(timeout)
+        return None

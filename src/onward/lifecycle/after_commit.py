@@ -1,0 +1,241 @@
+"""What leaves only after the commit: hints for those who wait, events for those who watch."""
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import msgspec
+
+from onward.model import JobError, JobStatus
+from onward.notify.contract import Hint, HintKind, NotifyAdapter, merged
+from onward.observe import events
+from onward.observe.events import Event
+from onward.observe.observer import Observers
+from onward.state.contract import Change, ChangeKind, NewJob, Settlement, Started
+
+logger = logging.getLogger("onward")
+_MOST_ERROR_TEXT = 8_000
+
+
+class Effects(msgspec.Struct):
+    """The hints and events of a change that has not been committed yet."""
+
+    hints: list[Hint] = []
+    events: list[Event] = []
+
+    def add(self, other: "Effects") -> None:
+        self.hints.extend(other.hints)
+        self.events.extend(other.events)
+
+
+class Announcer(Protocol):
+    """Takes hints after a commit, without waiting."""
+
+    def post(self, hints: Sequence[Hint]) -> None: ...
+
+
+class BackgroundAnnouncer:
+    """Sends hints from a task of its own: whatever came while the last round was under way goes into the next one."""
+
+    def __init__(self, notify: NotifyAdapter, observers: Observers) -> None:
+        self._notify, self._observers = notify, observers
+        self._hints: list[Hint] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._closing = False
+
+    def post(self, hints: Sequence[Hint]) -> None:
+        self._hints.extend(hints)
+        self._ready.set()
+
+    def post_from_thread(self, hints: Sequence[Hint]) -> None:
+        """`post` for code that runs in another thread than the event loop."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.post, hints)
+
+    async def close(self) -> None:
+        """Send what is left, if that is quickly done, then end."""
+        self._closing = True
+        self._ready.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                await self._ended.wait()
+
+    async def run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._send_rounds()
+        finally:
+            self._ended.set()
+
+    async def _send_rounds(self) -> None:
+        while not (self._closing and not self._hints):
+            await self._ready.wait()
+            self._ready.clear()
+            hints, self._hints = self._hints, []
+            if not hints:
+                continue
+            try:
+                async with asyncio.timeout(5):
+                    await self._notify.announce(merged(hints))
+            except Exception as error:  # noqa: BLE001 - one turn of a loop
+                self._observers.emit(events.NotifyError(doing="announce", error=describe(error)))
+
+
+class DirectAnnouncer:
+    """Sends hints at once, where no event loop runs."""
+
+    def __init__(self, send: Callable[[Sequence[Hint]], None], observers: Observers) -> None:
+        self._send, self._observers = send, observers
+
+    def post(self, hints: Sequence[Hint]) -> None:
+        try:
+            self._send(merged(hints))
+        except Exception as error:  # noqa: BLE001 - the commit is done, a lost hint is no reason to fail
+            self._observers.emit(events.NotifyError(doing="announce", error=describe(error)))
+
+
+class Awaited:
+    """The chains somebody waits for, as far as this process has heard; forgotten after a while."""
+
+    def __init__(self, *, remember: float = 120.0) -> None:
+        self._until: dict[str, float] = {}
+        self._remember = remember
+
+    def add(self, chain_id: str) -> None:
+        if len(self._until) > 10_000:
+            now = time.monotonic()
+            self._until = {key: until for key, until in self._until.items() if until > now}
+        self._until[chain_id] = time.monotonic() + self._remember
+
+    def __contains__(self, chain_id: str) -> bool:
+        return chain_id in self._until
+
+    def __bool__(self) -> bool:
+        return bool(self._until)
+
+
+class Consequences:
+    """Turns changes of the database into the hints and events that follow from them."""
+
+    def __init__(self, observers: Observers, awaited: Awaited) -> None:
+        self._wants, self._awaited = observers.wants, awaited
+
+    def of_start(self, jobs: Sequence[NewJob], started: Sequence[Started]) -> Effects:
+        """Of chains started."""
+        effects = Effects()
+        for job, answer in zip(jobs, started, strict=True):
+            if answer.status is not None and not answer.duplicate:
+                self._created(effects, job, answer.status)
+        return effects
+
+    def of_changes(self, changes: Iterable[Change]) -> Effects:
+        """Of what somebody asked for: cancel, retry, trigger, delete."""
+        effects = Effects()
+        for change in changes:
+            self._changed(effects, change, everybody=True)
+        return effects
+
+    def of_settlements(
+        self, settlements: Iterable[Settlement], changes: Iterable[Change], *, everybody: bool = False
+    ) -> Effects:
+        """Of attempts that ended. `everybody`: tell the end of a chain also when nobody is known to wait for it."""
+        effects = Effects()
+        by_id = {settlement.job_id: settlement for settlement in settlements}
+        for change in changes:
+            settlement = by_id.get(change.job_id)
+            if change.kind != "settled" or settlement is None:
+                self._changed(effects, change, everybody)
+            elif change.status is JobStatus.PENDING:
+                deferred = settlement.delay > 0 or settlement.at is not None
+                effects.hints.append(Hint(HintKind.DEFERRED if deferred else HintKind.SCHEDULED, change.type_name))
+            elif change.status is JobStatus.FAILED:
+                self._failed(effects, change, everybody)
+            else:
+                self._completed(effects, change, settlement, everybody)
+        return effects
+
+    def _created(self, effects: Effects, job: NewJob, status: JobStatus) -> None:
+        if status is JobStatus.PENDING:
+            deferred = job.delay > 0 or job.at is not None
+            effects.hints.append(Hint(HintKind.DEFERRED if deferred else HintKind.SCHEDULED, job.type_name))
+        facts: dict[str, Any] = {"job_id": job.id, "chain_id": job.chain_id, "type_name": job.type_name}
+        if job.chain_index == 0 and self._wants(events.ChainStarted):
+            effects.events.append(events.ChainStarted(chain_id=job.chain_id, type_name=job.type_name))
+        if self._wants(events.JobCreated):
+            effects.events.append(events.JobCreated(**facts))
+        if status is JobStatus.BLOCKED and self._wants(events.JobBlocked):
+            effects.events.append(events.JobBlocked(**facts))
+        if status is JobStatus.FAILED:
+            self._failed(effects, Change(job.id, job.chain_id, job.type_name, "failed"), everybody=True)
+
+    def _completed(self, effects: Effects, change: Change, settlement: Settlement, everybody: bool) -> None:
+        if self._wants(events.JobCompleted):
+            effects.events.append(events.JobCompleted(**_facts(change)))
+        if settlement.next:
+            for job in settlement.next:
+                self._created(effects, job, JobStatus.BLOCKED if job.blockers else JobStatus.PENDING)
+            return
+        if self._wants(events.ChainCompleted):
+            effects.events.append(events.ChainCompleted(chain_id=change.chain_id, type_name=change.type_name))
+        self._ended(effects, change, everybody)
+
+    def _failed(self, effects: Effects, change: Change, everybody: bool) -> None:
+        if self._wants(events.JobFailed):
+            effects.events.append(events.JobFailed(**_facts(change)))
+        if self._wants(events.ChainFailed):
+            effects.events.append(events.ChainFailed(chain_id=change.chain_id, type_name=change.type_name))
+        self._ended(effects, change, everybody)
+
+    def _changed(self, effects: Effects, change: Change, everybody: bool) -> None:
+        if change.kind == "failed":
+            self._failed(effects, change, everybody)
+        elif change.kind in _EVENTS:
+            event = _EVENTS[change.kind]
+            if change.kind != "blocked":
+                effects.hints.append(Hint(HintKind.SCHEDULED, change.type_name))
+            if self._wants(event):
+                effects.events.append(event(**_facts(change)))
+        elif change.kind in ("cancel_requested", "deleted"):
+            effects.hints.append(Hint(HintKind.LOST, str(change.job_id)))
+            if change.kind == "deleted" and change.job_id == change.chain_id:
+                self._deleted(effects, change, everybody)
+
+    def _deleted(self, effects: Effects, change: Change, everybody: bool) -> None:
+        if self._wants(events.ChainDeleted):
+            effects.events.append(events.ChainDeleted(chain_id=change.chain_id, type_name=change.type_name))
+        self._ended(effects, change, everybody)
+
+    def _ended(self, effects: Effects, change: Change, everybody: bool) -> None:
+        if everybody or (self._awaited and str(change.chain_id) in self._awaited):
+            effects.hints.append(Hint(HintKind.ENDED, str(change.chain_id)))
+
+
+_EVENTS: dict[ChangeKind, type[events.JobUnblocked] | type[events.JobTriggered] | type[events.JobBlocked]] = {
+    "unblocked": events.JobUnblocked,
+    "retried": events.JobTriggered,
+    "triggered": events.JobTriggered,
+    "blocked": events.JobBlocked,
+}
+
+
+def _facts(change: Change) -> dict[str, Any]:
+    return {"job_id": change.job_id, "chain_id": change.chain_id, "type_name": change.type_name}
+
+
+def describe(error: BaseException) -> JobError:
+    """An exception as it is stored and told: bounded, and free of what a database cannot keep."""
+    text = "".join(traceback.format_exception(error))
+    message = str(error)[:2_000]
+    return JobError(
+        type=type(error).__name__, message=_storable(message), traceback=_storable(text[-_MOST_ERROR_TEXT:])
+    )
+
+
+def _storable(text: str) -> str:
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -1,0 +1,35 @@
+"""What is going on around a call: the open transaction, and the attempt whose handler makes the call."""
+
+from contextvars import ContextVar
+from typing import NamedTuple, Protocol
+
+from onward.errors import TransactionOpen
+from onward.model import JobId
+
+
+class Origin(NamedTuple):
+    """The job whose handler is running here."""
+
+    job_id: JobId
+    root_id: JobId
+
+
+class OpenMark(Protocol):
+    """A transaction as others see it."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+
+current_origin: ContextVar[Origin | None] = ContextVar("onward_origin", default=None)
+open_transaction: ContextVar[OpenMark | None] = ContextVar("onward_transaction", default=None)
+
+
+def refuse_inside_transaction(doing: str) -> None:
+    """Raise TransactionOpen if an Onward transaction is open in this context."""
+    mark = open_transaction.get()
+    if mark is not None and mark.is_open:
+        raise TransactionOpen(
+            f"{doing} without tx= while a transaction of Onward's is open here: pass tx=tx to join it, "
+            "or call it after the block"
+        )

@@ -1,0 +1,143 @@
+"""SETTLE: how an attempt ended becomes what is written about it."""
+
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from onward.define.outcome import Done, Next, Outcome, Rescheduled
+from onward.define.registry import Registered, Registry
+from onward.errors import PayloadError, Permanent, PhaseError, Reschedule
+from onward.lifecycle.after_commit import describe
+from onward.lifecycle.start import Predecessor, plan_continuation
+from onward.model import Backoff, FailureReason, JobError, WorkerId
+from onward.state.contract import Settlement, TakenJob
+from onward.state.rows import write_error
+
+_MOST_TRANSIENTS = 6
+"""That many database errors in a row count as a failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """When a failed attempt is tried again."""
+
+    backoff: Backoff
+    max_attempts: int | None
+
+
+def settlement_of(registry: Registry, kind: Registered, job: TakenJob, worker: WorkerId, returned: Any) -> Settlement:
+    """What a handler returned, encoded and validated. Raises PayloadError and UndeclaredStep."""
+    outcome = returned if isinstance(returned, Outcome) else Done(returned)
+    fence: dict[str, Any] = {"job_id": job.id, "attempt": job.attempt, "holder": worker, "completed_by": worker}
+    if isinstance(outcome, Done):
+        return Settlement(**fence, kind="complete", output=encode_output(kind, outcome.output))
+    if isinstance(outcome, Next):
+        after = Predecessor(job.id, job.chain_id, job.chain_index, job.root_id, job.type_name, -job.rank)
+        return Settlement(**fence, kind="continue", next=plan_continuation(registry, outcome, after))
+    if isinstance(outcome, Rescheduled):
+        delay = (outcome.delay or timedelta(0)).total_seconds()
+        return Settlement(**fence, kind="retry", delay=max(delay, 0.0), at=outcome.at)
+    raise PhaseError(f"{kind.name!r} returned {outcome!r}; return an output, Done(…) or attempt.continue_with(…)")
+
+
+def encode_output(kind: Registered, output: Any) -> str:
+    """The output as it is stored. Raises PayloadError."""
+    if kind.output is None:
+        raise PayloadError(
+            job_type=kind.name, part="output", field="$", problem="its handler is declared to always continue (Next[…])"
+        )
+    return kind.output.encode(output)
+
+
+def settlement_of_error(job: TakenJob, worker: WorkerId, error: BaseException, policy: RetryPolicy) -> Settlement:
+    """What follows from an exception that left the handler."""
+    if isinstance(error, Reschedule):
+        delay = (error.delay or timedelta(0)).total_seconds()
+        return Settlement(
+            job_id=job.id, attempt=job.attempt, holder=worker, kind="retry", delay=max(delay, 0.0), at=error.at
+        )
+    if isinstance(error, Permanent):
+        return _failed(job, worker, FailureReason.PERMANENT, describe(error))
+    return counted_failure(job, worker, describe(error), policy)
+
+
+def counted_failure(job: TakenJob, worker: WorkerId, error: JobError, policy: RetryPolicy) -> Settlement:
+    """An error, timeout or wrong payload: tried again after the backoff, until the limit."""
+    failures = job.failures + 1
+    if policy.max_attempts is not None and failures >= policy.max_attempts:
+        return _failed(job, worker, FailureReason.ATTEMPTS, error)
+    delay = policy.backoff.delay(failures).total_seconds()
+    return Settlement(
+        job_id=job.id,
+        attempt=job.attempt,
+        holder=worker,
+        kind="retry",
+        delay=delay,
+        failures=1,
+        error=write_error(error),
+    )
+
+
+def transient_failure(job: TakenJob, worker: WorkerId, error: BaseException, policy: RetryPolicy) -> Settlement:
+    """The database stumbled in a phase: tried again soon, without counting, unless it keeps stumbling."""
+    if job.transients + 1 >= _MOST_TRANSIENTS:
+        return counted_failure(job, worker, describe(error), policy)
+    return Settlement(
+        job_id=job.id,
+        attempt=job.attempt,
+        holder=worker,
+        kind="retry",
+        delay=random.uniform(0.1, 1.0),
+        transients=job.transients + 1,
+        error=write_error(describe(error)),
+    )
+
+
+def crash(job: TakenJob, worker: WorkerId, policy: RetryPolicy) -> Settlement:
+    """A reaped job: the first crash is pending at once, consecutive ones back off, the limit fails the job."""
+    failures, crashes = job.failures + 1, job.crashes + 1
+    error = JobError(type="WorkerCrashed", message=f"the worker of attempt {job.attempt} let its lease run out")
+    if policy.max_attempts is not None and failures >= policy.max_attempts:
+        return _failed(job, worker, FailureReason.ATTEMPTS, error)
+    delay = policy.backoff.delay(crashes - 1).total_seconds() if crashes > 1 else 0.0
+    return Settlement(
+        job_id=job.id,
+        attempt=job.attempt,
+        holder=worker,
+        kind="retry",
+        delay=delay,
+        failures=1,
+        crashes=crashes,
+        error=write_error(error),
+    )
+
+
+def given_back(job: TakenJob, worker: WorkerId) -> Settlement:
+    """The worker stops: pending at once, nothing counted."""
+    return Settlement(
+        job_id=job.id,
+        attempt=job.attempt,
+        holder=worker,
+        kind="retry",
+        transients=job.transients,
+        crashes=job.crashes,
+    )
+
+
+def cancelled(job: TakenJob, worker: WorkerId) -> Settlement:
+    """Somebody asked for the job to end."""
+    error = JobError(type="Cancelled", message="the chain was cancelled")
+    return _failed(job, worker, FailureReason.CANCELLED, error)
+
+
+def _failed(job: TakenJob, worker: WorkerId, reason: FailureReason, error: JobError) -> Settlement:
+    return Settlement(
+        job_id=job.id,
+        attempt=job.attempt,
+        holder=worker,
+        kind="fail",
+        failures=1 if reason is FailureReason.ATTEMPTS else 0,
+        reason=reason,
+        error=write_error(error),
+    )

@@ -1,0 +1,161 @@
+"""An open transaction: what `app.transaction()` and the phases of a handler hand out."""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any
+
+from onward.errors import TransactionClosed
+from onward.state.driver import Connection, Result, run_now
+
+
+class NamedRow:
+    """A row, by position or by column name."""
+
+    __slots__ = ("_columns", "_values")
+
+    def __init__(self, columns: tuple[str, ...], values: Sequence[Any]) -> None:
+        self._columns, self._values = columns, tuple(values)
+
+    def __getitem__(self, key: int | str) -> Any:
+        return self._values[key if isinstance(key, int) else self._columns.index(key)]
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(other) == self._values if isinstance(other, tuple | NamedRow) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._values)
+
+    def keys(self) -> Sequence[str]:
+        return self._columns
+
+    def __repr__(self) -> str:
+        return f"<Row {dict(zip(self._columns, self._values, strict=True))}>"
+
+
+class OpenTransaction:
+    """A transaction of ours, from its begin to its commit or rollback."""
+
+    def __init__(self, link: Connection) -> None:
+        self.link = link
+        self.is_open = True
+        self._takes_statements = True
+        self._actions: list[Callable[[], None]] = []
+        self._savepoints = 0
+
+    @property
+    def connection(self) -> Any:
+        return self.link.raw
+
+    async def execute(self, sql: str, /, **parameters: Any) -> int:
+        return (await self._query(sql, parameters)).changed
+
+    async def fetch(self, sql: str, /, **parameters: Any) -> list[NamedRow]:
+        result = await self._query(sql, parameters)
+        return [NamedRow(result.columns, row) for row in result.rows]
+
+    async def fetchrow(self, sql: str, /, **parameters: Any) -> NamedRow | None:
+        result = await self._query(sql, parameters)
+        return NamedRow(result.columns, result.rows[0]) if result.rows else None
+
+    async def fetchval(self, sql: str, /, **parameters: Any) -> Any:
+        row = await self.fetchrow(sql, **parameters)
+        return row[0] if row is not None else None
+
+    async def _query(self, sql: str, parameters: dict[str, Any]) -> Result:
+        self.check()
+        return await self.link.query(sql, parameters)
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        self.check()
+        self._savepoints += 1
+        name, kept = f"onward_{self._savepoints}", len(self._actions)
+        await self.link.script(f"SAVEPOINT {name}")
+        try:
+            yield
+        except BaseException:
+            del self._actions[kept:]
+            await self.link.script(f"ROLLBACK TO SAVEPOINT {name}")
+            raise
+        finally:
+            await self.link.script(f"RELEASE SAVEPOINT {name}")
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        if not self.is_open:
+            raise TransactionClosed("the transaction has ended: nothing can be added to its commit")
+        self._actions.append(action)
+
+    def check(self) -> None:
+        """Raise unless the transaction still takes statements."""
+        if not (self.is_open and self._takes_statements):
+            raise TransactionClosed("the block of this transaction has ended: it takes no more statements")
+
+    def suspend(self) -> None:
+        """Take no more statements; the commit is still to come."""
+        self._takes_statements = False
+
+    def resume(self) -> None:
+        """Take statements again."""
+        self._takes_statements = True
+
+    async def commit(self) -> None:
+        self.suspend()
+        try:
+            await self.link.commit()
+        finally:
+            self.is_open = False
+        for action in self._actions:
+            action()
+
+    async def rollback(self) -> None:
+        self.suspend()
+        self.is_open = False
+        await self.link.rollback()
+
+
+class SyncView:
+    """An `OpenTransaction` on a sync driver, for code without an event loop."""
+
+    def __init__(self, inner: OpenTransaction) -> None:
+        self.inner = inner
+
+    @property
+    def connection(self) -> Any:
+        return self.inner.connection
+
+    def execute(self, sql: str, /, **parameters: Any) -> int:
+        return run_now(self.inner.execute(sql, **parameters))
+
+    def fetch(self, sql: str, /, **parameters: Any) -> list[NamedRow]:
+        return run_now(self.inner.fetch(sql, **parameters))
+
+    def fetchrow(self, sql: str, /, **parameters: Any) -> NamedRow | None:
+        return run_now(self.inner.fetchrow(sql, **parameters))
+
+    def fetchval(self, sql: str, /, **parameters: Any) -> Any:
+        return run_now(self.inner.fetchval(sql, **parameters))
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        return as_sync(self.inner.savepoint())
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        self.inner.after_commit(action)
+
+
+@contextmanager
+def as_sync(block: Any) -> Iterator[Any]:
+    """An async context manager over a sync driver as a plain one."""
+    value = run_now(block.__aenter__())
+    try:
+        yield value
+    except BaseException as error:
+        if not run_now(block.__aexit__(type(error), error, error.__traceback__)):
+            raise
+    else:
+        run_now(block.__aexit__(None, None, None))

@@ -1,0 +1,89 @@
+"""The notify contract: hints between those who change jobs and those who wait for them."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+
+class HintKind(StrEnum):
+    """What a hint is about; the value is its spelling on the wire."""
+
+    SCHEDULED = "s"
+    """Jobs of a type may be taken now; the key is the type's name."""
+    DEFERRED = "d"
+    """Jobs of a type will be due later; the key is the type's name."""
+    ENDED = "e"
+    """A chain has ended; the key is its id."""
+    LOST = "l"
+    """A running job was cancelled, deleted, completed or taken; the key is its id."""
+    UNKNOWN = "?"
+    """Something has changed, and it is not known what; there is no key."""
+    AWAITED = "w"
+    """Somebody waits for a chain; the key is its id. Workers announce the end of such chains only."""
+
+
+class Hint(msgspec.Struct, frozen=True):
+    """Something worth a look."""
+
+    kind: HintKind
+    key: str
+    count: int = 1
+
+
+class Listener(Protocol):
+    """Collects hints from the moment its set-up returned."""
+
+    async def wait(self, timeout: float | None) -> Sequence[Hint]:
+        """The hints since the last call, waiting for one if there is none; empty when the time is up."""
+        ...
+
+    def wake(self) -> None:
+        """End the wait under way, or the next one, without a hint."""
+        ...
+
+
+class NotifyAdapter(Protocol):
+    """Carries hints between processes.
+
+    A hint may be lost or doubled: whatever it speeds up must also happen without it.
+    """
+
+    crosses_processes: bool
+    """Whether hints reach other processes; if not, workers poll more often."""
+    sees_commits: bool
+    """Whether commits are noticed elsewhere even when nobody announces them."""
+
+    async def open(self, tasks: asyncio.TaskGroup) -> None:
+        """Get ready; background work belongs to `tasks` and ends with `close`."""
+        ...
+
+    async def close(self) -> None: ...
+
+    def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
+        """A statement that sends hints when its transaction commits; None where there is no such thing."""
+        ...
+
+    async def announce(self, hints: Sequence[Hint]) -> None:
+        """Send hints after the transaction that caused them has committed. One round trip, however many."""
+        ...
+
+    def listen(
+        self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
+    ) -> AbstractAsyncContextManager[Listener]:
+        """Listen for jobs of these types, for the end of these chains, for lost jobs, for chains that are awaited.
+
+        A hint about scheduled jobs wakes about as many listeners as there are jobs; the others reach every listener.
+        """
+        ...
+
+
+def merged(hints: Sequence[Hint]) -> list[Hint]:
+    """At most one hint per kind and key, with the counts added up."""
+    counts: dict[tuple[HintKind, str], int] = {}
+    for hint in hints:
+        counts[hint.kind, hint.key] = counts.get((hint.kind, hint.key), 0) + hint.count
+    return [Hint(kind, key, count) for (kind, key), count in counts.items()]

@@ -1,0 +1,158 @@
+"""One frozen class per fact. Events about stored things are emitted after the commit that made them true."""
+
+from typing import TypeAlias
+
+import msgspec
+
+from onward.model import ChainId, FailureReason, JobError, JobId, LossReason, WorkerId
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class _WorkerEvent(_Event, frozen=True, kw_only=True):
+    worker: WorkerId
+
+
+class _ChainEvent(_Event, frozen=True, kw_only=True):
+    chain_id: ChainId
+    type_name: str
+    """The type of the job the chain has come to."""
+
+
+class _JobEvent(_Event, frozen=True, kw_only=True):
+    job_id: JobId
+    chain_id: ChainId
+    type_name: str
+
+
+class _AttemptEvent(_JobEvent, frozen=True, kw_only=True):
+    attempt: int
+    worker: WorkerId
+
+
+class WorkerStarted(_WorkerEvent, frozen=True, kw_only=True):
+    """A worker takes jobs now."""
+
+    type_names: tuple[str, ...]
+    concurrency: int
+
+
+class WorkerStopping(_WorkerEvent, frozen=True, kw_only=True):
+    """A worker takes no more jobs and lets those running finish."""
+
+    running: int
+
+
+class WorkerStopped(_WorkerEvent, frozen=True, kw_only=True):
+    """A worker has ended; every job it had is settled or given back."""
+
+
+class WorkerFailed(_WorkerEvent, frozen=True, kw_only=True):
+    """A turn of the worker's loop failed; it tries again."""
+
+    error: JobError
+    retry_in: float
+
+
+class ChainStarted(_ChainEvent, frozen=True, kw_only=True):
+    """A chain exists."""
+
+
+class ChainCompleted(_ChainEvent, frozen=True, kw_only=True):
+    """A chain has ended with an output."""
+
+
+class ChainFailed(_ChainEvent, frozen=True, kw_only=True):
+    """A chain has ended without an output."""
+
+
+class ChainDeleted(_ChainEvent, frozen=True, kw_only=True):
+    """A chain is gone."""
+
+
+class JobCreated(_JobEvent, frozen=True, kw_only=True):
+    """A job exists."""
+
+
+class JobBlocked(_JobEvent, frozen=True, kw_only=True):
+    """A job waits for other chains."""
+
+
+class JobUnblocked(_JobEvent, frozen=True, kw_only=True):
+    """The last chain that a job waited for has ended."""
+
+
+class JobTriggered(_JobEvent, frozen=True, kw_only=True):
+    """A scheduled or failed job may run now because somebody said so."""
+
+
+class JobCompleted(_JobEvent, frozen=True, kw_only=True):
+    """A job has ended well."""
+
+
+class JobFailed(_JobEvent, frozen=True, kw_only=True):
+    """A job has failed for good."""
+
+    reason: FailureReason | None = None
+
+
+class JobReaped(_JobEvent, frozen=True, kw_only=True):
+    """A job was taken back from a holder that let its lease run out."""
+
+
+class AttemptStarted(_AttemptEvent, frozen=True, kw_only=True):
+    """A handler is about to run."""
+
+
+class AttemptCompleted(_AttemptEvent, frozen=True, kw_only=True):
+    """A handler's outcome has been committed."""
+
+
+class AttemptFailed(_AttemptEvent, frozen=True, kw_only=True):
+    """A handler failed, or was stopped."""
+
+    error: JobError
+    retry_in: float | None
+    """Seconds until the next attempt; None if there is none."""
+
+
+class LeaseRenewed(_WorkerEvent, frozen=True, kw_only=True):
+    """A worker renewed the leases of its running jobs."""
+
+    count: int
+
+
+class LeaseLost(_AttemptEvent, frozen=True, kw_only=True):
+    """A job no longer belongs to the attempt that runs it."""
+
+    reason: LossReason
+
+
+class AlreadyCompleted(_AttemptEvent, frozen=True, kw_only=True):
+    """An outcome came too late and changed nothing."""
+
+
+class StateError(_Event, frozen=True, kw_only=True):
+    """The database did not answer as it should; Onward tries again."""
+
+    doing: str
+    error: JobError
+
+
+class NotifyError(_Event, frozen=True, kw_only=True):
+    """Hints could not be sent or received; everything still works, later."""
+
+    doing: str
+    error: JobError
+
+
+Event: TypeAlias = (
+    WorkerStarted | WorkerStopping | WorkerStopped | WorkerFailed
+    | ChainStarted | ChainCompleted | ChainFailed | ChainDeleted
+    | JobCreated | JobBlocked | JobUnblocked | JobTriggered | JobCompleted | JobFailed | JobReaped
+    | AttemptStarted | AttemptCompleted | AttemptFailed | LeaseRenewed | LeaseLost | AlreadyCompleted
+    | StateError | NotifyError
+)  # fmt: skip
+"""Anything an observer may be told."""

@@ -1,0 +1,1 @@
+"""The loop of every worker: fill the free slots, wait, drain."""

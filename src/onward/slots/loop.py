@@ -1,0 +1,85 @@
+"""Fill, wait, drain: one page, shared by every kind of worker."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+W = TypeVar("W")
+
+
+class Source(Protocol[W]):
+    """Where the work comes from, and what is done with it."""
+
+    async def fill(self, free: int) -> Sequence[W]:
+        """At most `free` pieces of work; fewer when there is no more at the moment."""
+        ...
+
+    async def run_piece(self, piece: W) -> None:
+        """Do one piece; must not raise."""
+        ...
+
+    async def wait(self) -> None:
+        """Return when it is worth looking again: a hint, something due, or `wake`."""
+        ...
+
+    def wake(self) -> None:
+        """End the wait under way, or the next one."""
+        ...
+
+    async def recover(self, error: Exception) -> None:
+        """A turn of the loop failed: say so, and wait a little."""
+        ...
+
+
+class SlotLoop(Generic[W]):
+    """Keeps up to `concurrency` pieces of work going. `stop` means: take nothing more, let what runs finish."""
+
+    def __init__(self, source: Source[W], *, concurrency: int) -> None:
+        self._source = source
+        self._concurrency = concurrency
+        self._busy = 0
+        self._stopping = False
+        self._wants_slot = False
+
+    @property
+    def busy(self) -> int:
+        """How many slots are taken."""
+        return self._busy
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._source.wake()
+
+    async def run(self) -> None:
+        """Until stopped; returns when the last slot is free."""
+        async with asyncio.TaskGroup() as slots:
+            more = True
+            while not self._stopping:
+                try:
+                    free = self._concurrency - self._busy
+                    if more and free > 0:
+                        work = await self._source.fill(free)
+                        more = len(work) == free
+                        for piece in work:
+                            self._busy += 1
+                            slots.create_task(self._occupy(piece))
+                        await asyncio.sleep(0)
+                    else:
+                        self._wants_slot = more
+                        await self._source.wait()
+                        self._wants_slot, more = False, True
+                except Exception as error:  # noqa: BLE001 - one turn of a loop
+                    await self._source.recover(error)
+                    more = True
+
+    async def _occupy(self, piece: W) -> None:
+        try:
+            await self._source.run_piece(piece)
+        finally:
+            self._busy -= 1
+            if self._wants_slot:
+                self._source.wake()

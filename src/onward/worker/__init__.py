@@ -1,0 +1,1 @@
+"""TAKE → RUN → SETTLE: pending jobs come in, committed outcomes go out."""

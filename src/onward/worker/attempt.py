@@ -1,0 +1,308 @@
+"""One attempt: what the handler holds, and the transactions of its phases."""
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from contextvars import Token
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Literal
+
+from onward.define.job_type import JobType, Step
+from onward.define.outcome import Next, Outcome, Rescheduled
+from onward.define.registry import Registered, Registry
+from onward.define.request import BlockerSource
+from onward.errors import JobAlreadyCompleted, PhaseError
+from onward.lifecycle.context import OpenMark, open_transaction
+from onward.lifecycle.settle import settlement_of
+from onward.lifecycle.store import Store
+from onward.lifecycle.transaction import OpenTransaction
+from onward.model import Blocker, ChainId, CompletedJob, JobError, JobId, JobStatus, LossReason, WorkerId
+from onward.state.contract import Settlement, TakenJob
+from onward.state.driver import run_now
+from onward.state.rows import read_error
+
+logger = logging.getLogger("onward.worker")
+PhaseKind = Literal["prepare", "atomic", "complete"]
+_LONG_LOCK = 1.0
+
+
+class RunningAttempt:
+    """The attempt that a handler is given. Keeps the promises of `onward.Attempt`."""
+
+    def __init__(
+        self,
+        *,
+        job: TakenJob,
+        kind: Registered,
+        registry: Registry,
+        store: Store,
+        worker: WorkerId,
+        blockers: Sequence[Blocker] = (),
+    ) -> None:
+        self.job, self.kind, self.worker = job, kind, worker
+        self.blockers = blockers
+        self.input: Any = None
+        self.cancelled: LossReason | None = None
+        self.phase_error: BaseException | None = None
+        """What went wrong in a phase, to tell the database's troubles from the handler's."""
+        self.settled = False
+        """Whether the handler's own commit settled the job."""
+        self._registry, self._store = registry, store
+        self._task: asyncio.Task[Any] | None = None
+        self._stage: Literal["fresh", "prepared", "atomic", "completed", "ended"] = "fresh"
+        self._inside: PhaseKind | None = None
+        self._tx: OpenTransaction | None = None
+        self._began = 0.0
+        self._stack = AsyncExitStack()
+        self._mark: Token[OpenMark | None] | None = None
+
+    # -- what the handler reads
+
+    @property
+    def job_id(self) -> JobId:
+        return self.job.id
+
+    @property
+    def chain_id(self) -> ChainId:
+        return self.job.chain_id
+
+    @property
+    def root_id(self) -> JobId:
+        return self.job.root_id
+
+    @property
+    def job_type(self) -> str:
+        return self.job.type_name
+
+    @property
+    def number(self) -> int:
+        return self.job.attempt
+
+    @property
+    def failures(self) -> int:
+        return self.job.failures
+
+    @property
+    def last_error(self) -> JobError | None:
+        return read_error(self.job.last_error)
+
+    def outputs_of(self, job_type: JobType[Any, Any]) -> list[Any]:
+        outputs: list[Any] = []
+        for blocker in self.blockers:
+            if blocker.type_name == job_type.name and blocker.status is JobStatus.COMPLETED:
+                codec = self._registry.find(blocker.current_type_name).output
+                outputs.append(codec.decode(blocker.output or "null") if codec else None)
+        return outputs
+
+    # -- how it may end
+
+    def continue_with(
+        self,
+        step: Step[Any, Any],
+        input: Any,
+        *,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        priority: int | None = None,
+        blockers: Sequence[BlockerSource] = (),
+    ) -> Next[Any]:
+        return Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers)
+
+    def reschedule(self, *, delay: timedelta | None = None, at: datetime | None = None) -> Outcome[Any]:
+        return Rescheduled(delay=delay, at=at)
+
+    # -- phases
+
+    def prepare(self, *, atomic: bool = False) -> "PhaseBlock":
+        return PhaseBlock(self, "atomic" if atomic else "prepare")
+
+    def complete(self) -> "PhaseBlock":
+        return PhaseBlock(self, "complete")
+
+    async def enter(self, phase: PhaseKind) -> Any:
+        """Begin a phase; what the handler gets as `tx`."""
+        self._check_order(phase)
+        if self._tx is None:
+            await self._open(locked=phase != "prepare")
+        tx = self._tx
+        assert tx is not None
+        tx.resume()
+        self._inside = phase
+        self._mark = open_transaction.set(tx)
+        return self._store.handed_out(tx)
+
+    async def leave(self, phase: PhaseKind, error: BaseException | None) -> None:
+        """End a phase: staged prepare commits here, the others stay open until the job is settled."""
+        self._inside = None
+        if self._mark is not None:
+            open_transaction.reset(self._mark)
+            self._mark = None
+        if error is not None:
+            self.phase_error = error
+            self._stage = "ended" if phase == "complete" else "prepared"
+            await self.discard()
+            return
+        assert self._tx is not None
+        self._tx.suspend()
+        if phase == "prepare":
+            self._stage = "prepared"
+            try:
+                await self._commit()
+            except BaseException as failed:
+                self.phase_error = failed
+                raise
+        else:
+            self._stage = "atomic" if phase == "atomic" else "completed"
+
+    def _check_order(self, phase: PhaseKind) -> None:
+        what = "complete()" if phase == "complete" else "prepare()"
+        if self._stage == "ended":
+            raise PhaseError(f"{what} after the attempt ended, or after complete() failed")
+        if self._inside is not None:
+            raise PhaseError(f"{what} inside another phase: leave that block first")
+        if self._stage == "completed":
+            raise PhaseError(f"{what} after complete(): the outcome is already decided")
+        if phase != "complete" and self._stage != "fresh":
+            raise PhaseError("a second prepare(): read everything in the first one")
+
+    async def _open(self, *, locked: bool) -> None:
+        try:
+            link = await self._stack.enter_async_context(self._store.driver.connection())
+            self._tx = await self._store.begin(link)
+            self._began = time.monotonic()
+            if locked:
+                await self._store.state.lock_attempt(
+                    link, job_id=self.job.id, attempt=self.job.attempt, holder=self.worker
+                )
+        except BaseException as error:
+            self.phase_error = error
+            await self.discard()
+            raise
+
+    # -- the end, called by the worker
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What every event about this attempt says."""
+        job = self.job
+        return {"job_id": job.id, "chain_id": job.chain_id, "type_name": job.type_name, "attempt": job.attempt}
+
+    def is_transient(self, error: BaseException) -> bool:
+        """Whether an error was the database's, so that trying again may help."""
+        return self._store.driver.is_transient(error)
+
+    async def call(self) -> Any:
+        """Run the handler: awaited here, or to its end in this thread."""
+        run = self.kind.step.run
+        assert run is not None
+        returned = run(self)
+        if inspect.isawaitable(returned):
+            self._task = asyncio.current_task()
+            if self.cancelled is not None:
+                assert self._task is not None
+                self._task.cancel()
+            returned = await returned
+            self._task = None
+        return returned
+
+    def cancel(self, reason: LossReason) -> None:
+        """Tell the handler to stop. Nothing is delivered once it has returned."""
+        if self.cancelled is None:
+            self.cancelled = reason
+            if self._task is not None:
+                self._task.cancel(str(reason))
+
+    async def finish(self, returned: Any) -> Settlement | None:
+        """Settle in the open phase, in one commit with its writes; or say what is to be settled with others."""
+        if self._stage == "ended" and self.phase_error is not None:
+            raise self.phase_error
+        settlement = settlement_of(self._registry, self.kind, self.job, self.worker, returned)
+        if self._tx is None:
+            self._stage = "ended"
+            return settlement
+        try:
+            changes = await self._store.state.settle(self._tx.link, [settlement])
+            if not any(change.kind == "settled" and change.job_id == self.job.id for change in changes):
+                raise JobAlreadyCompleted(self.job.id, self.job.attempt)
+            effects = self._store.consequences.of_settlements([settlement], changes)
+            self._tx.after_commit(lambda: self._store.release(effects))
+            await self._commit_settlement()
+            self.settled = True
+        except BaseException as error:
+            self.phase_error = error
+            raise
+        return None
+
+    async def _commit_settlement(self) -> None:
+        try:
+            await self._commit()
+        except Exception as error:
+            if not (self._store.driver.is_disconnect(error) and await self._was_settled()):
+                raise
+
+    async def _was_settled(self) -> bool:
+        """The connection was lost at COMMIT: look whether it went through."""
+
+        async def look(connection: Any) -> Any:
+            return await self._store.state.find_jobs(connection, [self.job.id])
+
+        found = await self._store.read(look)
+        return bool(found) and isinstance(found[0], CompletedJob) and found[0].completed_by == self.worker
+
+    async def _commit(self) -> None:
+        tx, self._tx = self._tx, None
+        assert tx is not None
+        try:
+            await self._store.commit(tx)
+        finally:
+            await self._release(tx)
+
+    async def discard(self) -> None:
+        """Roll back whatever is open; harmless when nothing is."""
+        tx, self._tx = self._tx, None
+        if tx is None:
+            await self._stack.aclose()
+            return
+        try:
+            await self._store.abandon(tx)
+        finally:
+            await self._release(tx)
+
+    async def _release(self, tx: OpenTransaction) -> None:
+        held = time.monotonic() - self._began
+        if self._store.state.dialect == "sqlite" and held > _LONG_LOCK:
+            logger.warning(
+                "%s held SQLite's only write lock for %.1f s (job %s): do slow work between prepare() and complete()",
+                self.job.type_name, held, self.job.id,
+            )  # fmt: skip
+        stack, self._stack = self._stack, AsyncExitStack()
+        await stack.aclose()
+
+
+class PhaseBlock:
+    """`async with` for `async def` handlers, `with` for `def` handlers."""
+
+    def __init__(self, attempt: RunningAttempt, phase: PhaseKind) -> None:
+        self._attempt, self._phase = attempt, phase
+
+    async def __aenter__(self) -> Any:
+        return await self._attempt.enter(self._phase)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._attempt.leave(self._phase, error)
+
+    def __enter__(self) -> Any:
+        if self._attempt.kind.step.signature.is_async:
+            raise PhaseError("use `async with` in an async def handler")
+        return run_now(self._attempt.enter(self._phase))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run_now(self._attempt.leave(self._phase, error))

@@ -1,0 +1,122 @@
+"""RUN: an attempt comes in, what is to be settled goes out."""
+
+import asyncio
+import logging
+from concurrent.futures import Executor
+from contextvars import copy_context
+
+from onward.errors import AttemptLost, JobAlreadyCompleted
+from onward.lifecycle import settle
+from onward.lifecycle.after_commit import describe
+from onward.lifecycle.context import Origin, current_origin
+from onward.lifecycle.settle import RetryPolicy
+from onward.model import JobError, LossReason, WorkerId
+from onward.observe import events
+from onward.observe.observer import Observers
+from onward.state.contract import Settlement
+from onward.state.driver import run_now
+from onward.worker.attempt import RunningAttempt
+
+logger = logging.getLogger("onward.worker")
+
+
+class Runner:
+    """Runs handlers, each to exactly one outcome."""
+
+    def __init__(self, worker: WorkerId, observers: Observers, threads: Executor) -> None:
+        self._worker, self._observers, self._threads = worker, observers, threads
+
+    async def run(self, attempt: RunningAttempt, policy: RetryPolicy) -> Settlement | None:
+        """The settlement to join the next batch; None when the handler's own commit settled it, or it was lost."""
+        job = attempt.job
+        current_origin.set(Origin(job.id, job.root_id))
+        self._announce_start(attempt)
+        timeout = attempt.kind.timeout
+        timer = None
+        if timeout is not None:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(timeout.total_seconds(), attempt.cancel, LossReason.TIMEOUT)
+        try:
+            attempt.input = attempt.kind.read_input(job.input, job.payload_version)
+            if attempt.kind.step.signature.is_async:
+                return await self._perform(attempt)
+            return await self._perform_in_thread(attempt)
+        except AttemptLost as error:
+            self._came_too_late(attempt, error)
+            return None
+        except asyncio.CancelledError:
+            if attempt.cancelled is None:
+                # Not our doing: the worker itself is being cancelled.
+                attempt.cancelled = LossReason.STOPPING
+            return self._after_cancel(attempt, policy)
+        except Exception as error:  # noqa: BLE001 - around the user's handler
+            return self._after_error(attempt, error, policy)
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _perform(self, attempt: RunningAttempt) -> Settlement | None:
+        try:
+            return await attempt.finish(await attempt.call())
+        except BaseException:
+            await attempt.discard()
+            raise
+
+    async def _perform_in_thread(self, attempt: RunningAttempt) -> Settlement | None:
+        """A thread cannot be cancelled: it is waited for; `attempt.cancelled` tells it."""
+        context = copy_context()
+        work = asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: context.run(run_now, self._perform(attempt))
+        )
+        while True:
+            try:
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:
+                if work.cancelled():
+                    raise
+
+    def _after_cancel(self, attempt: RunningAttempt, policy: RetryPolicy) -> Settlement | None:
+        job = attempt.job
+        match attempt.cancelled:
+            case LossReason.TIMEOUT:
+                assert attempt.kind.timeout is not None
+                limit = attempt.kind.timeout.total_seconds()
+                error = JobError(type="TimeoutError", message=f"the handler did not return within {limit:g} s")
+                return self._failed(attempt, error, settle.counted_failure(job, self._worker, error, policy))
+            case LossReason.STOPPING:
+                return settle.given_back(job, self._worker)
+            case LossReason.CANCELLED:
+                return settle.cancelled(job, self._worker)
+            case LossReason.ERROR:
+                # The lease could not be renewed; if it is still ours when the database is back, nothing is lost.
+                return settle.given_back(job, self._worker)
+            case _:
+                return None
+
+    def _after_error(self, attempt: RunningAttempt, error: Exception, policy: RetryPolicy) -> Settlement | None:
+        if attempt.cancelled is not None:
+            return self._after_cancel(attempt, policy)
+        if error is attempt.phase_error and attempt.is_transient(error):
+            settlement = settle.transient_failure(attempt.job, self._worker, error, policy)
+        else:
+            settlement = settle.settlement_of_error(attempt.job, self._worker, error, policy)
+        return self._failed(attempt, describe(error), settlement) if settlement.error else settlement
+
+    def _failed(self, attempt: RunningAttempt, error: JobError, settlement: Settlement) -> Settlement:
+        if self._observers.wants(events.AttemptFailed):
+            retry_in = settlement.delay if settlement.kind == "retry" else None
+            self._observers.emit(
+                events.AttemptFailed(**attempt.facts, worker=self._worker, error=error, retry_in=retry_in)
+            )
+        return settlement
+
+    def _announce_start(self, attempt: RunningAttempt) -> None:
+        if self._observers.wants(events.AttemptStarted):
+            self._observers.emit(events.AttemptStarted(**attempt.facts, worker=self._worker))
+
+    def _came_too_late(self, attempt: RunningAttempt, error: AttemptLost) -> None:
+        if isinstance(error, JobAlreadyCompleted):
+            self._observers.emit(events.AlreadyCompleted(**attempt.facts, worker=self._worker))
+        else:
+            reason = attempt.cancelled or LossReason.TAKEN_BY_ANOTHER_WORKER
+            self._observers.emit(events.LeaseLost(**attempt.facts, worker=self._worker, reason=reason))

@@ -1,0 +1,299 @@
+"""The worker: takes jobs for its free slots, runs their handlers, has their outcomes settled."""
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+
+from onward.define.registry import Registered, Registry
+from onward.errors import ConfigurationError
+from onward.lifecycle import settle
+from onward.lifecycle.after_commit import Effects, describe
+from onward.lifecycle.settle import RetryPolicy
+from onward.lifecycle.store import Store
+from onward.model import Backoff, Blocker, JobId, LossReason, WorkerId
+from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter
+from onward.observe import events
+from onward.slots.loop import SlotLoop
+from onward.state.contract import Promoted, Reaped, Settlement, TakenJob, TypeClaim
+from onward.state.driver import Connection
+from onward.worker.attempt import RunningAttempt
+from onward.worker.connections import Reserved
+from onward.worker.leases import Guardian
+from onward.worker.runner import Runner
+from onward.worker.settler import Settler
+
+logger = logging.getLogger("onward.worker")
+DEFAULT_LEASE = timedelta(seconds=60)
+_POLL = timedelta(seconds=60)
+_POLL_WITHOUT_HINTS = timedelta(seconds=1)
+_REAP_LEASE = 30.0
+_SETTLE_AFTER_GRACE = 5.0
+_LOOK_AT_MOST = 500
+_LOOK_AT_MOST_EVERY = 0.1
+"""Where every commit looks like a possible change of schedule."""
+
+
+class Worker:
+    """Runs the jobs of an app. Made by `app.worker(…)`; use it as `async with`, or `await worker.run()`."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        store: Store,
+        sync_store: Store | None,
+        notify: NotifyAdapter,
+        types: Sequence[Registered],
+        concurrency: int = 1,
+        name: str | None = None,
+        poll: timedelta | None = None,
+        grace: timedelta = timedelta(seconds=30),
+        lease: timedelta = DEFAULT_LEASE,
+        backoff: Backoff | None = None,
+    ) -> None:
+        if concurrency < 1:
+            raise ConfigurationError(f"concurrency={concurrency}: a worker needs at least one slot")
+        if not types:
+            raise ConfigurationError("no job type has a handler: a worker would have nothing to do")
+        if sync_store is None and any(not kind.step.signature.is_async for kind in types):
+            names = ", ".join(kind.name for kind in types if not kind.step.signature.is_async)
+            raise ConfigurationError(
+                f"def handlers need a sync driver beside the async one: install onward[psycopg] (for {names})"
+            )
+        self.id: WorkerId = f"{name or f'{socket.gethostname()}-{os.getpid()}'}-{secrets.token_hex(4)}"
+        self._registry, self._store, self._sync_store, self._notify = registry, store, sync_store, notify
+        self._types = {kind.name: kind for kind in types}
+        self._leases = {kind.name: (kind.lease or lease).total_seconds() for kind in types}
+        self._policies = {
+            kind.name: RetryPolicy(
+                backoff=kind.backoff or backoff or Backoff(), max_attempts=kind.definition.max_attempts
+            )
+            for kind in types
+        }
+        self._claims = [TypeClaim(k.name, version, self._leases[k.name]) for k in types for version in k.versions]
+        default = _POLL if notify.crosses_processes else _POLL_WITHOUT_HINTS
+        self._concurrency, self._grace = concurrency, grace.total_seconds()
+        self._poll = (default if poll is None else poll).total_seconds()
+        self._attempts: dict[JobId, RunningAttempt] = {}
+        self._listener: Listener | None = None
+        self._taking = Reserved(store.driver)
+        self._loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=concurrency)
+        self._settler = Settler(store, capacity=concurrency, settled=self._settled)
+        shortest = min(self._leases.values())
+        self._guardian = Guardian(store, self.id, shortest=shortest, lost=self._lost)
+        self._look_every = min(shortest / 4, self._poll)
+        self._last_look = self._next_look = 0.0
+        self._next_poll = 0.0
+        self._runner: Runner | None = None
+        self._recovering = 0
+        self._tasks: asyncio.TaskGroup | None = None
+
+    # -- life
+
+    async def __aenter__(self) -> "Worker":
+        ready = asyncio.Event()
+        self._tasks = asyncio.TaskGroup()
+        await self._tasks.__aenter__()
+        self._tasks.create_task(self.run(ready=ready), name=f"onward worker {self.id}")
+        await ready.wait()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        assert self._tasks is not None
+        await self._tasks.__aexit__(None, None, None)
+
+    def stop(self) -> None:
+        """Take no more jobs and let those running finish; after the grace period they are given back."""
+        if self._loop.is_stopping:
+            return
+        self._store.observers.emit(events.WorkerStopping(worker=self.id, running=self._loop.busy))
+        self._loop.stop()
+        asyncio.get_running_loop().call_later(self._grace, self.give_back)
+
+    def give_back(self) -> None:
+        """Stop working at once: cancel the handlers, so that other workers can take their jobs."""
+        self._settler.give_up(within=_SETTLE_AFTER_GRACE)
+        for attempt in list(self._attempts.values()):
+            attempt.cancel(LossReason.STOPPING)
+
+    async def run(self, *, ready: asyncio.Event | None = None) -> None:
+        """Work until stopped."""
+        async with AsyncExitStack() as stack:
+            listening = self._notify.listen(scheduled=tuple(self._types), lost=True, awaited=True)
+            self._listener = await stack.enter_async_context(listening)
+            stack.push_async_callback(self._taking.close)
+            threads = ThreadPoolExecutor(max_workers=self._concurrency, thread_name_prefix="onward-handler")
+            self._runner = Runner(self.id, self._store.observers, stack.enter_context(threads))
+            self._guardian.start()
+            stack.push_async_callback(self._guardian.stop)
+            if self._store.observers.wants(events.WorkerStarted):
+                names = tuple(self._types)
+                started = events.WorkerStarted(worker=self.id, type_names=names, concurrency=self._concurrency)
+                self._store.observers.emit(started)
+            if ready is not None:
+                ready.set()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._settler.run())
+                try:
+                    await self._loop.run()
+                finally:
+                    self._settler.give_up(within=_SETTLE_AFTER_GRACE)
+                    self._settler.close()
+        self._store.observers.emit(events.WorkerStopped(worker=self.id))
+
+    # -- the source of the slot loop
+
+    async def fill(self, free: int) -> Sequence[RunningAttempt]:
+        await self._look_after()
+        since = time.monotonic()
+        taken, blockers = await self._taking.run(partial(self._take, limit=free))
+        self._recovering = 0
+        self._next_poll = time.monotonic() + self._poll
+        return [self._begin(job, blockers.get(job.id, ()), since) for job in taken]
+
+    async def _take(
+        self, connection: Connection, *, limit: int
+    ) -> tuple[Sequence[TakenJob], dict[JobId, list[Blocker]]]:
+        taken = await self._store.state.take(connection, types=self._claims, limit=limit, worker=self.id)
+        waited = [job.id for job in taken if job.blockers]
+        return taken, await self._store.state.blockers_of(connection, waited) if waited else {}
+
+    def _begin(self, job: TakenJob, blockers: Sequence[Blocker], since: float) -> RunningAttempt:
+        kind = self._types[job.type_name]
+        is_async = kind.step.signature.is_async
+        store = self._store if is_async or self._sync_store is None else self._sync_store
+        attempt = RunningAttempt(
+            job=job, kind=kind, registry=self._registry, store=store, worker=self.id, blockers=blockers
+        )
+        stale = self._attempts.get(job.id)
+        if stale is not None:
+            stale.cancel(LossReason.TAKEN_BY_ANOTHER_WORKER)
+        self._attempts[job.id] = attempt
+        self._guardian.hold(job.id, job.attempt, self._leases[job.type_name], since)
+        return attempt
+
+    async def wait(self) -> None:
+        assert self._listener is not None
+        while not await self._look_after() and time.monotonic() < self._next_poll:
+            until = min(self._next_look, self._next_poll)
+            hints = await self._listener.wait(max(until - time.monotonic(), 0.0))
+            self._heed(hints)
+            if hints or time.monotonic() < until:
+                return
+
+    def _heed(self, hints: Sequence[Hint]) -> None:
+        for hint in hints:
+            if hint.kind is HintKind.LOST and any(str(job_id) == hint.key for job_id in self._attempts):
+                self._guardian.check_now()
+            elif hint.kind is HintKind.AWAITED:
+                self._store.awaited.add(hint.key)
+            elif hint.kind is HintKind.DEFERRED:
+                self._next_look = 0.0
+            elif hint.kind is HintKind.UNKNOWN:
+                self._next_look = min(self._next_look, self._last_look + _LOOK_AT_MOST_EVERY)
+
+    def wake(self) -> None:
+        if self._listener is not None:
+            self._listener.wake()
+
+    async def recover(self, error: Exception) -> None:
+        self._recovering += 1
+        pause = min(0.1 * 2**self._recovering, 10.0) * (0.75 + random.random() / 2)
+        self._store.observers.emit(events.WorkerFailed(worker=self.id, error=describe(error), retry_in=pause))
+        if not self._store.driver.is_transient(error):
+            logger.error("worker %s: %s", self.id, error, exc_info=error)
+        assert self._listener is not None
+        self._heed(await self._listener.wait(pause))
+
+    # -- scheduled and abandoned jobs
+
+    async def _look_after(self) -> bool:
+        """Let scheduled jobs be taken when they are due, and take back jobs whose holder is gone.
+
+        True when there may be something to take now.
+        """
+        if time.monotonic() < self._next_look:
+            return False
+        self._last_look = time.monotonic()
+        promoted, reaped = await self._taking.run(self._promote_and_reap)
+        for job in reaped.jobs:
+            await self._take_back(job)
+        waits = [self._look_every * random.uniform(0.9, 1.1)]
+        waits += [max(wait, 0.0) + random.uniform(0.0, 0.02) for wait in (promoted.next_in, reaped.next_in) if wait]
+        self._next_look = self._last_look + max(min(waits), 0.01)
+        if promoted.count == _LOOK_AT_MOST:
+            self._next_look = 0.0
+        return promoted.count > 0
+
+    async def _promote_and_reap(self, connection: Connection) -> tuple[Promoted, Reaped]:
+        names = list(self._types)
+        promoted = await self._store.state.promote(connection, type_names=names, limit=_LOOK_AT_MOST)
+        reaped = await self._store.state.reap(
+            connection,
+            worker=self.id,
+            type_names=names,
+            held_here=list(self._attempts),
+            limit=_LOOK_AT_MOST,
+            lease=_REAP_LEASE,
+        )
+        return promoted, reaped
+
+    async def _take_back(self, job: TakenJob) -> None:
+        """A crash, settled like any outcome; the old holder, should it live, is told."""
+        reaped = events.JobReaped(job_id=job.id, chain_id=job.chain_id, type_name=job.type_name)
+        self._store.release(Effects(hints=[Hint(HintKind.LOST, str(job.id))], events=[reaped]))
+        await self._settler.put(settle.crash(job, self.id, self._policies[job.type_name]))
+
+    # -- one slot
+
+    async def run_piece(self, piece: RunningAttempt) -> None:
+        """Run a handler and have its outcome settled."""
+        assert self._runner is not None
+        settlement = await self._runner.run(piece, self._policies[piece.job.type_name])
+        if settlement is None:
+            self._forget(piece)
+            if piece.settled:
+                self._completed(piece)
+        else:
+            await self._settler.put(settlement)
+
+    def _settled(self, settlement: Settlement, in_time: bool) -> None:
+        attempt = self._attempts.get(settlement.job_id)
+        if attempt is None or attempt.job.attempt != settlement.attempt:
+            return
+        self._forget(attempt)
+        if not in_time:
+            self._store.observers.emit(events.AlreadyCompleted(**attempt.facts, worker=self.id))
+        elif settlement.kind in ("complete", "continue"):
+            self._completed(attempt)
+
+    def _completed(self, attempt: RunningAttempt) -> None:
+        if self._store.observers.wants(events.AttemptCompleted):
+            self._store.observers.emit(events.AttemptCompleted(**attempt.facts, worker=self.id))
+
+    def _forget(self, attempt: RunningAttempt) -> None:
+        self._guardian.let_go(attempt.job.id, attempt.job.attempt)
+        if self._attempts.get(attempt.job.id) is attempt:
+            del self._attempts[attempt.job.id]
+
+    def _lost(self, job_id: JobId, number: int, reason: LossReason) -> None:
+        """Called by the guardian: the job is no longer ours, or should end."""
+        attempt = self._attempts.get(job_id)
+        if attempt is None or attempt.job.attempt != number:
+            return
+        if reason is not LossReason.CANCELLED:
+            self._store.observers.emit(events.LeaseLost(**attempt.facts, worker=self.id, reason=reason))
+        attempt.cancel(reason)

@@ -1,0 +1,208 @@
+"""The same promises on every database library: their own objects as `tx`, in handlers and from callers."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from psycopg import AsyncConnection as PsycopgConnection
+from psycopg_pool import AsyncConnectionPool
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
+
+from onward import Attempt, DefinitionError, JobStatus, Onward, Transaction, TransactionUnsuitable, job
+from support import SOON
+
+
+@dataclass
+class Library:
+    """A database library as an application has it."""
+
+    target: Any
+    transaction_type: Any
+    insert: Callable[[Any, str], Awaitable[Any]]
+    """Writes a note through the library's own object."""
+
+
+async def _asyncpg(connection: Any, note: str) -> None:
+    await connection.execute("INSERT INTO notes VALUES ($1)", note)
+
+
+async def _psycopg(connection: Any, note: str) -> None:
+    await connection.execute("INSERT INTO notes VALUES (%s)", [note])
+
+
+async def _sqlalchemy(connection: Any, note: str) -> None:
+    await connection.execute(text("INSERT INTO notes VALUES (:note)"), {"note": note})
+
+
+async def _onward(tx: Transaction, note: str) -> None:
+    await tx.execute("INSERT INTO notes VALUES (:note)", note=note)
+
+
+KINDS = [
+    "asyncpg dsn",
+    "asyncpg pool",
+    "psycopg dsn",
+    "psycopg pool",
+    "sqlalchemy asyncpg engine",
+    "sqlalchemy asyncpg sessions",
+    "sqlalchemy psycopg engine",
+    "sqlalchemy psycopg sessions",
+    "sqlalchemy aiosqlite engine",
+    "sqlalchemy aiosqlite sessions",
+    "pgbouncer asyncpg",
+    "pgbouncer psycopg",
+]
+
+
+@pytest.fixture(params=KINDS)
+async def library(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Library]:
+    kind: str = request.param
+    async with AsyncExitStack() as stack:
+        if "aiosqlite" in kind:
+            url = f"sqlite+aiosqlite:///{tmp_path}/notes.db"
+        elif "pgbouncer" in kind:
+            url = request.getfixturevalue("pgbouncer_dsn")
+        else:
+            url = request.getfixturevalue("postgres_dsn")
+        if kind == "asyncpg pool":
+            pool = await stack.enter_async_context(asyncpg.create_pool(url, min_size=1, max_size=4))
+            yield Library(pool, asyncpg.Connection, _asyncpg)
+        elif kind == "psycopg pool":
+            psycopg_pool: Any = AsyncConnectionPool(url, min_size=1, max_size=4, open=False)
+            yield Library(await stack.enter_async_context(psycopg_pool), PsycopgConnection, _psycopg)
+        elif kind.startswith("sqlalchemy"):
+            engine = create_async_engine(url.replace("postgresql://", f"postgresql+{kind.split()[1]}://"))
+            stack.push_async_callback(engine.dispose)
+            if kind.endswith("engine"):
+                yield Library(engine, AsyncConnection, _sqlalchemy)
+            else:
+                yield Library(async_sessionmaker(engine), AsyncSession, _sqlalchemy)
+        else:
+            yield Library(
+                url.replace("postgresql", f"postgresql+{kind.split()[-1 if 'pgb' in kind else 0]}"),
+                Transaction,
+                _onward,
+            )
+
+
+@pytest.fixture
+def target() -> str:
+    return "memory://"
+
+
+@pytest.fixture
+def options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {"pgbouncer": True} if "pgbouncer" in request.node.name else {}
+
+
+def note_job(library: Library) -> Any:
+    """A handler annotated with the library's own transaction."""
+    Tx = library.transaction_type  # noqa: N806 - a class
+
+    @job("note", max_attempts=1)
+    async def note(attempt: Attempt[str, Tx]) -> str:  # type: ignore[valid-type]
+        async with attempt.prepare():
+            pass
+        async with attempt.complete() as tx:
+            await library.insert(tx, f"handler {attempt.input}")
+            return attempt.input.upper()
+
+    return note
+
+
+async def notes(app: Onward) -> list[str]:
+    async with app.driver.connection() as connection:
+        result = await connection.query("SELECT * FROM notes ORDER BY 1", {})
+    return [row[0] for row in result.rows]
+
+
+async def test_what_the_application_writes_and_starts_commits_together(
+    library: Library, make_app: Any, options: dict[str, Any]
+) -> None:
+    note = note_job(library)
+    app: Onward = make_app(note, target=library.target, **options)
+    async with app:
+        async with app.driver.connection() as connection:
+            await connection.script("DROP TABLE IF EXISTS notes")
+            await connection.script("CREATE TABLE notes (note text)")
+        async with app.worker(concurrency=2):
+            async with app.transaction() as tx:
+                assert library.transaction_type is Transaction or isinstance(tx, library.transaction_type)
+                await library.insert(tx, "committed")
+                chain = await app.start(note, "one", tx=tx)
+            with pytest.raises(ZeroDivisionError):
+                async with app.transaction() as tx:
+                    await library.insert(tx, "rolled back")
+                    undone = await app.start(note, "two", tx=tx)
+                    raise ZeroDivisionError
+            assert await chain.wait(timeout=SOON) == "ONE"
+
+        assert await app.find_chain(undone.id) is None
+        assert await notes(app) == ["committed", "handler one"]
+        assert (await chain.get()).status is JobStatus.COMPLETED
+
+
+@pytest.mark.parametrize("library", [kind for kind in KINDS if "sqlalchemy" in kind], indirect=True)
+async def test_a_session_of_the_applications_own_begins_and_commits_as_it_always_does(
+    library: Library, make_app: Any
+) -> None:
+    note = note_job(library)
+    app: Onward = make_app(note, target=library.target)
+    make_session = library.target if isinstance(library.target, async_sessionmaker) else library.target.connect
+    async with app, app.worker():
+        async with make_session() as session:
+            await session.execute(text("CREATE TABLE IF NOT EXISTS notes (note text)"))
+            await session.execute(text("DELETE FROM notes"))
+            async with session.begin_nested() as savepoint:
+                undone = await app.start(note, "undone", tx=session)
+                await savepoint.rollback()
+            chain = await app.start(note, "kept", tx=session)
+            await session.commit()
+        assert await chain.wait(timeout=SOON) == "KEPT"
+        assert await app.find_chain(undone.id) is None
+
+        async with make_session() as session:
+            abandoned = await app.start(note, "abandoned", tx=session)
+            await session.rollback()
+        assert await app.find_chain(abandoned.id) is None
+
+
+async def test_connections_that_are_no_transaction_are_refused_in_words(
+    postgres_dsn: str, postgres_server: str, make_app: Any
+) -> None:
+    @job("noop")
+    async def noop(attempt: Attempt[int]) -> None: ...
+
+    app: Onward = make_app(noop, target=postgres_dsn)
+    ours, theirs = await asyncpg.connect(postgres_dsn), await asyncpg.connect(postgres_server)
+    async with app:
+        with pytest.raises(TransactionUnsuitable, match="not in a transaction"):
+            await app.start(noop, 1, tx=ours)
+        async with theirs.transaction():
+            with pytest.raises(TransactionUnsuitable, match="another database"):
+                await app.start(noop, 1, tx=theirs)
+        async with ours.transaction(readonly=True):
+            with pytest.raises(TransactionUnsuitable, match="read-only"):
+                await app.start(noop, 1, tx=ours)
+        async with app.transaction(ours) as tx:
+            await app.start(noop, 1, tx=tx)
+        await ours.close()
+        with pytest.raises(TransactionUnsuitable, match="closed"):
+            await app.start(noop, 1, tx=ours)
+        assert len((await app.chains()).items) == 1
+    await theirs.close()
+
+
+async def test_a_handler_that_expects_another_librarys_transaction_is_found_when_the_app_is_built(
+    make_app: Any,
+) -> None:
+    @job("mistaken")
+    async def mistaken(attempt: Attempt[int, AsyncSession]) -> None: ...
+
+    with pytest.raises(DefinitionError, match="mistaken: its handler expects AsyncSession"):
+        make_app(mistaken)

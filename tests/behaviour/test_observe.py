@@ -1,0 +1,84 @@
+"""Events: one for each fact, after its commit, and never a trouble to the caller."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from onward import Attempt, LogObserver, Next, Onward, job
+from onward.observe import events
+from support import SOON, Recorder
+
+
+@job("last", internal=True)
+async def last(attempt: Attempt[int]) -> int:
+    return attempt.input
+
+
+@job("first", continues_to=[last])
+async def first(attempt: Attempt[int]) -> Next[int]:
+    return attempt.continue_with(last, attempt.input)
+
+
+@job("after", blocked_by=[first])
+async def after(attempt: Attempt[int]) -> int:
+    return attempt.input
+
+
+async def test_the_life_of_a_chain_is_told_in_order(running: Any, recorder: Recorder) -> None:
+    app: Onward = await running(first, last, after)
+    chain = await app.start(first, 1)
+    blocked = await app.start(after, 2, blockers=[chain])
+    await blocked.wait(timeout=SOON)
+    await recorder.next(events.ChainCompleted, count=2)
+
+    told = [
+        type(event).__name__
+        for event in recorder.events
+        if getattr(event, "chain_id", None) == chain.id and not isinstance(event, events.AttemptCompleted)
+    ]
+    assert told == [
+        "ChainStarted",
+        "JobCreated",
+        "AttemptStarted",
+        "JobCompleted",
+        "JobCreated",
+        "AttemptStarted",
+        "JobCompleted",
+        "ChainCompleted",
+    ]
+    of_blocked = [type(event).__name__ for event in recorder.events if getattr(event, "chain_id", None) == blocked.id]
+    assert "ChainCompleted" in of_blocked
+    assert len(recorder.of(events.AttemptCompleted)) == 3
+
+
+async def test_an_observer_that_fails_is_logged_and_goes_no_further(
+    running: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def wants(self, kind: type[events.Event]) -> bool:
+            return True
+
+        def observe(self, event: events.Event) -> None:
+            raise RuntimeError("broken observer")
+
+    app: Onward = await running(first, last, observers=[Broken()])
+
+    assert await (await app.start(first, 1)).wait(timeout=SOON) == 1
+
+    assert "broken observer" in caplog.text
+
+
+async def test_failures_are_logged_with_their_traceback(running: Any, caplog: pytest.LogCaptureFixture) -> None:
+    @job("bad", max_attempts=1)
+    async def bad(attempt: Attempt[int]) -> int:
+        raise ValueError("look at me")
+
+    app: Onward = await running(bad, observers=[LogObserver()])
+    with caplog.at_level(logging.WARNING), pytest.raises(Exception, match="look at me"):
+        await (await app.start(bad, 1)).wait(timeout=SOON)
+
+    failed = [record for record in caplog.records if "AttemptFailed" in record.message]
+    assert len(failed) == 1
+    assert 'raise ValueError("look at me")' in failed[0].message
+    assert isinstance(failed[0].onward, events.AttemptFailed)  # type: ignore[attr-defined]

@@ -1,0 +1,114 @@
+"""`app.sync`: the client's calls without an event loop, and their meeting with a worker elsewhere."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from onward import (
+    Attempt,
+    ChainNotFound,
+    Deduplication,
+    JobStatus,
+    JobType,
+    Next,
+    Onward,
+    SyncOnward,
+    TransactionOpen,
+    job,
+)
+from support import SOON
+
+
+@job("double")
+async def double(attempt: Attempt[int]) -> int:
+    return attempt.input * 2
+
+
+@job("end", internal=True)
+async def end(attempt: Attempt[int]) -> str:
+    return f"end {attempt.input}"
+
+
+@job("begin", continues_to=[end])
+async def begin(attempt: Attempt[int]) -> Next[str]:
+    return attempt.continue_with(end, attempt.input)
+
+
+approve = JobType("approve", input=str, output=bool)
+
+
+@pytest.fixture
+def app(make_app: Any) -> Onward:
+    made: Onward = make_app(double, begin, end, approve)
+    return made
+
+
+@pytest.fixture
+def client(app: Onward) -> Iterator[SyncOnward]:
+    with app.sync as client:
+        yield client
+
+
+def test_chains_are_started_in_a_transaction_or_not_at_all(client: SyncOnward) -> None:
+    with client.transaction() as tx:
+        tx.execute("CREATE TABLE IF NOT EXISTS notes (text text)")
+        tx.execute("INSERT INTO notes VALUES (:text)", text="kept")
+        kept = client.start(double, 1, tx=tx)
+        with pytest.raises(ZeroDivisionError), tx.savepoint():
+            undone = client.start(double, 2, tx=tx)
+            raise ZeroDivisionError
+        with pytest.raises(TransactionOpen):
+            client.start(double, 3)
+        assert tx.fetchrow("SELECT text FROM notes")["text"] == "kept"
+
+    assert client.find_chain(undone.id) is None
+    assert kept.get().status is JobStatus.PENDING
+    with pytest.raises(ChainNotFound):
+        client.chain(double, undone.id).wait(timeout=SOON)
+
+
+def test_everything_the_async_client_can_do(client: SyncOnward) -> None:
+    chains = client.start_many([approve.with_input(str(n)) for n in range(3)])
+    keyed = [client.start(approve, "k", deduplication=Deduplication("k")) for _ in range(2)]
+    with client.complete(chains[0]) as completion:
+        assert completion.input == "0"
+        completion.done(True)
+    client.cancel(chains[1])
+    client.retry(chains[1])
+    later = client.start(double, 1, delay=timedelta(hours=1))
+    client.trigger(later)
+    client.pause(double)
+    paused = client.paused()
+    client.resume(double)
+
+    assert chains[0].wait(timeout=SOON) is True
+    assert [chain.duplicate for chain in keyed] == [False, True]
+    assert paused == ["double"]
+    assert {chain.id for chain in client.chains(status="completed").items} == {chains[0].id}
+    assert len(client.jobs(types=[approve]).items) == 4
+    assert client.find_job(later.id) is not None
+    assert client.delete(later) == 1
+    assert list(client.blockers_of(chains[0].id)) == []
+    assert client.blocked_by(chains[0]).items == []
+
+
+def test_a_chain_completed_by_hand_goes_on_step_by_step(client: SyncOnward) -> None:
+    chain = client.start(begin, 1)
+
+    with client.complete(chain) as completion:
+        completion.continue_with(end, 2)
+        completion.done("by hand")
+
+    assert chain.wait(timeout=SOON) == "by hand"
+
+
+async def test_a_worker_elsewhere_notices_what_a_sync_client_starts(app: Onward, make_app: Any) -> None:
+    def from_a_script() -> int:
+        with make_app(double, begin, end, approve).sync as client:
+            return client.start(double, 21).wait(timeout=SOON)
+
+    async with app, app.worker(poll=timedelta(hours=1)):
+        assert await asyncio.to_thread(from_a_script) == 42
