@@ -48,17 +48,21 @@ from onward.model import (
     BlockedJob,
     Blocker,
     Chain,
+    ChainId,
     CompletedJob,
     Deduplication,
     FailedJob,
     FailureReason,
     Job,
     JobError,
+    JobId,
     JobStatus,
     LossReason,
     Page,
     PendingJob,
+    Progress,
     RunningJob,
+    WorkerId,
     new_id,
 )
 from onward.observe.logs import LogObserver
@@ -78,7 +82,7 @@ __all__ = [  # noqa: RUF022 - grouped like a table of contents
     "Observer", "LogObserver",
     # what is stored
     "Chain", "Blocker", "Job", "BlockedJob", "PendingJob", "RunningJob", "CompletedJob", "FailedJob", "JobStatus",
-    "FailureReason", "JobError", "LossReason",
+    "FailureReason", "JobError", "LossReason", "Progress", "JobId", "ChainId", "WorkerId",
     # errors
     "OnwardError", "DefinitionError", "ConfigurationError", "SchemaMissing", "PayloadError", "StartRefused",
     "UnknownJobType", "InternalJobType", "UndeclaredStep", "BlockerNotFound", "DuplicateJobId", "TransactionError",

@@ -54,6 +54,15 @@ class JobError(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     message: str
     traceback: str = ""
+    attempt: int | None = None
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a handler says it has come."""
+
+    fraction: float
+    """From 0 to 1."""
+    note: str | None = None
 
 
 class _JobFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +85,17 @@ class _JobFields(msgspec.Struct, frozen=True, kw_only=True):
     """How often the job was taken; never falls."""
     failures: int
     """Handler errors, timeouts and crashes so far."""
-    last_error: JobError | None
+    errors: tuple[JobError, ...] = ()
+    """Of the last attempts that failed, newest last."""
+    progress: Progress | None = None
+    """What the last handler to say so said."""
     deduplication_key: str | None = None
     limit_key: str | None = None
+
+    @property
+    def last_error(self) -> JobError | None:
+        """That of the last attempt that failed."""
+        return self.errors[-1] if self.errors else None
 
 
 class BlockedJob(_JobFields, frozen=True, kw_only=True, tag_field="status", tag="blocked"):

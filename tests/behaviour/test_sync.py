@@ -54,15 +54,15 @@ def client(app: Onward) -> Iterator[SyncOnward]:
 
 def test_chains_are_started_in_a_transaction_or_not_at_all(client: SyncOnward) -> None:
     with client.transaction() as tx:
-        tx.execute("CREATE TABLE IF NOT EXISTS notes (text text)")
-        tx.execute("INSERT INTO notes VALUES (:text)", text="kept")
+        tx.execute("CREATE TABLE IF NOT EXISTS remarks (text text)")
+        tx.execute("INSERT INTO remarks VALUES (:text)", text="kept")
         kept = client.start(double, 1, tx=tx)
         with pytest.raises(ZeroDivisionError), tx.savepoint():
             undone = client.start(double, 2, tx=tx)
             raise ZeroDivisionError
         with pytest.raises(TransactionOpen):
             client.start(double, 3)
-        assert tx.fetchrow("SELECT text FROM notes")["text"] == "kept"
+        assert tx.fetchrow("SELECT text FROM remarks")["text"] == "kept"
 
     assert client.find_chain(undone.id) is None
     assert kept.get().status is JobStatus.PENDING

@@ -17,6 +17,7 @@ from onward import (
     LossReason,
     Onward,
     Permanent,
+    Progress,
     RunningJob,
     SyncTransaction,
     job,
@@ -65,6 +66,50 @@ async def test_max_attempts_fails_the_chain_with_the_error(running: Any) -> None
     stored = (await chain.get()).current
     assert isinstance(stored, FailedJob)
     assert (stored.failures, stored.attempt) == (3, 3)
+
+
+async def test_the_errors_of_the_last_attempts_are_kept(running: Any) -> None:
+    @job("hopeless", backoff=QUICK, max_attempts=7)
+    async def hopeless(attempt: Attempt[int]) -> int:
+        raise ValueError(f"attempt {attempt.number}")
+
+    app: Onward = await running(hopeless)
+    chain = await app.start(hopeless, 1)
+
+    with pytest.raises(ChainFailed):
+        await chain.wait(timeout=SOON)
+
+    errors = (await chain.get()).current.errors
+    assert [(error.attempt, error.message) for error in errors] == [(n, f"attempt {n}") for n in (3, 4, 5, 6, 7)]
+    assert all("raise ValueError" in error.traceback for error in errors)
+
+
+async def test_progress_is_seen_while_the_handler_runs_and_stays_after_it(running: Any) -> None:
+    go_on = asyncio.Event()
+
+    @job("render")
+    async def render(attempt: Attempt[int]) -> str:
+        attempt.progress(0.4, "rendering")
+        await go_on.wait()
+        async with attempt.complete():
+            attempt.progress(0.9)
+            return "done"
+
+    @job("render plainly")
+    def render_plainly(attempt: Attempt[int]) -> str:
+        attempt.progress(0.5, "half way")
+        return "done"
+
+    app: Onward = await running(render, render_plainly)
+    chain, plain = await app.start(render, 1), await app.start(render_plainly, 1)
+
+    async with asyncio.timeout(SOON.total_seconds()):
+        while (await chain.get()).current.progress != Progress(0.4, "rendering"):
+            await asyncio.sleep(0.01)
+    go_on.set()
+    assert [await chain.wait(timeout=SOON), await plain.wait(timeout=SOON)] == ["done", "done"]
+    assert (await chain.get()).current.progress == Progress(0.9)
+    assert (await plain.get()).current.progress == Progress(0.5, "half way")
 
 
 async def test_a_permanent_error_fails_at_once(running: Any) -> None:

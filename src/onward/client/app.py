@@ -380,17 +380,15 @@ class _FromThread:
 
 
 def _check_transaction_types(registry: Registry, driver: Driver) -> None:
+    """A handler that says what it expects as `tx` must get it; one with the default may never open a phase."""
     expected = driver.transaction_type or Transaction
     problems: list[str] = []
     for kind in registry.handled():
-        annotated = kind.step.signature.transaction
-        fitting = (expected,) if kind.step.signature.is_async else (SyncTransaction, Transaction)
-        if annotated not in fitting and driver.transaction_type is not annotated:
-            names = " or ".join(getattr(one, "__name__", str(one)) for one in fitting)
-            problems.append(
-                f"{kind.name}: its handler expects {getattr(annotated, '__name__', annotated)} as tx, "
-                f"but this app's driver hands out {names}"
-            )
+        said = kind.step.signature.transaction
+        given = expected if kind.step.signature.is_async == driver.is_async else SyncTransaction
+        if said not in (None, Transaction, given):
+            names = [getattr(one, "__name__", str(one)) for one in (said, given)]
+            problems.append(f"{kind.name}: its handler expects {names[0]} as tx, but this app hands out {names[1]}")
     if problems:
         raise DefinitionError(problems)
 

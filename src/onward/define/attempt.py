@@ -161,6 +161,10 @@ class Attempt(Protocol[Input_co, Tx_co]):
         """The chains this job waited for, in the order given."""
         ...
 
+    def progress(self, fraction: float, note: str | None = None) -> None:
+        """Say how far the handler has come, from 0 to 1; readers see it soon, and it stays after the attempt."""
+        ...
+
     def prepare(self, *, atomic: bool = False) -> Phase[Tx_co]:
         """A transaction for reading: ended with the block, or, when atomic, kept open until the job is settled."""
         ...

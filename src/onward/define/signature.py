@@ -20,6 +20,7 @@ class Signature:
     output: Any
     """What `Done` may carry; for `Next[O]` the output of the rest of the chain."""
     transaction: Any
+    """What the handler expects as `tx`; `Transaction` also when it does not say."""
     may_complete: bool
     may_continue: bool
     is_async: bool

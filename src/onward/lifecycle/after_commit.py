@@ -18,7 +18,7 @@ from onward.observe.observer import Observers
 from onward.state.contract import Change, ChangeKind, NewJob, Settlement, Started
 
 logger = logging.getLogger("onward")
-_MOST_ERROR_TEXT = 8_000
+_MOST_ERROR_TEXT = 4_000
 
 
 class Effects(msgspec.Struct):

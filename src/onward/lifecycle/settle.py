@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from onward.define.outcome import Done, Next, Outcome, Rescheduled
 from onward.define.registry import Registered, Registry
 from onward.errors import PayloadError, Permanent, PhaseError, Reschedule
@@ -12,7 +14,7 @@ from onward.lifecycle.after_commit import describe
 from onward.lifecycle.start import Predecessor, plan_continuation
 from onward.model import Backoff, FailureReason, JobError, WorkerId
 from onward.state.contract import Settlement, TakenJob
-from onward.state.rows import write_error
+from onward.state.rows import write_errors
 
 _MOST_TRANSIENTS = 6
 """That many database errors in a row count as a failure."""
@@ -75,7 +77,7 @@ def counted_failure(job: TakenJob, worker: WorkerId, error: JobError, policy: Re
         kind="retry",
         delay=delay,
         failures=1,
-        error=write_error(error),
+        errors=_errors(job, error),
     )
 
 
@@ -90,7 +92,7 @@ def transient_failure(job: TakenJob, worker: WorkerId, error: BaseException, pol
         kind="retry",
         delay=random.uniform(0.1, 1.0),
         transients=job.transients + 1,
-        error=write_error(describe(error)),
+        errors=_errors(job, describe(error)),
     )
 
 
@@ -109,7 +111,7 @@ def crash(job: TakenJob, worker: WorkerId, policy: RetryPolicy) -> Settlement:
         delay=delay,
         failures=1,
         crashes=crashes,
-        error=write_error(error),
+        errors=_errors(job, error),
     )
 
 
@@ -139,5 +141,9 @@ def _failed(job: TakenJob, worker: WorkerId, reason: FailureReason, error: JobEr
         kind="fail",
         failures=1 if reason is FailureReason.ATTEMPTS else 0,
         reason=reason,
-        error=write_error(error),
+        errors=_errors(job, error),
     )
+
+
+def _errors(job: TakenJob, error: JobError) -> str:
+    return write_errors(job.errors, msgspec.structs.replace(error, attempt=job.attempt))

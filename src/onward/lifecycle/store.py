@@ -188,10 +188,12 @@ class Store:
 
     async def _release_with(self, tx: object, connection: Connection, effects: Effects) -> None:
         """Let effects go with a commit that is still to come."""
+        if connection.after_commit(lambda: self.release(effects)):
+            return
         own = self._own(tx)
         if own is not None:
             own.after_commit(lambda: self.release(effects))
-        elif not connection.after_commit(lambda: self.release(effects)) and effects.hints:
+        elif effects.hints:
             statement = self._notify.within_transaction(effects.hints)
             if statement is not None:
                 await connection.fetch(*statement)

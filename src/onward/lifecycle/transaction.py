@@ -45,6 +45,8 @@ class OpenTransaction:
         self.link = link
         self.is_open = True
         self._takes_statements = True
+        self.error: BaseException | None = None
+        """What the database last answered to a statement of the user's that failed."""
         self._actions: list[Callable[[], None]] = []
         self._savepoints = 0
 
@@ -69,7 +71,11 @@ class OpenTransaction:
 
     async def _query(self, sql: str, parameters: dict[str, Any]) -> Result:
         self.check()
-        return await self.link.query(sql, parameters)
+        try:
+            return await self.link.query(sql, parameters)
+        except Exception as error:
+            self.error = error
+            raise
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:

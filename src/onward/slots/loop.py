@@ -14,6 +14,10 @@ class Source(Protocol[W]):
         """At most `free` pieces of work; fewer when there is no more at the moment."""
         ...
 
+    async def hand_back(self, work: Sequence[W]) -> None:
+        """What came while the loop was being stopped is not begun."""
+        ...
+
     async def run_piece(self, piece: W) -> None:
         """Do one piece; must not raise."""
         ...
@@ -63,6 +67,9 @@ class SlotLoop(Generic[W]):
                     free = self._concurrency - self._busy
                     if more and free > 0:
                         work = await self._source.fill(free)
+                        if self.is_stopping:
+                            await self._source.hand_back(work)
+                            break
                         more = len(work) == free
                         for piece in work:
                             self._busy += 1

@@ -71,7 +71,7 @@ def _by_object(target: Any, *, schema: str, prefix: str, pgbouncer: bool) -> Con
         from onward.state.sqlalchemy import driver_for
         from onward.state.sqlite.adapter import SqliteState
 
-        driver = driver_for(target)
+        driver = driver_for(target, prepared=not pgbouncer)
         if driver.dialect == "sqlite":
             return Connected(SqliteState(prefix=prefix), driver)
         return Connected(PostgresState(schema=schema), driver)

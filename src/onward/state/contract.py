@@ -21,6 +21,7 @@ from onward.model import (
     JobId,
     JobStatus,
     LossReason,
+    Progress,
     WorkerId,
 )
 from onward.state.driver import Connection, Dialect
@@ -91,7 +92,8 @@ class TakenJob(msgspec.Struct, frozen=True):
     crashes: int
     rank: int
     root_id: JobId
-    last_error: str | None
+    errors: str | None
+    """Of the last attempts that failed, as JSON text, newest last."""
     blockers: int
     scheduled_at: datetime
     created_at: datetime
@@ -108,7 +110,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     holder: WorkerId | None
     kind: SettlementKind
     output: str | None = None
-    error: str | None = None
+    errors: str | None = None
+    """What to keep of the errors, as JSON text, newest last; None leaves them as they are."""
     reason: FailureReason | None = None
     delay: float = 0.0
     at: datetime | None = None
@@ -119,6 +122,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     crashes: int = 0
     """The new count."""
     completed_by: WorkerId | None = None
+    progress: Progress | None = None
+    """The attempt's last word on it; None leaves it as it is."""
     next: Sequence[NewJob] = ()
     """The continuation, followed by the blockers it starts."""
 
@@ -172,6 +177,15 @@ class Held(msgspec.Struct, frozen=True):
     job_id: JobId
     attempt: int
     lease: float
+
+
+class ProgressReport(msgspec.Struct, frozen=True):
+    """How far a running attempt has come."""
+
+    job_id: JobId
+    attempt: int
+    fraction: float
+    note: str | None
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,6 +257,12 @@ class StateAdapter(Protocol):
     # -- leases
     async def renew(self, connection: Connection, *, worker: WorkerId, held: Sequence[Held]) -> Sequence[Renewal]:
         """Renew leases, skipping rows that are locked: their holder is settling them."""
+        ...
+
+    async def report_progress(
+        self, connection: Connection, *, worker: WorkerId, reports: Sequence[ProgressReport]
+    ) -> None:
+        """Write how far running attempts have come; reports of stale ones are dropped."""
         ...
 
     async def reap(

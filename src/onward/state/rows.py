@@ -17,29 +17,31 @@ from onward.model import (
     JobError,
     JobStatus,
     PendingJob,
+    Progress,
     RunningJob,
 )
 
 JOB_COLUMNS = (
     "id", "chain_id", "chain_index", "type_name", "payload_version", "status", "rank", "limit_key", "input", "output",
     "created_at", "scheduled_at", "origin_id", "root_id", "attempt", "failures", "leased_by", "leased_until",
-    "cancel_requested_at", "last_error", "failure_reason", "ended_at", "completed_by", "open_blockers",
-    "deduplication_key",
+    "cancel_requested_at", "errors", "failure_reason", "ended_at", "completed_by", "open_blockers",
+    "deduplication_key", "progress", "progress_note",
 )  # fmt: skip
-JSON_COLUMNS = frozenset({"input", "output", "last_error"})
+JSON_COLUMNS = frozenset({"input", "output", "errors"})
 
-_decode_error = msgspec.json.Decoder(JobError).decode
+_MOST_ERRORS = 5
+_decode_errors = msgspec.json.Decoder(tuple[JobError, ...]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def read_error(text: str | None) -> JobError | None:
-    """The stored error of a job."""
-    return None if text is None else _decode_error(text)
+def read_errors(text: str | None) -> tuple[JobError, ...]:
+    """The stored errors of a job, newest last."""
+    return () if text is None else _decode_errors(text)
 
 
-def write_error(error: JobError) -> str:
-    """A job's error as it is stored."""
-    return _encode(error).decode()
+def write_errors(before: str | None, error: JobError) -> str:
+    """The errors to keep of a job: those of its last attempts and the new one."""
+    return _encode((*read_errors(before), error)[-_MOST_ERRORS:]).decode()
 
 
 def read_job(row: Sequence[Any], read_id: Callable[[Any], UUID], read_time: Callable[[Any], datetime]) -> Job:
@@ -59,7 +61,8 @@ def read_job(row: Sequence[Any], read_id: Callable[[Any], UUID], read_time: Call
         "root_id": read_id(r["root_id"]),
         "attempt": r["attempt"],
         "failures": r["failures"],
-        "last_error": read_error(r["last_error"]),
+        "errors": read_errors(r["errors"]),
+        "progress": None if r["progress"] is None else Progress(r["progress"], r["progress_note"]),
         "deduplication_key": r["deduplication_key"],
         "limit_key": r["limit_key"],
     }

@@ -23,7 +23,8 @@ from onward.lifecycle.transaction import OpenTransaction
 from onward.model import Blocker, ChainId, CompletedJob, JobError, JobId, JobStatus, LossReason, WorkerId
 from onward.state.contract import Settlement, TakenJob
 from onward.state.driver import run_now
-from onward.state.rows import read_error
+from onward.state.rows import read_errors
+from onward.worker.progress import ProgressBoard
 
 logger = logging.getLogger("onward.worker")
 PhaseKind = Literal["prepare", "atomic", "complete"]
@@ -41,6 +42,7 @@ class RunningAttempt:
         registry: Registry,
         store: Store,
         worker: WorkerId,
+        progress: ProgressBoard,
         blockers: Sequence[Blocker] = (),
     ) -> None:
         self.job, self.kind, self.worker = job, kind, worker
@@ -49,9 +51,10 @@ class RunningAttempt:
         self.cancelled: LossReason | None = None
         self.phase_error: BaseException | None = None
         """What went wrong in a phase, to tell the database's troubles from the handler's."""
+        self._is_databases_own = False
         self.settled = False
         """Whether the handler's own commit settled the job."""
-        self._registry, self._store = registry, store
+        self._registry, self._store, self._progress = registry, store, progress
         self._task: asyncio.Task[Any] | None = None
         self._stage: Literal["fresh", "prepared", "atomic", "completed", "ended"] = "fresh"
         self._inside: PhaseKind | None = None
@@ -88,7 +91,8 @@ class RunningAttempt:
 
     @property
     def last_error(self) -> JobError | None:
-        return read_error(self.job.last_error)
+        errors = read_errors(self.job.errors)
+        return errors[-1] if errors else None
 
     def outputs_of(self, job_type: JobType[Any, Any]) -> list[Any]:
         outputs: list[Any] = []
@@ -97,6 +101,9 @@ class RunningAttempt:
                 codec = self._registry.find(blocker.current_type_name).output
                 outputs.append(codec.decode(blocker.output or "null") if codec else None)
         return outputs
+
+    def progress(self, fraction: float, note: str | None = None) -> None:
+        self._progress.report(self.job.id, self.job.attempt, fraction, note)
 
     # -- how it may end
 
@@ -142,7 +149,7 @@ class RunningAttempt:
             open_transaction.reset(self._mark)
             self._mark = None
         if error is not None:
-            self.phase_error = error
+            self._note(error, databases_own=self._tx is not None and self._tx.error is error)
             self._stage = "ended" if phase == "complete" else "prepared"
             await self.discard()
             return
@@ -153,10 +160,13 @@ class RunningAttempt:
             try:
                 await self._commit()
             except BaseException as failed:
-                self.phase_error = failed
+                self._note(failed, databases_own=True)
                 raise
         else:
             self._stage = "atomic" if phase == "atomic" else "completed"
+
+    def _note(self, error: BaseException, *, databases_own: bool) -> None:
+        self.phase_error, self._is_databases_own = error, databases_own
 
     def _check_order(self, phase: PhaseKind) -> None:
         what = "complete()" if phase == "complete" else "prepare()"
@@ -179,7 +189,7 @@ class RunningAttempt:
                     link, job_id=self.job.id, attempt=self.job.attempt, holder=self.worker
                 )
         except BaseException as error:
-            self.phase_error = error
+            self._note(error, databases_own=True)
             await self.discard()
             raise
 
@@ -192,8 +202,12 @@ class RunningAttempt:
         return {"job_id": job.id, "chain_id": job.chain_id, "type_name": job.type_name, "attempt": job.attempt}
 
     def is_transient(self, error: BaseException) -> bool:
-        """Whether an error was the database's, so that trying again may help."""
-        return self._store.driver.is_transient(error)
+        """Whether an error was the database's, so that trying again may help.
+
+        An OSError or TimeoutError inside a phase may as well come from what else the handler does there.
+        """
+        ours = error is self.phase_error and (self._is_databases_own or not isinstance(error, OSError))
+        return ours and self._store.driver.is_transient(error)
 
     async def call(self) -> Any:
         """Run the handler: awaited here, or to its end in this thread."""
@@ -225,6 +239,7 @@ class RunningAttempt:
             self._stage = "ended"
             return settlement
         try:
+            settlement = self._progress.last_word(settlement)
             changes = await self._store.state.settle(self._tx.link, [settlement])
             if not any(change.kind == "settled" and change.job_id == self.job.id for change in changes):
                 raise JobAlreadyCompleted(self.job.id, self.job.attempt)
@@ -233,7 +248,7 @@ class RunningAttempt:
             await self._commit_settlement()
             self.settled = True
         except BaseException as error:
-            self.phase_error = error
+            self._note(error, databases_own=True)
             raise
         return None
 
@@ -287,7 +302,8 @@ class PhaseBlock:
     """`async with` for `async def` handlers, `with` for `def` handlers."""
 
     def __init__(self, attempt: RunningAttempt, phase: PhaseKind) -> None:
-        self._attempt, self._phase = attempt, phase
+        self._attempt = attempt
+        self._phase: PhaseKind = phase
 
     async def __aenter__(self) -> Any:
         return await self._attempt.enter(self._phase)

@@ -96,11 +96,11 @@ class Runner:
     def _after_error(self, attempt: RunningAttempt, error: Exception, policy: RetryPolicy) -> Settlement | None:
         if attempt.cancelled is not None:
             return self._after_cancel(attempt, policy)
-        if error is attempt.phase_error and attempt.is_transient(error):
+        if attempt.is_transient(error):
             settlement = settle.transient_failure(attempt.job, self._worker, error, policy)
         else:
             settlement = settle.settlement_of_error(attempt.job, self._worker, error, policy)
-        return self._failed(attempt, describe(error), settlement) if settlement.error else settlement
+        return self._failed(attempt, describe(error), settlement) if settlement.errors else settlement
 
     def _failed(self, attempt: RunningAttempt, error: JobError, settlement: Settlement) -> Settlement:
         if self._observers.wants(events.AttemptFailed):

@@ -29,6 +29,7 @@ from onward.state.driver import Connection
 from onward.worker.attempt import RunningAttempt
 from onward.worker.connections import Reserved
 from onward.worker.leases import Guardian
+from onward.worker.progress import ProgressBoard
 from onward.worker.runner import Runner
 from onward.worker.settler import Settler
 
@@ -88,6 +89,7 @@ class Worker:
         self._listener: Listener | None = None
         self._taking = Reserved(store.driver)
         self._loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=concurrency)
+        self._progress = ProgressBoard(store, self.id, self._taking)
         self._settler = Settler(store, capacity=concurrency, settled=self._settled)
         shortest = min(self._leases.values())
         self._guardian = Guardian(store, self.id, shortest=shortest, lost=self._lost)
@@ -105,7 +107,12 @@ class Worker:
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
         self._tasks.create_task(self.run(ready=ready), name=f"onward worker {self.id}")
-        await ready.wait()
+        try:
+            await ready.wait()
+        except BaseException as error:
+            # Cancelled by the group, because the worker failed before it was ready: let the group say why.
+            await self._tasks.__aexit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     async def __aexit__(
@@ -147,9 +154,11 @@ class Worker:
                 ready.set()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._settler.run())
+                writing = tasks.create_task(self._progress.run())
                 try:
                     await self._loop.run()
                 finally:
+                    writing.cancel()
                     self._settler.give_up(within=_SETTLE_AFTER_GRACE)
                     self._settler.close()
         self._store.observers.emit(events.WorkerStopped(worker=self.id))
@@ -176,7 +185,13 @@ class Worker:
         is_async = kind.step.signature.is_async
         store = self._store if is_async or self._sync_store is None else self._sync_store
         attempt = RunningAttempt(
-            job=job, kind=kind, registry=self._registry, store=store, worker=self.id, blockers=blockers
+            job=job,
+            kind=kind,
+            registry=self._registry,
+            store=store,
+            worker=self.id,
+            progress=self._progress,
+            blockers=blockers,
         )
         stale = self._attempts.get(job.id)
         if stale is not None:
@@ -184,6 +199,10 @@ class Worker:
         self._attempts[job.id] = attempt
         self._guardian.hold(job.id, job.attempt, self._leases[job.type_name], since)
         return attempt
+
+    async def hand_back(self, work: Sequence[RunningAttempt]) -> None:
+        for attempt in work:
+            await self._settler.put(settle.given_back(attempt.job, self.id))
 
     async def wait(self) -> None:
         assert self._listener is not None
@@ -268,7 +287,7 @@ class Worker:
             if piece.settled:
                 self._completed(piece)
         else:
-            await self._settler.put(settlement)
+            await self._settler.put(self._progress.last_word(settlement))
 
     def _settled(self, settlement: Settlement, in_time: bool) -> None:
         attempt = self._attempts.get(settlement.job_id)

@@ -21,6 +21,7 @@ from onward.state.contract import (
     Filter,
     Held,
     NewJob,
+    ProgressReport,
     Promoted,
     Reaped,
     Renewal,
@@ -173,13 +174,15 @@ class PostgresState:
                 "holders": [s.holder for s in settlements],
                 "kinds": [s.kind for s in settlements],
                 "outputs": [s.output for s in settlements],
-                "errors": [s.error for s in settlements],
+                "errors": [s.errors for s in settlements],
                 "reasons": [s.reason for s in settlements],
                 "delays": [s.delay for s in settlements],
                 "ats": [s.at for s in settlements],
                 "failures": [s.failures for s in settlements],
                 "transients": [s.transients for s in settlements],
                 "crashes": [s.crashes for s in settlements],
+                "progress": [s.progress and s.progress.fraction for s in settlements],
+                "progress_notes": [s.progress and s.progress.note for s in settlements],
                 "completed_by": [s.completed_by for s in settlements],
                 "next_ids": [n and n.id for n in nexts],
                 "next_type_names": [n and n.type_name for n in nexts],
@@ -234,6 +237,20 @@ class PostgresState:
         )
         alive = ("renewed", "locked")
         return [Renewal(row[0], row[1], None if row[2] in alive else LossReason(row[2])) for row in rows]
+
+    async def report_progress(
+        self, connection: Connection, *, worker: WorkerId, reports: Sequence[ProgressReport]
+    ) -> None:
+        await connection.fetch(
+            self.sql("report_progress"),
+            {
+                "ids": [report.job_id for report in reports],
+                "attempts": [report.attempt for report in reports],
+                "fractions": [report.fraction for report in reports],
+                "notes": [report.note for report in reports],
+                "worker": worker,
+            },
+        )
 
     async def reap(
         self,

@@ -76,7 +76,7 @@ class AsyncpgDriver:
         self._pool_size = pool_size
         self._prepared = prepared
         self.transaction_type = transaction_type or (asyncpg.Connection if pool is not None else None)
-        self.postgres_dsn = dsn if prepared else None
+        self.postgres_dsn = (dsn or _dsn_of(pool)) if prepared else None
         self.open_counter = None
 
     async def open(self) -> None:
@@ -154,6 +154,12 @@ class AsyncpgDriver:
         except ImportError:
             return None
         return SyncPsycopgDriver(self._dsn, prepared=self._prepared)
+
+
+def _dsn_of(pool: Any) -> str | None:
+    """The address a pool was made with; None if it was made with separate options."""
+    arguments = getattr(pool, "_connect_args", ())
+    return arguments[0] if arguments and isinstance(arguments[0], str) else None
 
 
 def _changed(status: str | None) -> int:

@@ -74,7 +74,11 @@ class PsycopgConnection:
     async def commit(self) -> None:
         # In a transaction that a failed statement has poisoned, COMMIT means ROLLBACK and psycopg does not say so.
         poisoned = self.raw.info.transaction_status == TransactionStatus.INERROR
-        await _answer(self.raw.rollback() if poisoned else self.raw.commit())
+        try:
+            await _answer(self.raw.rollback() if poisoned else self.raw.commit())
+        except BaseException:
+            await self.rollback()
+            raise
         await self._ended()
         if poisoned:
             raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")

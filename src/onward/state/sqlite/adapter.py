@@ -21,6 +21,7 @@ from onward.state.contract import (
     Filter,
     Held,
     NewJob,
+    ProgressReport,
     Promoted,
     Reaped,
     Renewal,
@@ -195,6 +196,12 @@ class SqliteState:
             rows = await connection.fetch(self.sql("renewed"), parameters)
         return [Renewal(UUID(row[0]), row[1], row[2] and LossReason(row[2])) for row in rows]
 
+    async def report_progress(
+        self, connection: Connection, *, worker: WorkerId, reports: Sequence[ProgressReport]
+    ) -> None:
+        said = many([(r.job_id, r.attempt, r.fraction, r.note) for r in reports])
+        await connection.fetch(self.sql("report_progress"), {"reports": said, "worker": worker})
+
     @at_once
     async def reap(
         self,
@@ -317,13 +324,15 @@ def _outcome(settlement: Settlement, now: int) -> tuple[Any, ...]:
         settlement.holder,
         settlement.kind,
         settlement.output,
-        settlement.error,
+        settlement.errors,
         settlement.reason,
         values.due(settlement.delay, settlement.at, now),
         settlement.failures,
         settlement.transients,
         settlement.crashes,
         settlement.completed_by,
+        settlement.progress and settlement.progress.fraction,
+        settlement.progress and settlement.progress.note,
     )
 
 

@@ -2,18 +2,15 @@
 
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, TypeVar, cast
 
 from onward.state.driver import Connection
 from onward.state.sqlite.connection import AiosqliteConnection, SqliteConnection
 
-S = TypeVar("S")
-P = ParamSpec("P")
-T = TypeVar("T")
-Method: TypeAlias = Callable[Concatenate[S, Connection, P], Coroutine[Any, Any, T]]
+M = TypeVar("M", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 
-def at_once(method: Method[S, P, T]) -> Method[S, P, T]:
+def at_once(method: M) -> M:
     """Run a method in the connection's thread, if it has one, instead of going there for every statement.
 
     Not only because it is faster: between two statements the event loop may be busy with something else, and the only
@@ -21,9 +18,9 @@ def at_once(method: Method[S, P, T]) -> Method[S, P, T]:
     """
 
     @wraps(method)
-    async def run(self: S, connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run(self: Any, connection: Connection, *args: Any, **kwargs: Any) -> Any:
         if isinstance(connection, SqliteConnection | AiosqliteConnection):
             return await connection.run(lambda sync: method(self, sync, *args, **kwargs))
         return await method(self, connection, *args, **kwargs)
 
-    return run
+    return cast(M, run)

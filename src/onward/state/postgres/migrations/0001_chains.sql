@@ -29,7 +29,10 @@ CREATE TABLE /*schema*/job (
   leased_by         text,
   leased_until      timestamptz,
   cancel_requested_at timestamptz,
-  last_error        json,
+  -- Of the last attempts that failed, newest last.
+  errors            json,
+  progress          double precision,
+  progress_note     text,
   failure_reason    text,
   ended_at          timestamptz,
   completed_by      text,

@@ -13,7 +13,7 @@ WITH expired AS (
     leased_until = coalesce(:now::timestamptz, statement_timestamp()) + make_interval(secs => :lease::double precision)
   FROM expired WHERE job.id = expired.id
   RETURNING job.id, job.chain_id, job.chain_index, job.type_name, job.payload_version, job.input::text, job.attempt,
-    job.failures, job.transients, job.crashes, job.rank, job.root_id, job.last_error::text, job.blockers,
+    job.failures, job.transients, job.crashes, job.rank, job.root_id, job.errors::text, job.blockers,
     job.scheduled_at, job.created_at
 )
 SELECT reaped.*, NULL::double precision AS next_in FROM reaped

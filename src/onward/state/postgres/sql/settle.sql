@@ -6,12 +6,12 @@ WITH outcome AS MATERIALIZED (
   FROM unnest(
     :ids::uuid[], :attempts::integer[], :holders::text[], :kinds::text[], :outputs::text[], :errors::text[],
     :reasons::text[], :delays::double precision[], :ats::timestamptz[], :failures::integer[], :transients::integer[],
-    :crashes::integer[], :completed_by::text[], :next_ids::uuid[], :next_type_names::text[],
-    :next_versions::integer[], :next_ranks::integer[], :next_limit_keys::text[], :next_inputs::text[],
+    :crashes::integer[], :progress::double precision[], :progress_notes::text[], :completed_by::text[],
+    :next_ids::uuid[], :next_type_names::text[], :next_versions::integer[], :next_ranks::integer[], :next_limit_keys::text[], :next_inputs::text[],
     :next_delays::double precision[], :next_ats::timestamptz[]
-  ) AS o(id, attempt, holder, kind, output, error, reason, delay, scheduled_at, failures, transients, crashes,
-         completed_by, next_id, next_type_name, next_version, next_rank, next_limit_key, next_input, next_delay,
-         next_scheduled_at)
+  ) AS o(id, attempt, holder, kind, output, errors, reason, delay, scheduled_at, failures, transients, crashes,
+         progress, progress_note, completed_by, next_id, next_type_name, next_version, next_rank, next_limit_key,
+         next_input, next_delay, next_scheduled_at)
 ), settled AS (
   UPDATE /*schema*/job job SET
     status = CASE o.kind
@@ -19,7 +19,9 @@ WITH outcome AS MATERIALIZED (
       -- An attempt that was to be cancelled does not come back.
       ELSE CASE WHEN job.cancel_requested_at IS NULL THEN 'pending' ELSE 'failed' END END,
     output = o.output::json,
-    last_error = coalesce(o.error::json, job.last_error),
+    errors = coalesce(o.errors::json, job.errors),
+    progress = coalesce(o.progress, job.progress),
+    progress_note = CASE WHEN o.progress IS NULL THEN job.progress_note ELSE o.progress_note END,
     failure_reason = CASE
       WHEN o.kind = 'retry' AND job.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE o.reason END,
     failures = job.failures + o.failures,

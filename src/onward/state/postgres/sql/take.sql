@@ -33,5 +33,5 @@ WHERE job.id = ANY(ARRAY(
   FOR NO KEY UPDATE OF pending SKIP LOCKED
 ))
 RETURNING job.id, job.chain_id, job.chain_index, job.type_name, job.payload_version, job.input::text, job.attempt,
-  job.failures, job.transients, job.crashes, job.rank, job.root_id, job.last_error::text, job.blockers,
+  job.failures, job.transients, job.crashes, job.rank, job.root_id, job.errors::text, job.blockers,
   job.scheduled_at, job.created_at

@@ -28,7 +28,10 @@ CREATE TABLE /*schema*/job (
   leased_by         TEXT,
   leased_until      INTEGER,
   cancel_requested_at INTEGER,
-  last_error        TEXT,
+  -- Of the last attempts that failed, newest last.
+  errors            TEXT,
+  progress          REAL,
+  progress_note     TEXT,
   failure_reason    TEXT,
   ended_at          INTEGER,
   completed_by      TEXT,

@@ -9,4 +9,4 @@ WHERE rowid IN (
   LIMIT :limit
 )
 RETURNING id, chain_id, chain_index, type_name, payload_version, input, attempt, failures, transients, crashes, rank,
-  root_id, last_error, blockers, scheduled_at, created_at
+  root_id, errors, blockers, scheduled_at, created_at

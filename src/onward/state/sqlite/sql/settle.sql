@@ -5,10 +5,11 @@ WITH given AS MATERIALIZED (
 ), outcome AS MATERIALIZED (
   SELECT
     json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt, json_extract(value, '$[2]') AS holder,
-    json_extract(value, '$[3]') AS kind, json_extract(value, '$[4]') AS output, json_extract(value, '$[5]') AS error,
+    json_extract(value, '$[3]') AS kind, json_extract(value, '$[4]') AS output, json_extract(value, '$[5]') AS errors,
     json_extract(value, '$[6]') AS reason, json_extract(value, '$[7]') AS scheduled_at,
     json_extract(value, '$[8]') AS failures, json_extract(value, '$[9]') AS transients,
-    json_extract(value, '$[10]') AS crashes, json_extract(value, '$[11]') AS completed_by
+    json_extract(value, '$[10]') AS crashes, json_extract(value, '$[11]') AS completed_by,
+    json_extract(value, '$[12]') AS progress, json_extract(value, '$[13]') AS progress_note
   FROM given
 )
 UPDATE /*schema*/job AS job SET
@@ -17,7 +18,9 @@ UPDATE /*schema*/job AS job SET
     -- An attempt that was to be cancelled does not come back.
     ELSE CASE WHEN job.cancel_requested_at IS NULL THEN 'pending' ELSE 'failed' END END,
   output = o.output,
-  last_error = coalesce(o.error, job.last_error),
+  errors = coalesce(o.errors, job.errors),
+  progress = coalesce(o.progress, job.progress),
+  progress_note = CASE WHEN o.progress IS NULL THEN job.progress_note ELSE o.progress_note END,
   failure_reason = CASE
     WHEN o.kind = 'retry' AND job.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE o.reason END,
   failures = job.failures + o.failures,

@@ -1,0 +1,67 @@
+"""What handlers say about how far they have come, written now and then for those who look."""
+
+import asyncio
+import logging
+import math
+
+import msgspec
+
+from onward.errors import PhaseError
+from onward.lifecycle.store import Store
+from onward.model import JobId, Progress, WorkerId
+from onward.state.contract import ProgressReport, Settlement
+from onward.worker.connections import Reserved
+
+logger = logging.getLogger("onward.worker")
+_EVERY = 0.25
+_LONGEST_NOTE = 500
+
+
+class ProgressBoard:
+    """Collects reports, the newest of each job, and writes them with one statement at a time.
+
+    May be called from any thread. A report that cannot be written is lost: the next one will do.
+    """
+
+    def __init__(self, store: Store, worker: WorkerId, reserved: Reserved) -> None:
+        self._store, self._worker, self._reserved = store, worker, reserved
+        self._reports: dict[JobId, ProgressReport] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news = asyncio.Event()
+
+    def report(self, job_id: JobId, attempt: int, fraction: float, note: str | None) -> None:
+        if not (math.isfinite(fraction) and 0.0 <= fraction <= 1.0):
+            raise PhaseError(f"progress({fraction!r}): say a fraction from 0 to 1")
+        kept = None if note is None else note[:_LONGEST_NOTE].replace("\0", " ")
+        self._reports[job_id] = ProgressReport(job_id, attempt, float(fraction), kept)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._news.set)
+
+    async def run(self) -> None:
+        """Write reports until cancelled."""
+        self._loop = asyncio.get_running_loop()
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            await self.write()
+            await asyncio.sleep(_EVERY)
+
+    def last_word(self, settlement: Settlement) -> Settlement:
+        """The attempt ends, and with it the right to write: what it said last goes along with its settlement."""
+        report = self._reports.get(settlement.job_id)
+        if report is None or report.attempt != settlement.attempt:
+            return settlement
+        del self._reports[settlement.job_id]
+        return msgspec.structs.replace(settlement, progress=Progress(report.fraction, report.note))
+
+    async def write(self) -> None:
+        """Write what there is."""
+        reports, self._reports = list(self._reports.values()), {}
+        if not reports:
+            return
+        try:
+            await self._reserved.run(
+                lambda link: self._store.state.report_progress(link, worker=self._worker, reports=reports)
+            )
+        except Exception as error:  # noqa: BLE001 - one turn of a loop
+            logger.warning("progress of %d jobs could not be written: %s", len(reports), error)
