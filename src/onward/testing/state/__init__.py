@@ -21,5 +21,6 @@ Write a test module that imports the tests and provides two fixtures:
     async def empty_store():
         '''The same where no tables are yet.'''
 
-What a database cannot do is declared when the `Store` is made. Time is moved (`store.clock.advance(…)`), never slept.
+Where several transactions can write at a time, import `onward.testing.state.locking` too.
+Time is moved (`store.clock.advance(…)`), never slept.
 """

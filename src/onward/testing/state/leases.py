@@ -4,6 +4,7 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+from msgspec import structs
 
 from onward.model import LossReason, Progress, new_id
 from onward.state.contract import Held, ProgressReport, TakenJob
@@ -141,16 +142,20 @@ class TestProgress:
 
             assert (await session.find(stale.id)).progress is None
 
-    async def test_a_report_does_not_wait_for_a_job_that_is_being_completed(self, store: Store) -> None:
-        if not store.concurrent_writes:
-            pytest.skip("one transaction writes at a time: the report waits for it")
-        async with store.connect() as holder, store.reserve() as other:
-            running = await holder.start_and_take(store.job())
-            async with holder.transaction():
-                await holder.lock(running)
+    async def test_a_settlement_has_the_last_word_or_leaves_it(self, store: Store) -> None:
+        async with store.connect() as session:
+            await session.start(store.job(), store.job())
+            spoken, silent = await session.take()
+            await session.report(spoken, 0.5, "half")
+            await session.report(silent, 0.5, "half")
 
-                async with store.promptly():
-                    await other.report(running, 0.5, None)
+            await session.settle(
+                structs.replace(completing(spoken), progress=Progress(1.0)),
+                completing(silent),
+            )
+
+            assert (await session.find(spoken.id)).progress == Progress(1.0, None)
+            assert (await session.find(silent.id)).progress == Progress(0.5, "half")
 
 
 @pytest.mark.asyncio
@@ -275,53 +280,6 @@ class TestReaping:
 @pytest.mark.asyncio
 class TestLockedJobs:
     """A job that its holder is completing at this moment is alive."""
-
-    async def test_a_locked_job_is_neither_lost_nor_reaped(self, store: Store) -> None:
-        if not store.concurrent_writes:
-            pytest.skip("one transaction writes at a time: renewal and reaper wait for it")
-        async with store.connect() as holder, store.reserve() as other:
-            running = await holder.start_and_take(store.job())
-            async with holder.transaction():
-                await holder.lock(running)
-                store.clock.advance(timedelta(seconds=61))
-
-                async with store.promptly():
-                    assert await other.renew(running) is None
-                    assert list((await other.reap()).jobs) == []
-                await holder.settle(completing(running))
-
-            assert await other.status(running.id) == "completed"
-
-    async def test_one_locked_job_does_not_hold_up_the_others(self, store: Store) -> None:
-        if not store.concurrent_writes:
-            pytest.skip("one transaction writes at a time: renewal and reaper wait for it")
-        async with store.connect() as holder, store.reserve() as other:
-            await holder.start(store.job(), store.job(), store.job())
-            locked, renewed, reaped = await holder.take()
-            async with holder.transaction():
-                await holder.lock(locked)
-                store.clock.advance(timedelta(seconds=50))
-                held = [Held(job.id, job.attempt, LEASE) for job in (locked, renewed)]
-                async with store.promptly():
-                    renewals = await store.state.renew(other.connection, worker=WORKER, held=held)
-                    store.clock.advance(timedelta(seconds=20))
-                    taken_over = (await other.reap()).jobs
-
-                assert [renewal.lost for renewal in renewals] == [None, None]
-                assert [job.id for job in taken_over] == [reaped.id]
-
-    async def test_a_pending_job_that_is_locked_is_passed_over(self, store: Store) -> None:
-        if not store.concurrent_writes:
-            pytest.skip("one transaction writes at a time: the take waits for it")
-        locked, free = store.job(), store.job()
-        async with store.connect() as client, store.reserve() as worker:
-            await client.start(locked, free)
-            async with client.transaction():
-                await store.state.lock_current(client.connection, locked.id)
-
-                async with store.promptly():
-                    assert [job.id for job in await worker.take()] == [free.id]
-            assert [job.id for job in await worker.take()] == [locked.id]
 
     async def test_a_renewal_beside_a_completion_never_says_taken(self, store: Store) -> None:
         for _ in range(store.rounds):

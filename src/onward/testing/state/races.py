@@ -62,6 +62,21 @@ class TestRaces:
             async with store.connect() as session:
                 assert (await session.take_one("report")).id == job.id
 
+    async def test_twenty_blockers_that_complete_at_the_same_moment_unblock_once(self, store: Store) -> None:
+        for _ in range(store.rounds):
+            blockers = [store.job("fetch") for _ in range(20)]
+            job = store.job("report", blockers=tuple(blocker.id for blocker in blockers))
+            async with store.connect() as session:
+                await session.start(*blockers)
+                await session.start(job)
+                taken = await session.take("fetch", limit=20)
+
+            shares = [[completing(each) for each in taken[n::5]] for n in range(5)]
+            answers = await store.together(*[partial(_settle_one_by_one, store, share) for share in shares])
+
+            unblocked = [change.job_id for changes in answers for change in changes if change.kind == "unblocked"]
+            assert unblocked == [job.id]
+
     async def test_two_blockers_that_complete_further_on_unblock_once(self, store: Store) -> None:
         for _ in range(store.rounds):
             one, two = store.job("fetch"), store.job("fetch")
@@ -357,6 +372,11 @@ async def _while_going_on(
 
     await store.together(go_on, meanwhile)
     return step, answers[0]
+
+
+async def _settle_one_by_one(store: Store, settlements: Sequence[Settlement]) -> list[Change]:
+    async with store.connect() as session:
+        return [change for settlement in settlements for change in await session.settle(settlement)]
 
 
 async def _settle(store: Store, settlement: Settlement) -> Sequence[Change]:

@@ -36,16 +36,12 @@ class Signal(Protocol):
 
 
 class Store:
-    """An adapter on a driver, with what this database can and cannot do."""
+    """An adapter on a driver, and a clock that tests move."""
 
-    def __init__(
-        self, *, state: StateAdapter, driver: Driver, rounds: int = 25, concurrent_writes: bool = True
-    ) -> None:
+    def __init__(self, *, state: StateAdapter, driver: Driver, rounds: int = 25) -> None:
         self.state, self.driver = state, driver
         self.rounds = rounds
         """How often a race is run."""
-        self.concurrent_writes = concurrent_writes
-        """Whether one connection can write while another has an open transaction that has written."""
         self.clock = MovableClock()
         self.state.clock = self.clock
 

@@ -3,9 +3,11 @@
 from datetime import timedelta
 
 import pytest
+from msgspec import structs
 
 from onward.model import JobError, RunningJob
 from onward.state.contract import TypeClaim
+from onward.state.rows import write_errors
 from onward.testing.state.session import LEASE, WORKER, completing, retrying
 from onward.testing.state.store import Store
 
@@ -48,6 +50,18 @@ class TestTaking:
             await session.settle(retrying(running))
 
             assert (await session.find(job.id)).last_error == JobError(type="ValueError", message="it broke")
+
+    async def test_the_errors_kept_are_those_of_the_last_settlement_that_had_some(self, store: Store) -> None:
+        first, second = JobError(type="ValueError", message="first"), JobError(type="OSError", message="second")
+        async with store.connect() as session:
+            running = await session.start_and_take(store.job())
+            await session.settle(structs.replace(retrying(running), errors=write_errors(None, first)))
+            again = await session.take_one()
+            await session.settle(structs.replace(retrying(again), errors=write_errors(again.errors, second)))
+            last = await session.take_one()
+            await session.settle(structs.replace(retrying(last), errors=None))
+
+            assert (await session.find(running.id)).errors == (first, second)
 
     async def test_nothing_to_take_is_an_empty_answer(self, store: Store) -> None:
         async with store.connect() as session:

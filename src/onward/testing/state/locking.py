@@ -1,0 +1,69 @@
+"""Tests for databases in which several transactions write at a time: a locked row holds nobody up.
+
+To be imported with `from onward.testing.state.locking import *`, beside the suite.
+"""
+
+from datetime import timedelta
+
+import pytest
+
+from onward.state.contract import Held
+from onward.testing.state.session import LEASE, WORKER, completing
+from onward.testing.state.store import Store
+
+__all__ = ["TestRowLocks"]
+
+
+@pytest.mark.asyncio
+class TestRowLocks:
+    """A job that its holder is completing at this moment is alive, and the others do not wait for it."""
+
+    async def test_a_report_does_not_wait_for_a_job_that_is_being_completed(self, store: Store) -> None:
+        async with store.connect() as holder, store.reserve() as other:
+            running = await holder.start_and_take(store.job())
+            async with holder.transaction():
+                await holder.lock(running)
+
+                async with store.promptly():
+                    await other.report(running, 0.5, None)
+
+    async def test_a_locked_job_is_neither_lost_nor_reaped(self, store: Store) -> None:
+        async with store.connect() as holder, store.reserve() as other:
+            running = await holder.start_and_take(store.job())
+            async with holder.transaction():
+                await holder.lock(running)
+                store.clock.advance(timedelta(seconds=61))
+
+                async with store.promptly():
+                    assert await other.renew(running) is None
+                    assert list((await other.reap()).jobs) == []
+                await holder.settle(completing(running))
+
+            assert await other.status(running.id) == "completed"
+
+    async def test_one_locked_job_does_not_hold_up_the_others(self, store: Store) -> None:
+        async with store.connect() as holder, store.reserve() as other:
+            await holder.start(store.job(), store.job(), store.job())
+            locked, renewed, reaped = await holder.take()
+            async with holder.transaction():
+                await holder.lock(locked)
+                store.clock.advance(timedelta(seconds=50))
+                held = [Held(job.id, job.attempt, LEASE) for job in (locked, renewed)]
+                async with store.promptly():
+                    renewals = await store.state.renew(other.connection, worker=WORKER, held=held)
+                    store.clock.advance(timedelta(seconds=20))
+                    taken_over = (await other.reap()).jobs
+
+                assert [renewal.lost for renewal in renewals] == [None, None]
+                assert [job.id for job in taken_over] == [reaped.id]
+
+    async def test_a_pending_job_that_is_locked_is_passed_over(self, store: Store) -> None:
+        locked, free = store.job(), store.job()
+        async with store.connect() as client, store.reserve() as worker:
+            await client.start(locked, free)
+            async with client.transaction():
+                await store.state.lock_current(client.connection, locked.id)
+
+                async with store.promptly():
+                    assert [job.id for job in await worker.take()] == [free.id]
+            assert [job.id for job in await worker.take()] == [locked.id]

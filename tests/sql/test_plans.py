@@ -1,0 +1,197 @@
+"""The hot statements read what they need and no more, with a million finished rows behind them."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from onward.state.postgres.adapter import PostgresState
+from onward.state.postgres.settings import session_settings
+from onward.state.statement import spell
+
+STATE = PostgresState(schema="plans")
+FINISHED, PENDING, DEFERRED, RUNNING, TYPES = 1_000_000, 100_000, 10_000, 1_000, 10
+BATCH = 100
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
+
+LOAD = """
+ALTER TABLE plans.job SET UNLOGGED;
+INSERT INTO plans.job (id, chain_id, chain_index, type_name, payload_version, status, rank, deferred, input, created_at,
+  scheduled_at, root_id, attempt, leased_by, leased_until, ended_at, chain_ended_at)
+SELECT made.id, made.id, 0, 'type-' || n % {types}, 1, status, (n / {types}) % 3, status = 'pending' AND n < {deferred},
+  '{{}}', now(), now() - (n % 1000) * interval '1 s', made.id, (status <> 'pending')::integer,
+  CASE status WHEN 'running' THEN 'worker-' || n % 5 END, CASE status WHEN 'running' THEN now() + interval '1 min' END,
+  CASE status WHEN 'completed' THEN now() END, CASE status WHEN 'completed' THEN now() END
+FROM generate_series(1, {count}) n,
+  LATERAL (SELECT CASE WHEN n <= {live} THEN CASE WHEN n <= {running} THEN 'running' ELSE 'pending' END
+                  ELSE 'completed' END AS status) as life,
+  LATERAL (SELECT lpad(to_hex(n), 32, '0')::uuid AS id) AS made;
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded(postgres_dsn: str) -> Iterator[str]:
+    """The DSN of a database with a long past, a backlog, jobs for later and jobs that run."""
+    live = RUNNING + PENDING + DEFERRED
+    load = LOAD.format(types=TYPES, count=FINISHED + live, live=live, running=RUNNING, deferred=RUNNING + DEFERRED)
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute(STATE.migration_sql().encode())
+        connection.execute(load.encode())
+        connection.execute("VACUUM (ANALYZE) plans.job")
+        yield postgres_dsn
+        connection.execute("DROP SCHEMA plans CASCADE")
+
+
+@pytest.fixture(params=["as-workers-connect", "as-others-connect"])
+def connection(request: pytest.FixtureRequest, loaded: str) -> Iterator[psycopg.Connection]:
+    """A connection whose every change is undone."""
+    with psycopg.connect(loaded, cursor_factory=psycopg.ClientCursor) as connection:
+        if request.param == "as-workers-connect":
+            for name, value in session_settings().items():
+                connection.execute("SELECT set_config(%s, %s, false)", [name, value])
+        yield connection
+        connection.rollback()
+
+
+@pytest.mark.parametrize("types", [1, 3, 10])
+def test_taking_reads_about_as_many_rows_as_it_takes(connection: psycopg.Connection, types: int) -> None:
+    places = 1 << (types - 1).bit_length()
+    names = [f"type-{n}" for n in range(types)] + [None] * (places - types)
+
+    plan = explained(
+        connection,
+        STATE.sql("take", repeat=places),
+        type_names=names,
+        versions=[1 if name else None for name in names],
+        leases=[60.0 if name else None for name in names],
+        worker="worker-1",
+        limit=BATCH,
+        now=None,
+    )
+
+    branches = [node for node in plan if node.get("Index Name") == "job_pending"]
+    assert plan[0]["Actual Rows"] == BATCH
+    assert types <= len(branches) <= places  # a planner that knows the values leaves the padding out
+    assert max(read(node) for node in branches) <= BATCH + 1
+    assert sum(read(node) for node in branches) <= BATCH + places + 1
+    assert_no_backlog_is_sorted(plan, at_most=places)
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_taking_where_nothing_waits_reads_nothing(connection: psycopg.Connection) -> None:
+    plan = explained(
+        connection,
+        STATE.sql("take", repeat=2),
+        type_names=["quiet", "type-1"],
+        versions=[1, 9],
+        leases=[60.0, 60.0],
+        worker="worker-1",
+        limit=BATCH,
+        now=None,
+    )
+
+    assert [read(node) for node in plan if node.get("Index Name") == "job_pending"] == [0, 0]
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_settling_looks_every_job_up_by_its_id(connection: psycopg.Connection) -> None:
+    ids = [UUID(int=n) for n in range(1, BATCH + 1)]
+    each = {
+        "attempts": 1,
+        "kinds": "complete",
+        "outputs": "null",
+        "delays": 0.0,
+        "failures": 0,
+        "transients": 0,
+        "crashes": 0,
+    }
+    statement = STATE.sql("settle")
+    columns = {name: [each.get(name)] * BATCH for name in spell(statement, "dollar").names}
+    columns |= {"ids": ids, "holders": [f"worker-{id.int % 5}" for id in ids]}
+
+    plan = explained(connection, statement, **{**columns, "now": None})
+
+    lookups = [node for node in plan if node.get("Index Name") == "job_pkey"]
+    assert sum(read(node) for node in lookups) == BATCH
+    assert not [node for node in plan if node.get("Index Name") == "job_running"]
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_renewing_looks_every_job_up_by_its_id(connection: psycopg.Connection) -> None:
+    ids = [UUID(int=n) for n in range(1, BATCH + 1)]
+
+    plan = explained(
+        connection,
+        STATE.sql("renew"),
+        ids=ids,
+        attempts=[1] * BATCH,
+        leases=[60.0] * BATCH,
+        worker="worker-1",
+        now=None,
+    )
+
+    assert [node for node in plan if node.get("Index Name") == "job_pkey"]
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_reaping_reads_only_what_runs(connection: psycopg.Connection) -> None:
+    plan = explained(
+        connection,
+        STATE.sql("reap"),
+        worker="worker-9",
+        type_names=["type-1", "type-2"],
+        held_here=[],
+        limit=BATCH,
+        lease=60.0,
+        now=LATER,
+    )
+
+    running = [node for node in plan if node.get("Index Name") == "job_running"]
+    assert running
+    assert max(read(node) for node in running) <= RUNNING
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_promoting_reads_only_what_is_deferred(connection: psycopg.Connection) -> None:
+    plan = explained(connection, STATE.sql("promote"), type_names=["type-1", "type-2"], limit=BATCH, now=LATER)
+
+    deferred = [node for node in plan if node.get("Index Name") == "job_deferred"]
+    assert deferred
+    assert max(read(node) for node in deferred) <= 2 * DEFERRED // TYPES + TYPES
+    assert_the_table_is_not_scanned(plan)
+
+
+def explained(connection: psycopg.Connection, sql: str, **parameters: Any) -> list[dict[str, Any]]:
+    """Run a statement as a prepared one; every node of its plan, the root first."""
+    spelled = spell(sql, "dollar")
+    connection.execute(f"PREPARE hot AS {spelled.sql}".encode())
+    places = ", ".join(["%s"] * len(spelled.names))
+    row = connection.execute(
+        f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE hot({places})".encode(), spelled.positional(parameters)
+    ).fetchone()
+    assert row is not None
+    nodes, todo = [], [row[0][0]["Plan"]]
+    while todo:
+        node = todo.pop(0)
+        nodes.append(node)
+        todo.extend(node.get("Plans", []))
+    return nodes
+
+
+def read(node: dict[str, Any]) -> float:
+    """How many rows a node gave, and how many it read in vain."""
+    given = node["Actual Rows"] * node["Actual Loops"]
+    return float(given + node.get("Rows Removed by Filter", 0) * node["Actual Loops"])
+
+
+def assert_the_table_is_not_scanned(plan: list[dict[str, Any]]) -> None:
+    scans = [node for node in plan if node["Node Type"] == "Seq Scan" and node.get("Relation Name") == "job"]
+    assert scans == []
+
+
+def assert_no_backlog_is_sorted(plan: list[dict[str, Any]], *, at_most: int) -> None:
+    sorts = [node for node in plan if "Sort" in node["Node Type"]]
+    assert [node for node in sorts if read(node) > at_most] == []

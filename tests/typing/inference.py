@@ -1,0 +1,235 @@
+"""What type checkers infer from handlers. Checked by mypy --strict and pyright, never run."""
+
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true, reportUnusedFunction=false
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Never, TypedDict, assert_type
+from uuid import UUID
+
+from onward.define.attempt import Attempt, Row, SyncTransaction, Transaction
+from onward.define.job_type import JobType, Step, job
+from onward.define.outcome import Done, Next, Outcome
+from onward.define.request import NewChain
+from onward.define.slice import Slice
+from onward.model import Blocker, JobError, LossReason
+
+
+@dataclass
+class Order:
+    id: int
+
+
+@dataclass
+class Charged:
+    order_id: int
+
+
+@dataclass
+class Shipped:
+    tracking: str
+
+
+@dataclass
+class Rejected:
+    reason: str
+
+
+class Url(TypedDict):
+    url: str
+
+
+# -- a chain: the output of the last step is the output of every step before it
+
+
+@job("orders.ship", internal=True)
+async def ship(attempt: Attempt[Charged]) -> Shipped:
+    assert_type(attempt.input, Charged)
+    return Shipped(f"track-{attempt.input.order_id}")
+
+
+@job("orders.charge", continues_to=[ship], lease=timedelta(minutes=5))
+async def charge(attempt: Attempt[Order]) -> Next[Shipped]:
+    async with attempt.prepare() as tx:
+        assert_type(tx, Transaction)
+        assert_type(await tx.fetchrow("select 1"), Row | None)
+        assert_type(await tx.execute("update orders set paid = :paid", paid=True), int)
+    async with attempt.complete() as tx:
+        assert_type(tx, Transaction)
+        return attempt.continue_with(ship, Charged(attempt.input.id))
+
+
+@job("orders.review", continues_to=[charge])
+async def review(attempt: Attempt[Order]) -> Outcome[Rejected | Shipped]:
+    if attempt.input.id < 0:
+        return Done(Rejected("unknown"))
+    if attempt.failures > 3:
+        return attempt.reschedule(delay=timedelta(minutes=1))
+    return attempt.continue_with(charge, attempt.input)
+
+
+assert_type(ship, Step[Charged, Shipped])
+assert_type(charge, JobType[Order, Shipped])
+assert_type(review, JobType[Order, Rejected | Shipped])
+
+
+# -- a type that continues to itself
+
+
+@job("poll", continues_to=["poll"])
+async def poll(attempt: Attempt[int]) -> Outcome[str]:
+    if attempt.input == 0:
+        return Done("done")
+    return attempt.continue_with(poll, attempt.input - 1)
+
+
+assert_type(poll, JobType[int, str])
+
+
+# -- def handlers
+
+
+@job("thumbnail")
+def thumbnail(attempt: Attempt[bytes, SyncTransaction]) -> int:
+    with attempt.complete() as tx:
+        assert_type(tx, SyncTransaction)
+        assert_type(tx.execute("select 1"), int)
+        return len(attempt.input)
+
+
+@job("resize", internal=True)
+def resize(attempt: Attempt[Url, SyncTransaction]) -> Outcome[Shipped]:
+    return Done(Shipped(attempt.input["url"]))
+
+
+@job("branch", continues_to=[resize])
+def branch(attempt: Attempt[Url, SyncTransaction]) -> Next[Shipped]:
+    return attempt.continue_with(resize, attempt.input)
+
+
+assert_type(thumbnail, JobType[bytes, int])
+assert_type(resize, Step[Url, Shipped])
+assert_type(branch, JobType[Url, Shipped])
+
+
+# -- the application's own transaction
+
+
+class AsyncSession:
+    async def flush(self) -> None: ...
+
+
+@job("with-session")
+async def with_session(attempt: Attempt[Order, AsyncSession]) -> None:
+    async with attempt.prepare(atomic=True) as tx:
+        assert_type(tx, AsyncSession)
+        await tx.flush()
+
+
+assert_type(with_session, JobType[Order, None])
+
+
+# -- a type without a handler, and one that gets it later
+
+approve = JobType("orders.approve", input=Order, output=bool)
+assert_type(approve, JobType[Order, bool])
+
+
+@approve.handler
+async def approved(attempt: Attempt[Order]) -> bool:
+    return attempt.input.id > 0
+
+
+assert_type(approved, JobType[Order, bool])
+
+later = JobType("orders.later", input=Order, output=Shipped, continues_to=[ship])
+
+
+@later.handler
+async def go_later(attempt: Attempt[Order]) -> Next[Shipped]:
+    return attempt.continue_with(ship, Charged(attempt.input.id))
+
+
+assert_type(go_later, JobType[Order, Shipped])
+
+blocking = JobType("orders.blocking", input=Order, output=str)
+
+
+@blocking.handler
+def block(attempt: Attempt[Order, SyncTransaction]) -> str:
+    return str(attempt.input.id)
+
+
+assert_type(block, JobType[Order, str])
+
+
+# -- blockers, and the rest of an attempt
+
+fetch = JobType("fetch", input=Url, output=str)
+assert_type(fetch.with_input({"url": "https://example.org"}, priority=3), NewChain[str])
+assert_type(charge.with_input(Order(7)), NewChain[Shipped])
+
+
+@job("report", blocked_by=[fetch, charge])
+async def report(attempt: Attempt[None]) -> list[str]:
+    assert_type(attempt.outputs_of(fetch), list[str])
+    assert_type(attempt.outputs_of(charge), list[Shipped])
+    assert_type(attempt.outputs_of(review), list[Rejected | Shipped])
+    assert_type(attempt.blockers, Sequence[Blocker])
+    assert_type(attempt.reschedule(), Outcome[Never])
+    assert_type(attempt.continue_with(charge, Order(1), blockers=[fetch.with_input({"url": ""})]), Next[Shipped])
+    assert_type(attempt.job_id, UUID)
+    assert_type(attempt.last_error, JobError | None)
+    assert_type(attempt.cancelled, LossReason | None)
+    return attempt.outputs_of(fetch)
+
+
+assert_type(report, JobType[None, list[str]])
+
+
+# -- slices
+
+orders = Slice("orders")
+
+
+@orders.job("audit")
+async def audit(attempt: Attempt[Order]) -> Shipped:
+    return Shipped("")
+
+
+@orders.job("archive", internal=True)
+async def archive(attempt: Attempt[Shipped]) -> None: ...
+
+
+assert_type(audit, JobType[Order, Shipped])
+assert_type(archive, Step[Shipped, None])
+
+
+# -- variance: wider inputs and narrower outputs fit
+
+
+@dataclass
+class Express(Order):
+    fee: int
+
+
+def entries(narrow: JobType[Express, Shipped | Rejected], anything: Step[Any, Any]) -> None: ...
+
+
+entries(charge, charge)
+entries(review, ship)
+
+
+def ends(outcome: Outcome[Shipped | Rejected]) -> None: ...
+
+
+def ways_to_end(attempt: Attempt[Order]) -> None:
+    ends(Done(Shipped("")))
+    ends(attempt.continue_with(charge, attempt.input))
+    ends(attempt.reschedule())
+
+
+@charge.upcast(1)
+def with_id(old: Any) -> Any:
+    return {"id": old}

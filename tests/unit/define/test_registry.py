@@ -1,0 +1,376 @@
+"""Job types are checked together when an app is built, and one by one when they are used."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from onward.define.attempt import Attempt
+from onward.define.codec import Limits
+from onward.define.job_type import JobType, Step, job
+from onward.define.outcome import Next, Outcome
+from onward.define.registry import DEFAULT_TIMEOUT, Registry
+from onward.define.slice import Slice
+from onward.errors import DefinitionError, InternalJobType, PayloadError, UndeclaredStep, UnknownJobType
+from onward.model import Backoff
+
+
+@dataclass
+class Order:
+    id: int
+    currency: str = "EUR"
+
+
+class Unstorable:
+    """Nothing that can be stored as JSON."""
+
+
+@job("ship", internal=True)
+async def ship(attempt: Attempt[Order]) -> str:
+    return "shipped"
+
+
+@job("charge", continues_to=[ship])
+async def charge(attempt: Attempt[Order]) -> Next[str]:
+    return attempt.continue_with(ship, attempt.input)
+
+
+def problems_of(*jobs: Step[Any, Any] | Slice) -> tuple[str, ...]:
+    with pytest.raises(DefinitionError) as refusal:
+        Registry(jobs)
+    return refusal.value.problems
+
+
+def test_types_that_fit_together_are_found_by_name() -> None:
+    registry = Registry([charge, ship])
+
+    assert list(registry) == ["charge", "ship"]
+    assert registry["charge"].step is charge
+    assert len(registry) == 2
+
+
+def test_a_type_that_always_continues_has_no_output_of_its_own() -> None:
+    registry = Registry([charge, ship])
+
+    assert registry["charge"].output is None
+    assert registry["ship"].output is not None
+
+
+def test_an_app_without_jobs_is_fine() -> None:
+    assert len(Registry([])) == 0
+
+
+def test_a_name_defined_twice_is_a_problem() -> None:
+    @job("ship", internal=True)
+    async def other(attempt: Attempt[int]) -> str:
+        return ""
+
+    assert problems_of(charge, ship, other) == ("ship: defined 2 times",)
+
+
+def test_continuing_to_an_unknown_type_is_a_problem() -> None:
+    assert problems_of(charge) == ("charge: continues to 'ship', which is not among the jobs of this app",)
+
+
+def test_waiting_for_an_unknown_type_is_a_problem() -> None:
+    report = JobType("report", input=int, output=int, blocked_by=["fetch"])
+
+    assert problems_of(report) == ("report: blocked by 'fetch', which is not among the jobs of this app",)
+
+
+def test_waiting_for_an_internal_type_is_a_problem() -> None:
+    report = JobType("report", input=int, output=int, blocked_by=["ship"])
+
+    (problem,) = problems_of(report, charge, ship)
+
+    assert problem == "report: blocked by 'ship', which is internal and so never begins a chain"
+
+
+def test_an_internal_type_that_nothing_leads_to_is_a_problem() -> None:
+    @job("first", internal=True, continues_to=["second"])
+    async def first(attempt: Attempt[int]) -> Outcome[int]:
+        return attempt.reschedule()
+
+    @job("second", internal=True, continues_to=["first"])
+    async def second(attempt: Attempt[int]) -> Outcome[int]:
+        return attempt.reschedule()
+
+    assert problems_of(first, second) == (
+        "first: internal, and no entry type leads to it",
+        "second: internal, and no entry type leads to it",
+    )
+
+
+def test_an_internal_type_may_be_reached_by_way_of_another() -> None:
+    @job("middle", internal=True, continues_to=[ship])
+    async def middle(attempt: Attempt[Order]) -> Next[str]:
+        return attempt.continue_with(ship, attempt.input)
+
+    @job("begin", continues_to=[middle])
+    async def begin(attempt: Attempt[Order]) -> Next[str]:
+        return attempt.continue_with(middle, attempt.input)
+
+    assert len(Registry([begin, middle, ship])) == 3
+
+
+def test_a_type_may_continue_to_itself() -> None:
+    @job("poll", continues_to=["poll"])
+    async def poll(attempt: Attempt[int]) -> Outcome[int]:
+        return attempt.continue_with(poll, attempt.input)
+
+    Registry([poll])["poll"].may_continue_to("poll")
+
+
+def test_a_handler_that_cannot_continue_though_it_says_so_is_a_problem() -> None:
+    @job("stuck", continues_to=[ship])
+    async def stuck(attempt: Attempt[Order]) -> str:
+        return ""
+
+    assert problems_of(stuck, charge, ship) == (
+        "stuck: declares continues_to, but its handler returns no Next or Outcome",
+    )
+
+
+def test_a_handler_that_must_continue_but_cannot_is_a_problem() -> None:
+    @job("endless")
+    async def endless(attempt: Attempt[Order]) -> Next[str]:
+        return attempt.continue_with(ship, attempt.input)
+
+    assert problems_of(endless, charge, ship) == ("endless: its handler always continues, but continues_to is empty",)
+
+
+def test_payloads_that_cannot_be_stored_are_problems() -> None:
+    first, second = problems_of(
+        JobType("odd", input=Unstorable, output=int), JobType("off", input=int, output=Unstorable)
+    )
+
+    assert "odd: input type" in first
+    assert "off: output type" in second
+
+
+def test_every_problem_is_listed_in_one_error() -> None:
+    @job("lonely", internal=True)
+    async def lonely(attempt: Attempt[int]) -> int:
+        return 0
+
+    @job("stuck", continues_to=["nowhere"], blocked_by=["nothing", "lonely"])
+    async def stuck(attempt: Attempt[Order]) -> str:
+        return ""
+
+    odd = JobType("odd", input=Unstorable, output=int)
+
+    with pytest.raises(DefinitionError) as refusal:
+        Registry([stuck, lonely, odd, odd, charge])
+
+    listed = "\n".join(refusal.value.problems)
+    for problem in (
+        "odd: defined 2 times",
+        "stuck: continues to 'nowhere'",
+        "stuck: blocked by 'nothing'",
+        "stuck: blocked by 'lonely', which is internal",
+        "stuck: declares continues_to",
+        "charge: continues to 'ship'",
+        "lonely: internal, and no entry type leads to it",
+        "odd: input type",
+    ):
+        assert problem in listed
+        assert f"  - {problem}" in str(refusal.value)
+
+
+def test_an_unknown_type_is_refused_when_it_is_used() -> None:
+    with pytest.raises(UnknownJobType) as refusal:
+        Registry([]).find("ship")
+
+    assert refusal.value.job_type == "ship"
+
+
+def test_an_internal_type_does_not_begin_a_chain() -> None:
+    registry = Registry([charge, ship])
+
+    assert registry.entry(charge).name == "charge"
+    with pytest.raises(InternalJobType) as refusal:
+        registry.entry(ship)
+    assert refusal.value.job_type == "ship"
+
+
+def test_steps_that_were_not_declared_are_refused_when_they_are_used() -> None:
+    registered = Registry([charge, ship])["charge"]
+    registered.may_continue_to("ship")
+
+    with pytest.raises(UndeclaredStep) as continued:
+        registered.may_continue_to("charge")
+    with pytest.raises(UndeclaredStep) as blocked:
+        registered.may_be_blocked_by("ship")
+
+    assert (continued.value.job_type, continued.value.step, continued.value.option) == (
+        "charge",
+        "charge",
+        "continues_to",
+    )
+    assert (blocked.value.step, blocked.value.option) == ("ship", "blocked_by")
+
+
+def test_only_types_with_a_handler_are_handled() -> None:
+    approve = JobType("approve", input=Order, output=bool)
+
+    registry = Registry([approve, charge, ship])
+
+    assert [registered.name for registered in registry.handled()] == ["charge", "ship"]
+
+
+def test_the_limit_on_payloads_is_the_apps() -> None:
+    small = Registry([charge, ship], limits=Limits(bytes=10))["charge"]
+
+    with pytest.raises(PayloadError) as refusal:
+        small.input.encode(Order(1))
+
+    assert refusal.value.job_type == "charge"
+
+
+# -- versions
+
+
+def versioned() -> JobType[Order, str]:
+    @job("invoice", version=3)
+    async def invoice(attempt: Attempt[Order]) -> str:
+        return ""
+
+    return invoice
+
+
+def test_without_upcasters_only_the_current_version_is_read() -> None:
+    assert Registry([versioned()])["invoice"].versions == (3,)
+
+
+def test_upcasters_admit_older_versions_as_far_as_they_reach() -> None:
+    one, both, gap = versioned(), versioned(), versioned()
+    one.upcast(2)(dict)
+    both.upcast(2)(dict)
+    both.upcast(1)(dict)
+    gap.upcast(1)(dict)
+
+    versions = [Registry([each])["invoice"].versions for each in (one, both, gap)]
+
+    assert versions == [(3, 2), (3, 2, 1), (3,)]
+
+
+def test_an_older_input_is_brought_up_step_by_step() -> None:
+    invoice = versioned()
+
+    @invoice.upcast(1)
+    def name_the_id(old: int) -> dict[str, int]:
+        return {"number": old}
+
+    @invoice.upcast(2)
+    def rename_the_id(old: dict[str, int]) -> dict[str, Any]:
+        return {"id": old["number"], "currency": "CHF"}
+
+    registered = Registry([invoice])["invoice"]
+
+    assert registered.read_input("7", 1) == Order(7, "CHF")
+    assert registered.read_input('{"number": 7}', 2) == Order(7, "CHF")
+    assert registered.read_input('{"id": 7}', 3) == Order(7, "EUR")
+
+
+def test_an_upcaster_that_gives_the_wrong_shape_is_a_payload_error() -> None:
+    invoice = versioned()
+    invoice.upcast(2)(lambda old: {"id": "seven"})
+
+    with pytest.raises(PayloadError) as refusal:
+        Registry([invoice])["invoice"].read_input("{}", 2)
+
+    assert (refusal.value.job_type, refusal.value.field) == ("invoice", "$.id")
+
+
+@pytest.mark.parametrize("version", [0, 3, 4])
+def test_an_upcaster_that_leads_nowhere_is_refused(version: int) -> None:
+    with pytest.raises(DefinitionError) as refusal:
+        versioned().upcast(version)(dict)
+
+    assert refusal.value.problems == (f"invoice: upcast({version}) leads nowhere below its version",)
+
+
+# -- options, and what slices have in common
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"version": 0}, "version counts from 1"),
+        ({"max_attempts": 0}, "max_attempts counts from 1"),
+        ({"lease": timedelta(seconds=0.5)}, "lease must be at least 1 second"),
+        ({"timeout": timedelta(0)}, "timeout must be positive"),
+    ],
+)
+def test_an_option_out_of_range_is_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(DefinitionError) as refusal:
+        JobType("work", input=int, output=int, **options)
+
+    assert refusal.value.problems == (f"work: {problem}",)
+
+
+@pytest.mark.parametrize("name", ["", "a\0b"])
+def test_a_name_that_cannot_be_stored_is_refused(name: str) -> None:
+    with pytest.raises(DefinitionError):
+        JobType(name, input=int, output=int)
+
+
+def test_a_timeout_is_an_hour_unless_said_otherwise() -> None:
+    jobs = [
+        JobType("usual", input=int, output=int),
+        JobType("short", input=int, output=int, timeout=timedelta(seconds=5)),
+        JobType("none", input=int, output=int, timeout=None),
+    ]
+
+    registry = Registry(jobs)
+
+    assert [registry[each.name].timeout for each in jobs] == [DEFAULT_TIMEOUT, timedelta(seconds=5), None]
+
+
+def test_the_names_of_a_slice_begin_with_its_prefix() -> None:
+    orders = Slice("orders")
+
+    @orders.job("audit", internal=True)
+    async def audit(attempt: Attempt[Order]) -> str:
+        return ""
+
+    @orders.job("begin", continues_to=[audit])
+    async def begin(attempt: Attempt[Order]) -> Next[str]:
+        return attempt.continue_with(audit, attempt.input)
+
+    assert list(Registry([orders])) == ["orders.audit", "orders.begin"]
+    assert (type(audit), type(begin)) == (Step, JobType)
+
+
+def test_slices_and_single_types_make_one_registry() -> None:
+    orders, mails = Slice("orders"), Slice("mails")
+
+    @orders.job("send")
+    async def first(attempt: Attempt[int]) -> int:
+        return 0
+
+    @mails.job("send")
+    async def second(attempt: Attempt[int]) -> int:
+        return 0
+
+    assert list(Registry([orders, charge, ship, mails])) == ["orders.send", "charge", "ship", "mails.send"]
+
+
+def test_a_type_goes_before_its_slice() -> None:
+    orders = Slice("orders", backoff=Backoff(initial=timedelta(seconds=1)), lease=timedelta(seconds=10))
+    own = Backoff(initial=timedelta(seconds=2))
+
+    @orders.job("common")
+    async def common(attempt: Attempt[int]) -> int:
+        return 0
+
+    @orders.job("special", backoff=own, lease=timedelta(seconds=20))
+    async def special(attempt: Attempt[int]) -> int:
+        return 0
+
+    registry = Registry([orders, charge, ship])
+
+    assert (registry["orders.common"].backoff, registry["orders.common"].lease) == (orders.backoff, orders.lease)
+    assert (registry["orders.special"].backoff, registry["orders.special"].lease) == (own, timedelta(seconds=20))
+    assert (registry["charge"].backoff, registry["charge"].lease) == (None, None)
