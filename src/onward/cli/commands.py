@@ -1,0 +1,172 @@
+"""The commands and their options. Each option is also an environment variable, `ONWARD_` and its name."""
+
+import asyncio
+import os
+import socket
+import sys
+from importlib.metadata import version
+from typing import Annotated, Literal
+
+import typer
+
+from onward.cli import migrate as migrating
+from onward.cli.console import set_up_logging
+from onward.cli.failures import in_words
+from onward.cli.loading import load_app
+from onward.cli.steering import Steering
+from onward.cli.supervisor import Supervisor
+from onward.cli.worker import Options, run_worker
+from onward.worker.guardian.contract import GuardianKind
+
+cli = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Background jobs that commit with your data. Every option is also an environment variable, shown beside it.",
+)
+
+Debug = Annotated[bool, typer.Option("--debug", envvar="ONWARD_DEBUG", help="Show tracebacks of errors.")]
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"onward {version('onward')}")
+        raise typer.Exit
+
+
+@cli.callback()
+def onward(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@cli.command(epilog="Example: onward worker shop.jobs:app --concurrency 10")
+def worker(
+    context: typer.Context,
+    app: Annotated[
+        str,
+        typer.Argument(
+            envvar="ONWARD_APP",
+            metavar="MODULE:APP",
+            help="The app, or a function that makes it; modules of this directory too.",
+        ),
+    ],
+    concurrency: Annotated[
+        int, typer.Option(envvar="ONWARD_CONCURRENCY", min=1, metavar="N", help="How many jobs run at a time.")
+    ] = 1,
+    processes: Annotated[
+        int,
+        typer.Option(
+            envvar="ONWARD_PROCESSES",
+            min=1,
+            metavar="N",
+            help="How many processes, each with that many jobs; one that dies is replaced.",
+        ),
+    ] = 1,
+    jobs: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ONWARD_JOBS", metavar="NAME,…", help="Take only these job types (default: all with a handler)."
+        ),
+    ] = None,
+    poll: Annotated[
+        float,
+        typer.Option(
+            envvar="ONWARD_POLL", min=0.01, metavar="SECONDS", help="How often to look for jobs when no hint comes."
+        ),
+    ] = 60.0,
+    grace: Annotated[
+        float,
+        typer.Option(
+            envvar="ONWARD_GRACE", min=0.0, metavar="SECONDS", help="How long running jobs may finish when stopping."
+        ),
+    ] = 30.0,
+    name: Annotated[
+        str | None,
+        typer.Option(envvar="ONWARD_NAME", help="The first part of the worker's identity (default: host and process)."),
+    ] = None,
+    guardian: Annotated[
+        GuardianKind,
+        typer.Option(
+            envvar="ONWARD_GUARDIAN", help="Who renews leases: a child process, or a thread, which a stuck GIL stops."
+        ),
+    ] = "process",
+    log_level: Annotated[LogLevel, typer.Option(envvar="ONWARD_LOG_LEVEL", help="What to log.")] = "info",
+    debug: Debug = False,
+    number: Annotated[int | None, typer.Option(hidden=True)] = None,
+    lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run jobs until stopped.
+
+    Ctrl-C (or SIGTERM) drains: no more jobs are taken and those running may finish. A second signal gives them back at
+    once for other workers, a third ends the process.
+    """
+    if processes > 1:
+        name = name or f"{socket.gethostname()}-{os.getpid()}"
+        supervisor = Supervisor(_same_command(context, processes=1), processes=processes, name=name, grace=grace)
+        raise typer.Exit(asyncio.run(supervisor.run()))
+    set_up_logging(log_level, number=number)
+    options = Options(concurrency=concurrency, jobs=jobs, poll=poll, grace=grace, name=name, guardian=guardian)
+    steering = Steering(grace=grace, lifeline=lifeline)
+    with in_words(debug=debug), steering.listening():
+        run_worker(load_app(app), options, steering)
+
+
+def _same_command(context: typer.Context, **changes: object) -> list[str]:
+    """The words that give this command these parameters, wherever they came from."""
+    words = [sys.executable, "-m", "onward", str(context.info_name)]
+    for parameter in context.command.params:
+        value = {**context.params, **changes}[str(parameter.name)]
+        if parameter.param_type_name == "argument":
+            words.append(str(value))
+        elif value is True:
+            words.append(parameter.opts[0])
+        elif value is not None and value is not False:
+            words += [parameter.opts[0], str(value)]
+    return words
+
+
+@cli.command(epilog="Example: onward migrate postgresql://localhost/shop --sql > onward.sql")
+def migrate(
+    target: Annotated[
+        str,
+        typer.Argument(envvar="ONWARD_APP", metavar="MODULE:APP|URL", help="The app, or the address of its database."),
+    ],
+    sql: Annotated[
+        bool, typer.Option("--sql", envvar="ONWARD_SQL", help="Print the SQL instead; nothing is connected.")
+    ] = False,
+    schema: Annotated[
+        str | None,
+        typer.Option(envvar="ONWARD_SCHEMA", help="With a URL: the Postgres schema for the tables (default: onward)."),
+    ] = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option(envvar="ONWARD_PREFIX", help="With a URL: how SQLite tables begin (default: onward_)."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Make Onward's tables, or bring them to the newest version. Safe to repeat, and beside others doing the same."""
+    set_up_logging("warning")
+    with in_words(debug=debug):
+        app = migrating.app_for(target, schema=schema, prefix=prefix)
+        if sql:
+            print(app.state.migration_sql())
+        else:
+            migrating.apply(app)
+
+
+@cli.command()
+def demo(debug: Debug = False) -> None:
+    """See it work: orders that are charged and shipped, retries, a fan-in, and a worker killed in the middle.
+
+    Runs in under a minute on a SQLite file in a temporary directory; no server is needed.
+    """
+    from onward.cli.demo.program import run_demo
+
+    with in_words(debug=debug):
+        raise typer.Exit(run_demo())

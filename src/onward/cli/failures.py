@@ -1,0 +1,71 @@
+"""What went wrong, in one readable line."""
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import typer
+
+from onward.cli.console import say
+from onward.client.app import Onward
+from onward.errors import OnwardError
+
+_DATABASE_CLIENTS = ("asyncpg", "psycopg", "psycopg_pool", "sqlite3", "sqlalchemy", "aiosqlite")
+
+
+class CommandFailed(Exception):
+    """What was asked for cannot be done; the message says why."""
+
+
+@contextmanager
+def in_words(*, debug: bool) -> Iterator[None]:
+    """End the command with a line and exit code 1 for what a user can cause; a bug keeps its traceback."""
+    try:
+        yield
+    except Exception as error:
+        cause = _only(error)
+        if debug or not isinstance(cause, CommandFailed | OnwardError):
+            raise
+        say(f"onward: {cause}")
+        raise typer.Exit(1) from None
+
+
+@contextmanager
+def reaching(app: Onward) -> Iterator[None]:
+    """Name the database in what its client says about it."""
+    try:
+        yield
+    except Exception as error:
+        cause = _only(error)
+        if not _is_about_the_database(cause):
+            raise
+        reason = " ".join(str(cause).split()) or type(cause).__name__
+        raise CommandFailed(f"cannot use the database{_place(app)}: {reason}") from error
+
+
+def _only(error: BaseException) -> BaseException:
+    """The one error in a group of one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _is_about_the_database(error: BaseException) -> bool:
+    if isinstance(error, OSError) or _package(type(error).__module__) in _DATABASE_CLIENTS:
+        return True
+    # An address that cannot be parsed is a plain ValueError, raised inside the client.
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return isinstance(error, ValueError) and _package(frames[-1].f_globals.get("__name__", "")) in _DATABASE_CLIENTS
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _place(app: Onward) -> str:
+    address = app.driver.postgres_dsn
+    if address is None:
+        return ""
+    parts = urlsplit(address)
+    return f" at {parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,0 +1,73 @@
+"""From `module:app` on the command line to the app itself."""
+
+import importlib
+import os
+import sys
+import traceback
+from operator import attrgetter
+from types import ModuleType
+
+from onward.cli.failures import CommandFailed
+from onward.client.app import Onward
+from onward.errors import OnwardError
+
+
+def load_app(target: str) -> Onward:
+    """The app named by `module:app`; `app` may be a function that makes it, and is the default name."""
+    module_name, _, attribute = target.partition(":")
+    attribute = attribute or "app"
+    found = _attribute(_module(module_name, target), module_name, attribute)
+    if not isinstance(found, Onward) and callable(found):
+        found = _made_by(found, target)
+    if not isinstance(found, Onward):
+        kind = type(found)
+        raise CommandFailed(f"{target} is a {kind.__module__}.{kind.__qualname__}, not an Onward app")
+    return found
+
+
+def _module(name: str, target: str) -> ModuleType:
+    if "://" in target or not all(part.isidentifier() for part in name.split(".")):
+        raise CommandFailed(f"{target!r} does not name an app: write module:app, for example shop.jobs:app")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise CommandFailed(
+                f"no module named {error.name!r}: looked in {here} and where Python is installed"
+            ) from error
+        raise _import_failed(name, error) from error
+    except OnwardError:
+        raise
+    except Exception as error:
+        raise _import_failed(name, error) from error
+
+
+def _import_failed(name: str, error: Exception) -> CommandFailed:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return CommandFailed(
+        f"cannot import {name!r}: {type(error).__name__}: {error} ({place.filename}, line {place.lineno}); "
+        "--debug shows the traceback"
+    )
+
+
+def _attribute(module: ModuleType, module_name: str, attribute: str) -> object:
+    try:
+        found: object = attrgetter(attribute)(module)
+    except AttributeError as error:
+        apps = [name for name, value in vars(module).items() if isinstance(value, Onward)]
+        instead = f"; it has {', '.join(f'{module_name}:{name}' for name in apps)}" if apps else ""
+        raise CommandFailed(f"module {module_name!r} has no {attribute!r}{instead}") from error
+    return found
+
+
+def _made_by(factory: object, target: str) -> object:
+    assert callable(factory)
+    try:
+        return factory()
+    except TypeError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            raise
+        raise CommandFailed(f"{target} is not an Onward app, and cannot be called to make one: {error}") from error

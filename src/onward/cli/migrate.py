@@ -1,0 +1,37 @@
+"""`onward migrate`: Onward's tables, made or printed."""
+
+import asyncio
+from collections.abc import Sequence
+
+from onward.cli.console import say
+from onward.cli.failures import CommandFailed, reaching
+from onward.cli.loading import load_app
+from onward.client.app import Onward
+
+
+def app_for(target: str, *, schema: str | None, prefix: str | None) -> Onward:
+    """The app named, or one without jobs on the database at an address."""
+    if "://" not in target:
+        if schema is not None or prefix is not None:
+            raise CommandFailed(f"--schema and --prefix go with an address; {target} says itself where its tables are")
+        return load_app(target)
+    return Onward(target, jobs=[], schema=schema or "onward", prefix=prefix or "onward_")
+
+
+def apply(app: Onward) -> None:
+    """Bring the tables to the newest version, and say how."""
+    with reaching(app):
+        applied = asyncio.run(_migrate(app))
+    for name in applied:
+        say(f"applied {name}")
+    if not applied:
+        say(f"nothing to do: the tables are at version {app.state.newest_version}")
+
+
+async def _migrate(app: Onward) -> Sequence[str]:
+    # Not app.open(), which refuses a database without the tables.
+    await app.driver.open()
+    try:
+        return await app.migrate()
+    finally:
+        await app.driver.close()
