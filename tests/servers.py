@@ -174,7 +174,7 @@ def found_or_started(server: Server) -> Iterator[str]:
 @contextmanager
 def private(server: Server) -> Iterator[Instance]:
     """A new instance that nobody else uses, whatever else runs on this machine."""
-    program = _program(server)
+    program = find(server)
     scratch = Path(tempfile.mkdtemp(prefix=f"onward-{server.program}-"))
     port = _free_port()
     try:
@@ -193,18 +193,24 @@ def private(server: Server) -> Iterator[Instance]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _program(server: Server) -> Path:
+def find(server: Server) -> Path:
+    """Its program, installed if need be."""
     if program := _installed(server):
         return program
     hint = f"Install it (Debian, Ubuntu: sudo apt-get install {server.package}) or set {server.variable} to an address."
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise ServerMissing(f"The tests need {server.name}, and it is not on this machine. {hint}")
-    _say(f"Installing {server.name} with apt-get …")
-    _apt_get("update")
-    _apt_get("install", "--yes", "--no-install-recommends", server.package)
+    install(server.package)
     if program := _installed(server):
         return program
     raise ServerMissing(f"apt-get installed {server.package}, but there is no program {server.program!r}. {hint}")
+
+
+def install(package: str) -> None:
+    """Install a package of Debian's; only root can."""
+    _say(f"Installing {package} with apt-get …")
+    _apt_get("update")
+    _apt_get("install", "--yes", "--no-install-recommends", package)
 
 
 def _installed(server: Server) -> Path | None:

@@ -9,6 +9,7 @@ from onward.client.handle import ChainHandle, SyncChainHandle
 from onward.client.sync import SyncOnward
 from onward.define.attempt import Attempt, Phase, Row, SyncTransaction, Transaction
 from onward.define.job_type import JobType, Step, job
+from onward.define.middleware import Middleware, Resource
 from onward.define.outcome import Done, Next, Outcome
 from onward.define.request import NewChain
 from onward.define.slice import Slice
@@ -23,11 +24,13 @@ from onward.errors import (
     ConfigurationError,
     DefinitionError,
     DuplicateJobId,
+    HandlerFailed,
     HandlerSignal,
     InternalJobType,
     JobAlreadyCompleted,
     JobNotFound,
     JobTakenByAnotherWorker,
+    MissingContext,
     OnwardError,
     PayloadError,
     Permanent,
@@ -72,7 +75,7 @@ from onward.worker.worker import Worker
 __all__ = [  # noqa: RUF022 - grouped like a table of contents
     # define
     "job", "JobType", "Step", "Slice", "Attempt", "Phase", "Transaction", "SyncTransaction", "Row",
-    "Outcome", "Next", "Done", "Backoff",
+    "Outcome", "Next", "Done", "Backoff", "Middleware", "Resource",
     # start and ask
     "Onward", "SyncOnward", "NewChain", "Deduplication", "ChainHandle", "SyncChainHandle", "Completion",
     "SyncCompletion", "Page", "new_id",
@@ -84,9 +87,9 @@ __all__ = [  # noqa: RUF022 - grouped like a table of contents
     "Chain", "Blocker", "Job", "BlockedJob", "PendingJob", "RunningJob", "CompletedJob", "FailedJob", "JobStatus",
     "FailureReason", "JobError", "LossReason", "Progress", "JobId", "ChainId", "WorkerId",
     # errors
-    "OnwardError", "DefinitionError", "ConfigurationError", "SchemaMissing", "PayloadError", "StartRefused",
-    "UnknownJobType", "InternalJobType", "UndeclaredStep", "BlockerNotFound", "DuplicateJobId", "TransactionError",
-    "TransactionOpen", "TransactionUnsuitable", "TransactionClosed", "PhaseError", "AttemptLost",
+    "OnwardError", "DefinitionError", "ConfigurationError", "SchemaMissing", "MissingContext", "PayloadError",
+    "StartRefused", "UnknownJobType", "InternalJobType", "UndeclaredStep", "BlockerNotFound", "DuplicateJobId",
+    "TransactionError", "TransactionOpen", "TransactionUnsuitable", "TransactionClosed", "PhaseError", "AttemptLost",
     "JobTakenByAnotherWorker", "JobAlreadyCompleted", "JobNotFound", "ChainError", "ChainNotFound", "ChainFailed",
-    "ChainReferenced", "ChainNotFailed", "WaitTimeout", "HandlerSignal",
+    "ChainReferenced", "ChainNotFailed", "WaitTimeout", "HandlerFailed", "HandlerSignal",
 ]  # fmt: skip

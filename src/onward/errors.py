@@ -3,7 +3,8 @@
 OnwardError
 ├── DefinitionError                 the job types do not fit together
 ├── ConfigurationError              an option, DSN or extra is wrong or missing
-│   └── SchemaMissing               run `onward migrate`
+│   ├── SchemaMissing               run `onward migrate`
+│   └── MissingContext              nothing provides the value a handler asked for
 ├── PayloadError                    an input or output does not fit its type, or cannot be stored
 ├── StartRefused                    nothing was started
 │   ├── UnknownJobType
@@ -26,6 +27,7 @@ OnwardError
 │   ├── ChainReferenced             an unfinished job elsewhere depends on it
 │   ├── ChainNotFailed              only failed chains can be retried
 │   └── WaitTimeout
+├── HandlerFailed                   what a handler raised in another process, or how that process died
 └── HandlerSignal                   raised by handlers to steer their job
     ├── Reschedule
     └── Permanent
@@ -64,6 +66,18 @@ class SchemaMissing(ConfigurationError):
             state = f"is at version {found}" if found else "has no Onward tables"
             advice = f"{state}, version {needed} is needed: run `onward migrate` or pass migrate=True"
         super().__init__(f"{where} {advice}")
+
+
+class MissingContext(ConfigurationError):
+    """A handler asked for a value that no middleware of its slice and no resource of its worker provides."""
+
+    def __init__(self, *, kind: type[object], job_type: str, available: Sequence[type[object]]) -> None:
+        self.kind, self.job_type, self.available = kind, job_type, tuple(available)
+        names = ", ".join(dict.fromkeys(one.__name__ for one in available)) or "nothing"
+        super().__init__(
+            f"nothing provides {kind.__name__} to job type {job_type!r}, which has {names} here: yield one from "
+            "middleware of its slice, or pass app.worker(resources=[…])"
+        )
 
 
 class PayloadError(OnwardError):
@@ -212,6 +226,14 @@ class WaitTimeout(ChainError):
     def __init__(self, chain_id: ChainId, timeout: timedelta) -> None:
         self.chain_id, self.timeout = chain_id, timeout
         super().__init__(f"chain {chain_id} has not ended within {timeout.total_seconds():g} s; it goes on running")
+
+
+class HandlerFailed(OnwardError):
+    """A handler with `executor="process"` raised, or its process died; middleware sees it, `error` says what it was."""
+
+    def __init__(self, error: JobError, *, permanent: bool) -> None:
+        self.error, self.permanent = error, permanent
+        super().__init__(f"{error.type}: {error.message}")
 
 
 class HandlerSignal(OnwardError):

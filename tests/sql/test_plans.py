@@ -155,6 +155,15 @@ def test_reaping_reads_only_what_runs(connection: psycopg.Connection) -> None:
     assert_the_table_is_not_scanned(plan)
 
 
+def test_expiring_reads_only_what_runs(connection: psycopg.Connection) -> None:
+    plan = explained(connection, STATE.sql("expire"), worker="worker-1", now=None)
+
+    running = [node for node in plan if node.get("Index Name") == "job_running"]
+    assert running
+    assert max(read(node) for node in running) <= 2 * RUNNING  # rows of undone updates are read too
+    assert_the_table_is_not_scanned(plan)
+
+
 def test_promoting_reads_only_what_is_deferred(connection: psycopg.Connection) -> None:
     plan = explained(connection, STATE.sql("promote"), type_names=["type-1", "type-2"], limit=BATCH, now=LATER)
 

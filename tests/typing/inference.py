@@ -2,7 +2,8 @@
 
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true, reportUnusedFunction=false
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Never, TypedDict, assert_type
@@ -10,6 +11,7 @@ from uuid import UUID
 
 from onward.define.attempt import Attempt, Row, SyncTransaction, Transaction
 from onward.define.job_type import JobType, Step, job
+from onward.define.middleware import Middleware, Resource
 from onward.define.outcome import Done, Next, Outcome
 from onward.define.request import NewChain
 from onward.define.slice import Slice
@@ -108,6 +110,12 @@ def branch(attempt: Attempt[Url, SyncTransaction]) -> Next[Shipped]:
     return attempt.continue_with(resize, attempt.input)
 
 
+@job("compress", executor="process")
+def compress(attempt: Attempt[Url]) -> Shipped:
+    return Shipped(attempt.input["url"])
+
+
+assert_type(compress, JobType[Url, Shipped])
 assert_type(thumbnail, JobType[bytes, int])
 assert_type(resize, Step[Url, Shipped])
 assert_type(branch, JobType[Url, Shipped])
@@ -204,6 +212,63 @@ async def archive(attempt: Attempt[Shipped]) -> None: ...
 
 assert_type(audit, JobType[Order, Shipped])
 assert_type(archive, Step[Shipped, None])
+
+
+# -- middleware and resources: any of the hooks, of either kind, without a base class
+
+
+@dataclass
+class Tenant:
+    name: str
+
+
+class Tenancy:
+    @asynccontextmanager
+    async def around_handler(self, attempt: Attempt[Any]) -> AsyncGenerator[Tenant]:
+        yield Tenant(attempt.job_type)
+
+
+class Audit:
+    @contextmanager
+    def around_prepare(self, attempt: Attempt[Any, SyncTransaction], tx: SyncTransaction) -> Generator[None]:
+        yield
+
+    @asynccontextmanager
+    async def around_complete(self, attempt: Attempt[Any], tx: Transaction) -> AsyncGenerator[list[object]]:
+        yield [Tenant(str(attempt.number)), await tx.fetchval("select 1")]
+
+
+class Client:
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+
+@contextmanager
+def tenants() -> Generator[list[Tenant]]:
+    yield [Tenant("")]
+
+
+tenancy: Middleware = Tenancy()
+resources: list[Resource] = [Client(), Client, tenants, tenants()]
+surrounded = Slice("surrounded", middleware=[tenancy, Audit()])
+
+
+@surrounded.job("mail")
+async def mail(attempt: Attempt[Order]) -> str:
+    assert_type(attempt.get(Tenant), Tenant)
+    assert_type(attempt.get(Client), Client)
+    return attempt.get(Tenant).name
+
+
+@surrounded.job("print")
+def print_label(attempt: Attempt[Order, SyncTransaction]) -> Tenant:
+    return attempt.get(Tenant)
+
+
+assert_type(mail, JobType[Order, str])
+assert_type(print_label, JobType[Order, Tenant])
 
 
 # -- variance: wider inputs and narrower outputs fit

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from onward.define.attempt import Attempt, SyncTransaction
 from onward.define.job_type import JobType, Step, job
+from onward.define.middleware import Resource
 from onward.define.outcome import Done, Next, Outcome
+from onward.define.slice import Slice
 from onward.model import Deduplication
 
 
@@ -139,6 +141,27 @@ async def forgotten_await(attempt: Attempt[Order]) -> int:
         return tx.execute("select 1")  # type: ignore[return-value]
 
 
+# -- middleware and resources
+
+
+class NoHooks:
+    def around_completion(self, attempt: Attempt[Order]) -> None: ...
+
+
+class NoContextManager:
+    async def around_handler(self, attempt: Attempt[Order]) -> None: ...
+
+
+Slice("orders", middleware=[NoHooks()])  # type: ignore[list-item]
+Slice("orders", middleware=[NoContextManager()])  # type: ignore[list-item]
+opens_nothing: Resource = Order(7)  # type: ignore[assignment]
+
+
+@job("wrong-value")
+async def wrong_value(attempt: Attempt[Order]) -> Shipped:
+    return attempt.get(Charged)  # type: ignore[return-value]
+
+
 # -- variance: inputs are contravariant, outputs covariant
 
 
@@ -150,5 +173,6 @@ takes(ship, ship)  # type: ignore[arg-type]
 # -- options are keyword-only, and known
 
 job("name", True)  # type: ignore[call-overload]
+job("name", executor="thread")  # type: ignore[call-overload]
 job("name", retries=3)  # type: ignore[call-overload]
 JobType("name", input=str, output=str, internal=True)  # type: ignore[call-arg]

@@ -17,20 +17,23 @@ from onward.client.sync import SyncOnward
 from onward.define.attempt import SyncTransaction, Transaction
 from onward.define.codec import Limits
 from onward.define.job_type import JobType, Step
+from onward.define.middleware import Middleware, Resource
 from onward.define.registry import Registered, Registry
 from onward.define.request import BlockerSource, ChainReference, NewChain
 from onward.define.slice import Slice
 from onward.errors import ConfigurationError, DefinitionError
-from onward.lifecycle.after_commit import Announcer, Awaited, BackgroundAnnouncer
+from onward.lifecycle.after_commit import Announcer, Awaited, BackgroundAnnouncer, describe
 from onward.lifecycle.store import Store
 from onward.model import Backoff, Blocker, Chain, ChainId, Deduplication, Job, JobId, JobStatus, Page
 from onward.notify.connect import notify_for
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
+from onward.observe import events
 from onward.observe.logs import LogObserver
 from onward.observe.observer import Observer, Observers
 from onward.state.connect import connect
 from onward.state.driver import Driver
-from onward.worker.worker import DEFAULT_LEASE, Worker
+from onward.worker.guardian.contract import GuardianKind
+from onward.worker.worker import DEFAULT_LEASE, DEFAULT_STALL, Worker
 
 if TYPE_CHECKING:
     from typing import Self
@@ -69,19 +72,26 @@ class Onward:
         max_payload: int = 1024 * 1024,
         pool_size: int = 10,
         pgbouncer: bool = False,
+        resources: Sequence[Resource] = (),
+        required_middleware: Sequence[Middleware] = (),
     ) -> None:
         """`target` is an address, a pool, an engine or a sessionmaker. `pgbouncer`: it is behind a transaction pooler.
 
+        `resources` and `required_middleware` are those of every worker of the app, also of `onward worker`.
         Nothing is connected until `async with app` or `app.open()`.
         """
         self.registry = Registry(jobs, limits=Limits(bytes=max_payload))
         self.state, self.driver = connect(
             target, schema=schema, prefix=prefix, pool_size=pool_size, pgbouncer=pgbouncer
         )
+        self._resources, self._required_middleware = tuple(resources), tuple(required_middleware)
         self._migrate = self.state.dialect == "sqlite" if migrate is None else migrate
         self._observers = Observers((LogObserver(),) if observers is None else observers)
         self._notify = notify or notify_for(
-            postgres_dsn=self.driver.postgres_dsn, channel=f"onward_{schema}", open_counter=self.driver.open_counter
+            postgres_dsn=self.driver.postgres_dsn,
+            channel=f"onward_{schema}",
+            open_counter=self.driver.open_counter,
+            lost=self._hints_lost,
         )
         self._awaited = Awaited()
         self._announcer = BackgroundAnnouncer(self._notify, self._observers)
@@ -315,10 +325,18 @@ class Onward:
         grace: timedelta = timedelta(seconds=30),
         lease: timedelta = DEFAULT_LEASE,
         backoff: Backoff | None = None,
+        guardian: GuardianKind = "thread",
+        stall: timedelta | None = DEFAULT_STALL,
+        resources: Sequence[Resource] = (),
+        required_middleware: Sequence[Middleware] = (),
     ) -> Worker:
         """A worker for the types that have a handler, or for `jobs` only. Use it as `async with app.worker():`.
 
         It looks for jobs whenever it is told of some, and every `poll`: 60 s, or 1 s where nobody can tell it.
+        Leases are renewed by a thread, or by a child process (`guardian="process"`), which also keeps them while
+        something holds the GIL, and gives them back at once when this process is killed. An event loop blocked for
+        longer than `stall` is logged. `resources` are opened when it starts and closed when it has stopped; handlers
+        get them by type. Every slice it works for must have `required_middleware`, the very instances, in this order.
         """
         handled = self.registry.handled()
         types = handled if jobs is None else _chosen(self.registry, jobs)
@@ -337,6 +355,10 @@ class Onward:
             grace=grace,
             lease=lease,
             backoff=backoff,
+            guardian=guardian,
+            stall=stall,
+            resources=[*self._resources, *resources],
+            required_middleware=[*self._required_middleware, *required_middleware],
         )
 
     @property
@@ -349,6 +371,11 @@ class Onward:
                 "a sync engine or a sync pool"
             )
         return SyncOnward(self.registry, self.state, driver, self._notify, self._observers, self._migrate)
+
+    # -- hints
+
+    def _hints_lost(self, error: Exception) -> None:
+        self._observers.emit(events.NotifyError(doing="listen", error=describe(error)))
 
     # -- waiting
 

@@ -161,6 +161,16 @@ class Attempt(Protocol[Input_co, Tx_co]):
         """The chains this job waited for, in the order given."""
         ...
 
+    def get(self, kind: type[T]) -> T:
+        """The value of this type, or of a subclass, that middleware or a resource provides; the innermost wins.
+
+        >>> @job("orders.ship")
+        ... async def ship(attempt: Attempt[Order]) -> Shipped:
+        ...     tenant = attempt.get(Tenant)  # yielded by a middleware of the slice; MissingContext if by none
+        ...     return await attempt.get(HttpClient).post(f"/{tenant.name}/parcels")  # a resource of the worker
+        """
+        ...
+
     def progress(self, fraction: float, note: str | None = None) -> None:
         """Say how far the handler has come, from 0 to 1; readers see it soon, and it stays after the attempt."""
         ...

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, get_args, overload
 
 from typing_extensions import TypeVar
 
@@ -26,6 +26,8 @@ O_co = TypeVar("O_co", covariant=True)
 Upcaster: TypeAlias = Callable[[Any], Any]
 """Turns the plain JSON of one payload version into that of the next."""
 OnBlockerFailure: TypeAlias = Literal["fail", "run"]
+Executor: TypeAlias = Literal["auto", "process"]
+"""Where a handler runs; "auto": `async def` on the event loop, `def` in a thread."""
 UNSET_TIMEOUT = timedelta.max
 """Stands for "as the library says", since None means no timeout."""
 
@@ -43,6 +45,7 @@ class Definition:
     timeout: timedelta | None = UNSET_TIMEOUT
     backoff: Backoff | None = None
     max_attempts: int | None = None
+    executor: Executor = "auto"
     on_blocker_failure: OnBlockerFailure = "fail"
     slice: "Slice | None" = None
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
@@ -54,6 +57,7 @@ class Definition:
             "version counts from 1": self.version >= 1,
             "max_attempts counts from 1": self.max_attempts is None or self.max_attempts >= 1,
             "lease must be at least 1 second": self.lease is None or self.lease >= timedelta(seconds=1),
+            "executor is 'auto' or 'process'": self.executor in get_args(Executor),
             "timeout must be positive": self.timeout is None or self.timeout > timedelta(0),
         }
         return [f"{self.name or 'job'}: {problem}" for problem, holds in checks.items() if not holds]
@@ -117,6 +121,7 @@ class JobType(Step[I_contra, O_co]):
         timeout: timedelta | None = UNSET_TIMEOUT,
         backoff: Backoff | None = None,
         max_attempts: int | None = None,
+        executor: Executor = "auto",
         on_blocker_failure: OnBlockerFailure = "fail",
     ) -> None:
         definition = Definition(
@@ -128,6 +133,7 @@ class JobType(Step[I_contra, O_co]):
             timeout=timeout,
             backoff=backoff,
             max_attempts=max_attempts,
+            executor=executor,
             on_blocker_failure=on_blocker_failure,
         )
         Step.__init__(self, definition, input=input, output=output)
@@ -214,6 +220,7 @@ def job(
     timeout: timedelta | None = UNSET_TIMEOUT,
     backoff: Backoff | None = None,
     max_attempts: int | None = None,
+    executor: Executor = "auto",
     on_blocker_failure: OnBlockerFailure = "fail",
 ) -> MakeStep: ...
 @overload
@@ -228,6 +235,7 @@ def job(
     timeout: timedelta | None = UNSET_TIMEOUT,
     backoff: Backoff | None = None,
     max_attempts: int | None = None,
+    executor: Executor = "auto",
     on_blocker_failure: OnBlockerFailure = "fail",
 ) -> MakeJobType: ...
 def job(name: str, **options: Any) -> Any:

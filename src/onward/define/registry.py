@@ -9,6 +9,7 @@ import msgspec
 
 from onward.define.codec import Codec, Limits
 from onward.define.job_type import UNSET_TIMEOUT, Definition, JobType, Step, Upcaster
+from onward.define.middleware import Middleware, middleware_problems, needs_event_loop
 from onward.define.slice import Slice
 from onward.errors import DefinitionError, InternalJobType, PayloadError, UndeclaredStep, UnknownJobType
 from onward.model import Backoff
@@ -43,6 +44,18 @@ class Registered:
     def lease(self) -> timedelta | None:
         own = self.definition.slice.lease if self.definition.slice else None
         return self.definition.lease or own
+
+    @property
+    def middleware(self) -> Sequence[Middleware]:
+        return self.definition.slice.middleware if self.definition.slice else ()
+
+    @property
+    def runs_in_thread(self) -> bool:
+        return not self.step.signature.is_async and not self.runs_in_process
+
+    @property
+    def runs_in_process(self) -> bool:
+        return self.definition.executor == "process"
 
     @property
     def timeout(self) -> timedelta | None:
@@ -86,9 +99,10 @@ class Registry(Mapping[str, Registered]):
         self._types: dict[str, Registered] = {}
         for step in steps:
             try:
-                self._types[step.name] = _register(step, limits or Limits())
+                self._types[step.name] = register(step, limits or Limits())
             except DefinitionError as error:
                 problems.extend(error.problems)
+        problems.extend(_middleware_problems(self._types.values()))
         if problems:
             raise DefinitionError(problems)
 
@@ -120,7 +134,8 @@ class Registry(Mapping[str, Registered]):
         return [registered for registered in self._types.values() if registered.step.run is not None]
 
 
-def _register(step: Step[Any, Any], limits: Limits) -> Registered:
+def register(step: Step[Any, Any], limits: Limits) -> Registered:
+    """The type on its own, with its codecs."""
     signature, definition = step.signature, step.definition
     output = None
     if signature.may_complete:
@@ -160,11 +175,26 @@ def _problems(steps: Sequence[Step[Any, Any]]) -> list[str]:
                 problems.append(f"{step.name}: blocked by {blocker!r}, which is not among the jobs of this app")
             elif not isinstance(by_name[blocker], JobType):
                 problems.append(f"{step.name}: blocked by {blocker!r}, which is internal and so never begins a chain")
+        if step.run is not None and definition.executor == "process" and signature.is_async:
+            problems.append(f'{step.name}: executor="process" needs a def handler')
         if step.run is not None and definition.continues_to and not signature.may_continue:
             problems.append(f"{step.name}: declares continues_to, but its handler returns no Next or Outcome")
         if step.run is not None and not signature.may_complete and not definition.continues_to:
             problems.append(f"{step.name}: its handler always continues, but continues_to is empty")
     problems.extend(f"{name}: internal, and no entry type leads to it" for name in _unreachable(by_name))
+    return problems
+
+
+def _middleware_problems(types: Iterable[Registered]) -> list[str]:
+    types = [kind for kind in types if kind.middleware]
+    slices = dict.fromkeys(kind.definition.slice for kind in types)
+    problems = [f"slice {s.prefix!r}: {problem}" for s in slices if s for problem in middleware_problems(s.middleware)]
+    for kind in types:
+        if kind.runs_in_thread:
+            problems.extend(
+                f"{kind.name}: its def handler runs in a thread, but {hook} needs an event loop: use @contextmanager"
+                for hook in needs_event_loop(kind.middleware)
+            )
     return problems
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, overload
 from onward.define.job_type import (
     UNSET_TIMEOUT,
     Definition,
+    Executor,
     JobType,
     MakeJobType,
     MakeStep,
@@ -14,6 +15,7 @@ from onward.define.job_type import (
     Step,
     make_decorator,
 )
+from onward.define.middleware import Middleware
 from onward.model import Backoff
 
 
@@ -33,10 +35,13 @@ class Slice:
         self,
         prefix: str,
         *,
+        middleware: Sequence[Middleware] = (),
         backoff: Backoff | None = None,
         lease: timedelta | None = None,
     ) -> None:
+        """`middleware` surrounds the handlers of the slice; the first is the outermost."""
         self.prefix = prefix
+        self.middleware = tuple(middleware)
         self.backoff = backoff
         self.lease = lease
         self.steps: list[Step[Any, Any]] = []
@@ -54,6 +59,7 @@ class Slice:
         timeout: timedelta | None = UNSET_TIMEOUT,
         backoff: Backoff | None = None,
         max_attempts: int | None = None,
+        executor: Executor = "auto",
         on_blocker_failure: OnBlockerFailure = "fail",
     ) -> MakeStep: ...
     @overload
@@ -69,6 +75,7 @@ class Slice:
         timeout: timedelta | None = UNSET_TIMEOUT,
         backoff: Backoff | None = None,
         max_attempts: int | None = None,
+        executor: Executor = "auto",
         on_blocker_failure: OnBlockerFailure = "fail",
     ) -> MakeJobType: ...
     def job(self, name: str, **options: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from onward.errors import HandlerFailed
 from onward.model import JobError, JobStatus
 from onward.notify.contract import Hint, HintKind, NotifyAdapter, merged
 from onward.observe import events
@@ -230,6 +231,8 @@ def _facts(change: Change) -> dict[str, Any]:
 
 def describe(error: BaseException) -> JobError:
     """An exception as it is stored and told: bounded, and free of what a database cannot keep."""
+    if isinstance(error, HandlerFailed):
+        return error.error
     text = "".join(traceback.format_exception(error))
     message = str(error)[:2_000]
     return JobError(

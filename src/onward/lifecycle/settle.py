@@ -9,7 +9,7 @@ import msgspec
 
 from onward.define.outcome import Done, Next, Outcome, Rescheduled
 from onward.define.registry import Registered, Registry
-from onward.errors import PayloadError, Permanent, PhaseError, Reschedule
+from onward.errors import HandlerFailed, PayloadError, Permanent, PhaseError, Reschedule
 from onward.lifecycle.after_commit import describe
 from onward.lifecycle.start import Predecessor, plan_continuation
 from onward.model import Backoff, FailureReason, JobError, WorkerId
@@ -59,7 +59,7 @@ def settlement_of_error(job: TakenJob, worker: WorkerId, error: BaseException, p
         return Settlement(
             job_id=job.id, attempt=job.attempt, holder=worker, kind="retry", delay=max(delay, 0.0), at=error.at
         )
-    if isinstance(error, Permanent):
+    if isinstance(error, Permanent) or (isinstance(error, HandlerFailed) and error.permanent):
         return _failed(job, worker, FailureReason.PERMANENT, describe(error))
     return counted_failure(job, worker, describe(error), policy)
 

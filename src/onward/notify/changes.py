@@ -20,6 +20,7 @@ class ChangeNotify:
 
     sees_commits = True
     crosses_processes = True
+    is_up = True
 
     def __init__(
         self, open_counter: Callable[[], AbstractContextManager[Callable[[], int]]], *, interval: float = 0.01

@@ -9,8 +9,13 @@ from onward.notify.memory import MemoryNotify
 Counter = Callable[[], AbstractContextManager[Callable[[], int]]]
 
 
-def notify_for(*, postgres_dsn: str | None, channel: str, open_counter: Counter | None) -> NotifyAdapter:
-    """LISTEN/NOTIFY for a Postgres that can be reached by address, the change counter for a file, else this process."""
+def notify_for(
+    *, postgres_dsn: str | None, channel: str, open_counter: Counter | None, lost: Callable[[Exception], None]
+) -> NotifyAdapter:
+    """LISTEN/NOTIFY for a Postgres that can be reached by address, the change counter for a file, else this process.
+
+    `lost` is told when hints go down.
+    """
     if open_counter is not None:
         from onward.notify.changes import ChangeNotify
 
@@ -18,5 +23,5 @@ def notify_for(*, postgres_dsn: str | None, channel: str, open_counter: Counter 
     if postgres_dsn is not None:
         from onward.notify.postgres import PostgresNotify, wire_for
 
-        return PostgresNotify(wire_for(postgres_dsn), channel=channel)
+        return PostgresNotify(wire_for(postgres_dsn), channel=channel, lost=lost)
     return MemoryNotify()

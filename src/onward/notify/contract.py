@@ -20,6 +20,8 @@ class HintKind(StrEnum):
     """A chain has ended; the key is its id."""
     LOST = "l"
     """A running job was cancelled, deleted, completed or taken; the key is its id."""
+    EXPIRED = "x"
+    """Leases of a dead worker have run out; the key is a type's name, or empty: any type."""
     UNKNOWN = "?"
     """Something has changed, and it is not known what; there is no key."""
     AWAITED = "w"
@@ -56,6 +58,11 @@ class NotifyAdapter(Protocol):
     """Whether hints reach other processes; if not, workers poll more often."""
     sees_commits: bool
     """Whether commits are noticed elsewhere even when nobody announces them."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether hints arrive at present; while they do not, workers poll more often."""
+        ...
 
     async def open(self, tasks: asyncio.TaskGroup) -> None:
         """Get ready; background work belongs to `tasks` and ends with `close`."""

@@ -13,6 +13,7 @@ class MemoryNotify:
 
     sees_commits = False
     crosses_processes = False
+    is_up = True
 
     def __init__(self) -> None:
         self._switchboard = Switchboard()
@@ -40,6 +41,7 @@ class NoNotify:
 
     sees_commits = True
     crosses_processes = False
+    is_up = True
 
     def __init__(self) -> None:
         self._switchboard = Switchboard()

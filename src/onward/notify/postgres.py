@@ -2,42 +2,70 @@
 
 import asyncio
 import logging
+import random
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
-from onward.notify.contract import Hint, HintKind, Listener
+from onward.notify.contract import Hint, HintKind, Listener, merged
 from onward.notify.switchboard import Switchboard
+from onward.transport import CONNECT, Patience, cut_off, watch
 
 logger = logging.getLogger("onward.notify")
 _MOST_BYTES = 7_900
 """NOTIFY takes payloads of less than 8,000 bytes."""
+_MOST_UNSENT = 1_000
+_QUIET, _ANSWER = 2.0, 2.0
+"""Seconds without a word from the server after which it is asked for one, and that it has to answer: together with what
+a worker needs to look, less than five."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
+"""Seconds between tries to connect: few enough that hints are back when the server is."""
 
 
 class Wire(Protocol):
     """One connection that can both send and receive notifications."""
 
     async def listen(self, channel: str, receive: Callable[[str], None]) -> None: ...
-    async def notify(self, channel: str, payloads: Sequence[str]) -> None: ...
-    async def closed(self) -> None:
-        """Returns when the connection is lost."""
+    async def notify(self, channel: str, payloads: Sequence[str]) -> None:
+        """Send; a server that does not answer in time ends the connection."""
+        ...
+
+    async def hold(self) -> NoReturn:
+        """Receive, and ask an idle server for a sign of life now and again; raises when the connection is lost."""
         ...
 
 
 class PostgresNotify:
-    """Sends hints with NOTIFY and receives them with LISTEN, over a connection that is opened when first needed."""
+    """Sends hints with NOTIFY and receives them with LISTEN, over a connection that is opened when first needed.
+
+    `lost` is told when hints go down; they come back by themselves.
+    """
 
     sees_commits = False
     crosses_processes = True
 
-    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Wire]], *, channel: str) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[Wire]],
+        *,
+        channel: str,
+        lost: Callable[[Exception], None] | None = None,
+    ) -> None:
         self._connect = connect
         self._channel = channel
+        self._lost = lost
         self._switchboard = Switchboard()
         self._wire: asyncio.Future[Wire] | None = None
+        self._unsent: list[Hint] = []
+        self._tried = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self._wire is not None and self._wire.done()
 
     async def open(self, tasks: asyncio.TaskGroup) -> None:
         self._tasks = tasks
@@ -49,6 +77,7 @@ class PostgresNotify:
             self._wire.set_exception(OSError("hints are closed"))
             self._wire.exception()
         self._keeper = self._tasks = self._wire = None
+        self._tried.clear()
         self._switchboard.wake_all()
 
     def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
@@ -56,16 +85,28 @@ class PostgresNotify:
         return "SELECT pg_notify(:channel::text, p) FROM unnest(:payloads::text[]) AS p", parameters
 
     async def announce(self, hints: Sequence[Hint]) -> None:
-        wire = await asyncio.shield(self._connected())
-        await wire.notify(self._channel, encode_hints(hints))
+        if not self.is_up:
+            self._switchboard.deliver(hints)  # those in this process need no server to hear of it
+        try:
+            wire = await asyncio.shield(self._connected())
+            await wire.notify(self._channel, encode_hints(hints))
+        except BaseException:
+            self._send_later(hints)
+            raise
+
+    def _send_later(self, hints: Sequence[Hint]) -> None:
+        self._unsent = merged([*self._unsent, *hints])[:_MOST_UNSENT]
 
     @asynccontextmanager
     async def listen(
         self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
     ) -> AsyncIterator[Listener]:
         async with self._switchboard.listen(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited) as line:
+            # The listener is active once we are connected; if the first try fails, it is by polling.
             with suppress(OSError, TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._connected()), timeout=5)
+                self._connected()
+                async with asyncio.timeout(CONNECT):
+                    await self._tried.wait()
             yield line
 
     def _connected(self) -> "asyncio.Future[Wire]":
@@ -78,22 +119,44 @@ class PostgresNotify:
         return self._wire
 
     async def _keep(self) -> None:
-        """Hold the connection, and make a new one, slower and slower, when it is lost."""
-        pause = 0.1
+        """Hold the connection, and make a new one when it is lost."""
+        pause, is_news = _SHORTEST_PAUSE, True
         while True:
             try:
                 async with self._connect() as wire:
                     await wire.listen(self._channel, self._receive)
                     self._connected().set_result(wire)
+                    self._tried.set()
+                    pause, is_news = _SHORTEST_PAUSE, True
                     # What was announced meanwhile is lost: have everybody look.
                     self._switchboard.wake_all()
-                    pause = 0.1
-                    await wire.closed()
+                    await self._send_unsent(wire)
+                    await wire.hold()
             except Exception as error:  # noqa: BLE001 - one turn of a loop
-                logger.warning("hints are down, polling goes on; next try in %.1f s: %s", pause, error)
+                self._went_down(error, is_news=is_news)
+            is_news = False
+            await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _send_unsent(self, wire: Wire) -> None:
+        unsent, self._unsent = self._unsent, []
+        if unsent:
+            try:
+                await wire.notify(self._channel, encode_hints(unsent))
+            except BaseException:
+                self._send_later(unsent)
+                raise
+
+    def _went_down(self, error: Exception, *, is_news: bool) -> None:
+        if self.is_up:
             self._wire = None
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 5.0)
+        self._tried.set()
+        if is_news:
+            if self._lost is not None:
+                self._lost(error)
+            # From now on they look by themselves, and more often.
+            self._switchboard.wake_all()
+        logger.debug("hints are down, polling goes on: %s", error)
 
     def _receive(self, payload: str) -> None:
         self._switchboard.deliver(decode_hints(payload))
@@ -129,17 +192,36 @@ class _AsyncpgWire:
         self._raw = raw
         self._turn = asyncio.Lock()
         self._lost = asyncio.Event()
+        self._heard = 0.0
         raw.add_termination_listener(lambda _: self._lost.set())
 
     async def listen(self, channel: str, receive: Callable[[str], None]) -> None:
-        await self._raw.add_listener(channel, lambda _c, _p, _ch, payload: receive(payload))
+        def heard(_connection: Any, _process: int, _channel: str, payload: str) -> None:
+            self._heard = time.monotonic()
+            receive(payload)
+
+        with Patience(_ANSWER, self._raw.terminate):
+            await self._raw.add_listener(channel, heard)
+        self._heard = time.monotonic()
 
     async def notify(self, channel: str, payloads: Sequence[str]) -> None:
-        async with self._turn:
-            await self._raw.execute("SELECT pg_notify($1, p) FROM unnest($2::text[]) p", channel, list(payloads))
+        await self._ask("SELECT pg_notify($1, p) FROM unnest($2::text[]) p", channel, list(payloads))
 
-    async def closed(self) -> None:
-        await self._lost.wait()
+    async def _ask(self, *statement: Any) -> None:
+        with Patience(_ANSWER, self._raw.terminate):
+            async with self._turn:
+                await self._raw.execute(*statement)
+                self._heard = time.monotonic()
+
+    async def hold(self) -> NoReturn:
+        while True:
+            quiet_at = self._heard + _QUIET
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(quiet_at - time.monotonic(), 0.0)):
+                    await self._lost.wait()
+                    raise ConnectionResetError("the listening connection was closed")
+            if self._heard + _QUIET <= time.monotonic():
+                await self._ask("SELECT 1")
 
 
 def asyncpg_wire(dsn: str) -> Callable[[], AbstractAsyncContextManager[Wire]]:
@@ -149,12 +231,12 @@ def asyncpg_wire(dsn: str) -> Callable[[], AbstractAsyncContextManager[Wire]]:
     async def connect() -> AsyncIterator[Wire]:
         import asyncpg
 
-        raw = await asyncpg.connect(dsn, server_settings={"application_name": "onward hints"})
+        raw: Any = await asyncpg.connect(dsn, timeout=CONNECT, server_settings={"application_name": "onward hints"})
+        watch(raw._transport.get_extra_info("socket"))
         try:
             yield _AsyncpgWire(raw)
         finally:
-            with suppress(OSError, asyncpg.InterfaceError, TimeoutError):
-                await raw.close(timeout=2)
+            raw.terminate()  # nothing is under way that would be worth a farewell
 
     return connect
 
@@ -167,18 +249,25 @@ class _PsycopgWire:
 
     async def listen(self, channel: str, receive: Callable[[str], None]) -> None:
         self._receive = receive
-        await self._listening.execute(f'LISTEN "{channel}"')
+        await self._ask(self._listening, f'LISTEN "{channel}"')
 
     async def notify(self, channel: str, payloads: Sequence[str]) -> None:
-        async with self._turn:
-            await self._sending.execute(
-                "SELECT pg_notify(%s, p) FROM unnest(%s::text[]) p", (channel, list(payloads)), prepare=True
-            )
+        statement = "SELECT pg_notify(%s, p) FROM unnest(%s::text[]) p"
+        await self._ask(self._sending, statement, (channel, list(payloads)), prepare=True)
 
-    async def closed(self) -> None:
-        async for notification in self._listening.notifies():
-            if self._receive is not None:
-                self._receive(notification.payload)
+    async def _ask(self, raw: Any, *statement: Any, **options: Any) -> None:
+        number = raw.pgconn.socket
+        with Patience(_ANSWER, lambda: cut_off(number)):
+            async with self._turn:
+                await raw.execute(*statement, **options)
+
+    async def hold(self) -> NoReturn:
+        while True:
+            async for notification in self._listening.notifies(timeout=_QUIET):
+                if self._receive is not None:
+                    self._receive(notification.payload)
+            await self._ask(self._listening, "SELECT 1")
+            await self._ask(self._sending, "SELECT 1")
 
 
 def psycopg_wire(dsn: str) -> Callable[[], AbstractAsyncContextManager[Wire]]:
@@ -188,11 +277,14 @@ def psycopg_wire(dsn: str) -> Callable[[], AbstractAsyncContextManager[Wire]]:
     async def connect() -> AsyncIterator[Wire]:
         import psycopg
 
-        async with (
-            await psycopg.AsyncConnection.connect(dsn, autocommit=True) as listening,
-            await psycopg.AsyncConnection.connect(dsn, autocommit=True) as sending,
-        ):
-            yield _PsycopgWire(listening, sending)
+        async with AsyncExitStack() as stack:
+            pair: list[Any] = []
+            for _ in range(2):
+                raw = await psycopg.AsyncConnection.connect(dsn, autocommit=True, connect_timeout=int(CONNECT))
+                stack.push_async_callback(raw.close)
+                watch(raw.pgconn.socket)
+                pair.append(raw)
+            yield _PsycopgWire(*pair)
 
     return connect
 

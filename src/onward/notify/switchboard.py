@@ -20,6 +20,8 @@ class _Line:
     def wants(self, hint: Hint) -> bool:
         if hint.kind in (HintKind.SCHEDULED, HintKind.DEFERRED):
             return hint.key in self.scheduled
+        if hint.kind is HintKind.EXPIRED:
+            return bool(self.scheduled) and (not hint.key or hint.key in self.scheduled)
         if hint.kind is HintKind.ENDED:
             return hint.key in self.ended
         return self.kinds.get(hint.kind, True)

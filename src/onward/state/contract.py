@@ -155,6 +155,21 @@ class Reaped(msgspec.Struct, frozen=True):
     next_in: float | None
 
 
+class Expired(msgspec.Struct, frozen=True):
+    """How many leases of a dead worker ran out, and how many a transaction still locks."""
+
+    count: int
+    locked: int
+
+
+class LeaseStatements(msgspec.Struct, frozen=True):
+    """The SQL of `renew` and `expire`, with `:name` parameters, for a process that keeps leases and does no more."""
+
+    renew: tuple[str, ...]
+    """Several make one transaction; the last one answers."""
+    expire: str
+
+
 class Promoted(msgspec.Struct, frozen=True):
     """How many scheduled jobs became due, and when the next one will."""
 
@@ -276,6 +291,14 @@ class StateAdapter(Protocol):
         lease: float,
     ) -> Reaped:
         """Take over expired leases for `worker`, to be settled as crashes; never those in `held_here`."""
+        ...
+
+    async def expire(self, connection: Connection, *, worker: WorkerId) -> Expired:
+        """Let all leases of a worker run out that is known to be dead, skipping rows that are locked."""
+        ...
+
+    def lease_statements(self) -> LeaseStatements:
+        """What `renew` and `expire` run."""
         ...
 
     # -- change

@@ -6,7 +6,7 @@ loop. Everything above a driver is therefore written once.
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from onward.errors import OnwardError
@@ -23,6 +23,15 @@ class Result:
     columns: tuple[str, ...]
     rows: Rows
     changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """How another process can connect, with the same client library and nothing of Onward."""
+
+    client: Literal["asyncpg", "psycopg", "sqlite3"]
+    options: dict[str, Any] = field(repr=False)
+    """Plain JSON. There may be a password in it."""
 
 
 class Connection(Protocol):
@@ -85,6 +94,11 @@ class Driver(Protocol):
     @property
     def postgres_dsn(self) -> str | None:
         """Where a further connection for LISTEN can be made."""
+        ...
+
+    @property
+    def address(self) -> Address | None:
+        """How a process of its own can connect; None where only an object of the application's can."""
         ...
 
     @property

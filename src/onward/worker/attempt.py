@@ -4,12 +4,12 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from contextvars import Token
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from onward.define.job_type import JobType, Step
 from onward.define.outcome import Next, Outcome, Rescheduled
@@ -24,9 +24,11 @@ from onward.model import Blocker, ChainId, CompletedJob, JobError, JobId, JobSta
 from onward.state.contract import Settlement, TakenJob
 from onward.state.driver import run_now
 from onward.state.rows import read_errors
+from onward.worker.middleware import Hook, find, onion
 from onward.worker.progress import ProgressBoard
 
 logger = logging.getLogger("onward.worker")
+T = TypeVar("T")
 PhaseKind = Literal["prepare", "atomic", "complete"]
 _LONG_LOCK = 1.0
 
@@ -44,9 +46,14 @@ class RunningAttempt:
         worker: WorkerId,
         progress: ProgressBoard,
         blockers: Sequence[Blocker] = (),
+        provided: tuple[object, ...] = (),
+        on_cancel: Callable[["RunningAttempt"], object] = bool,
     ) -> None:
+        self._on_cancel = on_cancel
         self.job, self.kind, self.worker = job, kind, worker
         self.blockers = blockers
+        self.provided = provided
+        """What `get` finds, the innermost last."""
         self.input: Any = None
         self.cancelled: LossReason | None = None
         self.phase_error: BaseException | None = None
@@ -54,6 +61,8 @@ class RunningAttempt:
         self._is_databases_own = False
         self.settled = False
         """Whether the handler's own commit settled the job."""
+        self.is_running = False
+        """Whether the handler has begun and not ended."""
         self._registry, self._store, self._progress = registry, store, progress
         self._task: asyncio.Task[Any] | None = None
         self._stage: Literal["fresh", "prepared", "atomic", "completed", "ended"] = "fresh"
@@ -101,6 +110,9 @@ class RunningAttempt:
                 codec = self._registry.find(blocker.current_type_name).output
                 outputs.append(codec.decode(blocker.output or "null") if codec else None)
         return outputs
+
+    def get(self, kind: type[T]) -> T:
+        return find(self, kind)
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         self._progress.report(self.job.id, self.job.attempt, fraction, note)
@@ -209,24 +221,40 @@ class RunningAttempt:
         ours = error is self.phase_error and (self._is_databases_own or not isinstance(error, OSError))
         return ours and self._store.driver.is_transient(error)
 
-    async def call(self) -> Any:
-        """Run the handler: awaited here, or to its end in this thread."""
-        run = self.kind.step.run
+    async def call(self, run: Callable[["RunningAttempt"], Any] | None = None) -> Any:
+        """Run the handler, or `run` in its place: awaited here, or to its end in this thread."""
+        run = run or self.kind.step.run
         assert run is not None
-        returned = run(self)
-        if inspect.isawaitable(returned):
-            self._task = asyncio.current_task()
-            if self.cancelled is not None:
-                assert self._task is not None
-                self._task.cancel()
-            returned = await returned
-            self._task = None
+        self.is_running = True
+        try:
+            returned = self._run_surrounded(run) if self.kind.middleware else run(self)
+            if inspect.isawaitable(returned):
+                self._task = asyncio.current_task()
+                if self.cancelled is not None:
+                    assert self._task is not None
+                    self._task.cancel()
+                returned = await returned
+        finally:
+            self._task, self.is_running = None, False
         return returned
+
+    def _run_surrounded(self, run: Callable[..., Any]) -> Any:
+        async def surrounded() -> Any:
+            async with onion(self, "around_handler"):
+                returned = run(self)
+                return await returned if inspect.isawaitable(returned) else returned
+
+        return run_now(surrounded()) if self.kind.runs_in_thread else surrounded()
+
+    def runs_in(self, task: asyncio.Task[Any]) -> bool:
+        """Whether this task runs the handler."""
+        return self._task is task
 
     def cancel(self, reason: LossReason) -> None:
         """Tell the handler to stop. Nothing is delivered once it has returned."""
         if self.cancelled is None:
             self.cancelled = reason
+            self._on_cancel(self)
             if self._task is not None:
                 self._task.cancel(str(reason))
 
@@ -304,21 +332,40 @@ class PhaseBlock:
     def __init__(self, attempt: RunningAttempt, phase: PhaseKind) -> None:
         self._attempt = attempt
         self._phase: PhaseKind = phase
+        self._onion: AbstractAsyncContextManager[None] | None = None
 
     async def __aenter__(self) -> Any:
-        return await self._attempt.enter(self._phase)
+        tx = await self._attempt.enter(self._phase)
+        if self._attempt.kind.middleware:
+            await self._enter_onion(tx)
+        return tx
+
+    async def _enter_onion(self, tx: Any) -> None:
+        hook: Hook = "around_complete" if self._phase == "complete" else "around_prepare"
+        self._onion = onion(self._attempt, hook, tx)
+        try:
+            await self._onion.__aenter__()
+        except BaseException as error:
+            await self._attempt.leave(self._phase, error)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._onion is not None:
+            try:
+                await self._onion.__aexit__(kind, error, trace)
+            except BaseException as changed:
+                await self._attempt.leave(self._phase, changed)
+                raise
         await self._attempt.leave(self._phase, error)
 
     def __enter__(self) -> Any:
         if self._attempt.kind.step.signature.is_async:
             raise PhaseError("use `async with` in an async def handler")
-        return run_now(self._attempt.enter(self._phase))
+        return run_now(self.__aenter__())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        run_now(self._attempt.leave(self._phase, error))
+        run_now(self.__aexit__(kind, error, trace))

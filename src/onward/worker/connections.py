@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TypeVar
 
 from onward.state.driver import Connection, Driver
@@ -11,7 +11,10 @@ T = TypeVar("T")
 
 
 class Reserved:
-    """One connection for one purpose, made when first needed and made anew after an error that may have broken it."""
+    """One connection for one purpose, made when first needed and made anew after an error that may have broken it.
+
+    A statement that is not answered ends the connection: drivers see to that.
+    """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -27,10 +30,22 @@ class Reserved:
             try:
                 return await operation(self._connection)
             except BaseException as error:
-                # A cancelled statement leaves the connection in the middle of something.
-                if self._driver.is_disconnect(error) or not isinstance(error, Exception):
-                    await self.close()
+                if self._may_be_broken(error):
+                    await self._drop(error)
                 raise
+
+    def _may_be_broken(self, error: BaseException) -> bool:
+        # A cancelled statement leaves the connection in the middle of something; a server that cannot write may have
+        # been demoted, and another one be in its place.
+        cancelled = not isinstance(error, Exception)
+        return cancelled or self._driver.is_disconnect(error) or self._driver.is_read_only(error)
+
+    async def _drop(self, error: BaseException) -> None:
+        """Close without a farewell, for which a lost server would let us wait."""
+        self._connection = None
+        stack, self._stack = self._stack, AsyncExitStack()
+        with suppress(Exception):  # the error that led here says more
+            await stack.__aexit__(type(error), error, error.__traceback__)
 
     async def close(self) -> None:
         self._connection = None

@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextvars import copy_context
+from functools import partial
+from typing import Any
 
 from onward.errors import AttemptLost, JobAlreadyCompleted
 from onward.lifecycle import settle
@@ -16,31 +19,34 @@ from onward.observe.observer import Observers
 from onward.state.contract import Settlement
 from onward.state.driver import run_now
 from onward.worker.attempt import RunningAttempt
+from onward.worker.processes.pool import Processes
 
 logger = logging.getLogger("onward.worker")
+_STARTING = 60.0
+"""Seconds that a process may take to start and import the handler, beside the timeout."""
 
 
 class Runner:
     """Runs handlers, each to exactly one outcome."""
 
-    def __init__(self, worker: WorkerId, observers: Observers, threads: Executor) -> None:
-        self._worker, self._observers, self._threads = worker, observers, threads
+    def __init__(self, worker: WorkerId, observers: Observers, threads: Executor, processes: Processes) -> None:
+        self._worker, self._observers, self._threads, self._processes = worker, observers, threads, processes
 
     async def run(self, attempt: RunningAttempt, policy: RetryPolicy) -> Settlement | None:
         """The settlement to join the next batch; None when the handler's own commit settled it, or it was lost."""
         job = attempt.job
         current_origin.set(Origin(job.id, job.root_id))
         self._announce_start(attempt)
-        timeout = attempt.kind.timeout
-        timer = None
-        if timeout is not None:
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(timeout.total_seconds(), attempt.cancel, LossReason.TIMEOUT)
+        limit = TimeLimit(attempt)
         try:
             attempt.input = attempt.kind.read_input(job.input, job.payload_version)
-            if attempt.kind.step.signature.is_async:
-                return await self._perform(attempt)
-            return await self._perform_in_thread(attempt)
+            if attempt.kind.runs_in_process:
+                limit.start(later=_STARTING)
+                return await self._perform(attempt, partial(self._processes.run, begun=limit.start))
+            limit.start()
+            if attempt.kind.runs_in_thread:
+                return await self._perform_in_thread(attempt)
+            return await self._perform(attempt)
         except AttemptLost as error:
             self._came_too_late(attempt, error)
             return None
@@ -48,22 +54,24 @@ class Runner:
             if attempt.cancelled is None:
                 # Not our doing: the worker itself is being cancelled.
                 attempt.cancelled = LossReason.STOPPING
-            return self._after_cancel(attempt, policy)
+            return self.after_cancel(attempt, policy)
         except Exception as error:  # noqa: BLE001 - around the user's handler
             return self._after_error(attempt, error, policy)
         finally:
-            if timer is not None:
-                timer.cancel()
+            limit.end()
 
-    async def _perform(self, attempt: RunningAttempt) -> Settlement | None:
+    async def _perform(
+        self, attempt: RunningAttempt, run: Callable[[RunningAttempt], Any] | None = None
+    ) -> Settlement | None:
+        """On the event loop: the handler, or the wait for a process that runs it."""
         try:
-            return await attempt.finish(await attempt.call())
+            return await attempt.finish(await attempt.call(run))
         except BaseException:
             await attempt.discard()
             raise
 
     async def _perform_in_thread(self, attempt: RunningAttempt) -> Settlement | None:
-        """A thread cannot be cancelled: it is waited for; `attempt.cancelled` tells it."""
+        """In a thread. It cannot be cancelled: it is waited for; `attempt.cancelled` tells it."""
         context = copy_context()
         work = asyncio.get_running_loop().run_in_executor(
             self._threads, lambda: context.run(run_now, self._perform(attempt))
@@ -75,7 +83,8 @@ class Runner:
                 if work.cancelled():
                     raise
 
-    def _after_cancel(self, attempt: RunningAttempt, policy: RetryPolicy) -> Settlement | None:
+    def after_cancel(self, attempt: RunningAttempt, policy: RetryPolicy) -> Settlement | None:
+        """What follows when a handler ended because it was told to."""
         job = attempt.job
         match attempt.cancelled:
             case LossReason.TIMEOUT:
@@ -95,7 +104,7 @@ class Runner:
 
     def _after_error(self, attempt: RunningAttempt, error: Exception, policy: RetryPolicy) -> Settlement | None:
         if attempt.cancelled is not None:
-            return self._after_cancel(attempt, policy)
+            return self.after_cancel(attempt, policy)
         if attempt.is_transient(error):
             settlement = settle.transient_failure(attempt.job, self._worker, error, policy)
         else:
@@ -120,3 +129,24 @@ class Runner:
         else:
             reason = attempt.cancelled or LossReason.TAKEN_BY_ANOTHER_WORKER
             self._observers.emit(events.LeaseLost(**attempt.facts, worker=self._worker, reason=reason))
+
+
+class TimeLimit:
+    """Tells an attempt to stop when its type's timeout is reached."""
+
+    def __init__(self, attempt: RunningAttempt) -> None:
+        self._attempt = attempt
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, *, later: float = 0.0) -> None:
+        """From now on, or a little later; starting again begins anew."""
+        self.end()
+        timeout = self._attempt.kind.timeout
+        if timeout is not None:
+            seconds = timeout.total_seconds() + later
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(seconds, self._attempt.cancel, LossReason.TIMEOUT)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

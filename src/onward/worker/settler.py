@@ -4,13 +4,13 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from onward.lifecycle.after_commit import describe
 from onward.lifecycle.store import Store
 from onward.model import CompletedJob, JobId
 from onward.observe import events
-from onward.state.contract import Change, Settlement
+from onward.state.contract import Settlement
 from onward.state.driver import Connection
 from onward.worker.connections import Reserved
 
@@ -33,6 +33,9 @@ class Settler:
         self._ready = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self.idle = asyncio.Event()
+        """Set while no outcome waits or is on its way."""
+        self.idle.set()
         self._closing = False
         self._give_up_at: float | None = None
         self._reserved = Reserved(store.driver)
@@ -43,6 +46,7 @@ class Settler:
             self._room.clear()
             await self._room.wait()
         self._unsettled += 1
+        self.idle.clear()
         self._waiting.append(settlement)
         self._ready.set()
 
@@ -89,9 +93,15 @@ class Settler:
         """Settle a batch once; what went wrong."""
         try:
             changes = await self._reserved.run(lambda connection: self._store.state.settle(connection, batch))
+            self._store.release(self._store.consequences.of_settlements(batch, changes))
+            settled = {change.job_id for change in changes if change.kind == "settled"}
+            if repeated and len(settled) < len(batch):
+                settled |= await self._settled_before([s for s in batch if s.job_id not in settled])
         except Exception as error:  # noqa: BLE001 - one turn of a loop
             return error
-        await self._report(batch, changes, repeated=repeated)
+        for settlement in batch:
+            self._settled(settlement, settlement.job_id in settled)
+        self._done(batch)
         return None
 
     async def _settle_apart(self, batch: list[Settlement]) -> list[Settlement]:
@@ -111,15 +121,6 @@ class Settler:
             self._settled(settlement, False)
         self._done(batch)
 
-    async def _report(self, batch: list[Settlement], changes: Sequence[Change], *, repeated: bool) -> None:
-        self._store.release(self._store.consequences.of_settlements(batch, changes))
-        settled = {change.job_id for change in changes if change.kind == "settled"}
-        if repeated and len(settled) < len(batch):
-            settled |= await self._settled_before([s for s in batch if s.job_id not in settled])
-        for settlement in batch:
-            self._settled(settlement, settlement.job_id in settled)
-        self._done(batch)
-
     async def _settled_before(self, missing: list[Settlement]) -> set[JobId]:
         """After a commit of unknown outcome, what looks stale may be our own first try: look it up."""
 
@@ -128,8 +129,10 @@ class Settler:
             by_us = {s.job_id: s.completed_by for s in missing}
             return {j.id for j in found if isinstance(j, CompletedJob) and j.completed_by == by_us[j.id]}
 
-        return await self._store.read(look)
+        return await self._reserved.run(look)
 
     def _done(self, batch: list[Settlement]) -> None:
         self._unsettled -= len(batch)
+        if not self._unsettled:
+            self.idle.set()
         self._room.set()

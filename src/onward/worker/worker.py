@@ -9,39 +9,46 @@ import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
 
+from onward.define.middleware import Middleware, Resource
 from onward.define.registry import Registered, Registry
 from onward.errors import ConfigurationError
 from onward.lifecycle import settle
-from onward.lifecycle.after_commit import Effects, describe
+from onward.lifecycle.after_commit import describe
 from onward.lifecycle.settle import RetryPolicy
 from onward.lifecycle.store import Store
 from onward.model import Backoff, Blocker, JobId, LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter
 from onward.observe import events
 from onward.slots.loop import SlotLoop
-from onward.state.contract import Promoted, Reaped, Settlement, TakenJob, TypeClaim
+from onward.state.contract import Settlement, TakenJob, TypeClaim
 from onward.state.driver import Connection
 from onward.worker.attempt import RunningAttempt
 from onward.worker.connections import Reserved
-from onward.worker.leases import Guardian
+from onward.worker.guardian.choose import choose_guardian
+from onward.worker.guardian.contract import GuardianKind
+from onward.worker.middleware import check_required, opened
+from onward.worker.processes.pool import Processes
 from onward.worker.progress import ProgressBoard
 from onward.worker.runner import Runner
 from onward.worker.settler import Settler
+from onward.worker.stall import StallWatch
+from onward.worker.upkeep import Upkeep
 
 logger = logging.getLogger("onward.worker")
 DEFAULT_LEASE = timedelta(seconds=60)
+DEFAULT_STALL = timedelta(seconds=1)
 _POLL = timedelta(seconds=60)
 _POLL_WITHOUT_HINTS = timedelta(seconds=1)
-_REAP_LEASE = 30.0
 _SETTLE_AFTER_GRACE = 5.0
-_LOOK_AT_MOST = 500
-_LOOK_AT_MOST_EVERY = 0.1
-"""Where every commit looks like a possible change of schedule."""
+_LEAST_GRACE = 1.0
+_LEAVE_WITHIN = 1.0
+_RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
+_NAME_AT_MOST = 10
 
 
 class Worker:
@@ -61,16 +68,22 @@ class Worker:
         grace: timedelta = timedelta(seconds=30),
         lease: timedelta = DEFAULT_LEASE,
         backoff: Backoff | None = None,
+        guardian: GuardianKind = "thread",
+        stall: timedelta | None = DEFAULT_STALL,
+        resources: Sequence[Resource] = (),
+        required_middleware: Sequence[Middleware] = (),
     ) -> None:
         if concurrency < 1:
             raise ConfigurationError(f"concurrency={concurrency}: a worker needs at least one slot")
         if not types:
             raise ConfigurationError("no job type has a handler: a worker would have nothing to do")
-        if sync_store is None and any(not kind.step.signature.is_async for kind in types):
-            names = ", ".join(kind.name for kind in types if not kind.step.signature.is_async)
+        if sync_store is None and any(kind.runs_in_thread for kind in types):
+            names = ", ".join(kind.name for kind in types if kind.runs_in_thread)
             raise ConfigurationError(
                 f"def handlers need a sync driver beside the async one: install onward[psycopg] (for {names})"
             )
+        check_required(types, required_middleware)
+        self._resources, self._provided = resources, tuple[object, ...]()
         self.id: WorkerId = f"{name or f'{socket.gethostname()}-{os.getpid()}'}-{secrets.token_hex(4)}"
         self._registry, self._store, self._sync_store, self._notify = registry, store, sync_store, notify
         self._types = {kind.name: kind for kind in types}
@@ -92,13 +105,37 @@ class Worker:
         self._progress = ProgressBoard(store, self.id, self._taking)
         self._settler = Settler(store, capacity=concurrency, settled=self._settled)
         shortest = min(self._leases.values())
-        self._guardian = Guardian(store, self.id, shortest=shortest, lost=self._lost)
-        self._look_every = min(shortest / 4, self._poll)
-        self._last_look = self._next_look = 0.0
+        self._guardian = choose_guardian(
+            guardian,
+            store,
+            notify,
+            self.id,
+            shortest=shortest,
+            longest=max(self._leases.values()),
+            concurrency=concurrency,
+            lost=self._lost,
+        )
+        self._stall_watch = None if stall is None else StallWatch(stall.total_seconds(), self._running_in)
+        self._processes = Processes(
+            registry, types, started=self._guardian.add_process, ended=self._guardian.remove_process
+        )
+        self._upkeep = Upkeep(
+            store,
+            self._taking,
+            self._settler,
+            self.id,
+            self._policies,
+            held_here=lambda: self._attempts,
+            every=min(shortest / 4, self._poll),
+        )
         self._next_poll = 0.0
         self._runner: Runner | None = None
         self._recovering = 0
         self._tasks: asyncio.TaskGroup | None = None
+        self.stuck = asyncio.Event()
+        """Set when a handler that was told to stop still runs a grace period later: its slot is lost to the process."""
+        self._stuck: set[RunningAttempt] = set()
+        self._changed = asyncio.Event()
 
     # -- life
 
@@ -111,7 +148,12 @@ class Worker:
             await ready.wait()
         except BaseException as error:
             # Cancelled by the group, because the worker failed before it was ready: let the group say why.
-            await self._tasks.__aexit__(type(error), error, error.__traceback__)
+            try:
+                await self._tasks.__aexit__(type(error), error, error.__traceback__)
+            except BaseExceptionGroup as group:
+                if len(group.exceptions) == 1:
+                    raise group.exceptions[0] from None
+                raise
             raise
         return self
 
@@ -138,14 +180,22 @@ class Worker:
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Work until stopped."""
+        async with opened(self._resources) as self._provided:
+            await self._work(ready)
+
+    async def _work(self, ready: asyncio.Event | None) -> None:
         async with AsyncExitStack() as stack:
             listening = self._notify.listen(scheduled=tuple(self._types), lost=True, awaited=True)
             self._listener = await stack.enter_async_context(listening)
             stack.push_async_callback(self._taking.close)
             threads = ThreadPoolExecutor(max_workers=self._concurrency, thread_name_prefix="onward-handler")
-            self._runner = Runner(self.id, self._store.observers, stack.enter_context(threads))
+            stack.enter_context(threads)
             self._guardian.start()
             stack.push_async_callback(self._guardian.stop)
+            await stack.enter_async_context(self._processes)
+            self._runner = Runner(self.id, self._store.observers, threads, self._processes)
+            if self._stall_watch is not None:
+                stack.enter_context(self._stall_watch.watching())
             if self._store.observers.wants(events.WorkerStarted):
                 names = tuple(self._types)
                 started = events.WorkerStarted(worker=self.id, type_names=names, concurrency=self._concurrency)
@@ -163,14 +213,54 @@ class Worker:
                     self._settler.close()
         self._store.observers.emit(events.WorkerStopped(worker=self.id))
 
+    # -- handlers that do not stop
+
+    def _look_after_grace(self, attempt: RunningAttempt) -> None:
+        asyncio.get_running_loop().call_later(max(self._grace, _LEAST_GRACE), self._look_whether_stuck, attempt)
+
+    def _look_whether_stuck(self, attempt: RunningAttempt) -> None:
+        if attempt.is_running:
+            self._guardian.let_go(attempt.job.id, attempt.job.attempt)
+            logger.error(
+                "the handler of %s (job %s) was told to stop (%s) and still runs; its slot is lost until it returns",
+                attempt.job.type_name, attempt.job.id, attempt.cancelled,
+            )  # fmt: skip
+            self._stuck.add(attempt)
+            self._changed.set()
+            self.stuck.set()
+
+    async def wait_for_others(self) -> None:
+        """Wait until everything but stuck handlers is done and settled."""
+        while not self._stuck.issuperset(self._attempts.values()):
+            self._changed.clear()
+            await self._changed.wait()
+        await self._settler.idle.wait()
+
+    async def leave_stuck(self) -> list[str]:
+        """Settle the jobs of handlers that do not stop as if they had, and name their types.
+
+        The process must end next: they still run.
+        """
+        stuck = [attempt for attempt in self._attempts.values() if attempt.is_running and attempt.cancelled]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_WITHIN):
+                for attempt in stuck:
+                    assert self._runner is not None
+                    settlement = self._runner.after_cancel(attempt, self._policies[attempt.job.type_name])
+                    if settlement is not None:
+                        await self._settler.put(settlement)
+                await self._settler.idle.wait()
+        return [attempt.job.type_name for attempt in stuck]
+
     # -- the source of the slot loop
 
     async def fill(self, free: int) -> Sequence[RunningAttempt]:
-        await self._look_after()
+        await self._upkeep.look()
         since = time.monotonic()
         taken, blockers = await self._taking.run(partial(self._take, limit=free))
         self._recovering = 0
-        self._next_poll = time.monotonic() + self._poll
+        poll = self._poll if self._notify.is_up else min(self._poll, _POLL_WITHOUT_HINTS.total_seconds())
+        self._next_poll = time.monotonic() + poll
         return [self._begin(job, blockers.get(job.id, ()), since) for job in taken]
 
     async def _take(
@@ -192,6 +282,8 @@ class Worker:
             worker=self.id,
             progress=self._progress,
             blockers=blockers,
+            provided=self._provided,
+            on_cancel=self._look_after_grace,
         )
         stale = self._attempts.get(job.id)
         if stale is not None:
@@ -206,8 +298,8 @@ class Worker:
 
     async def wait(self) -> None:
         assert self._listener is not None
-        while not await self._look_after() and time.monotonic() < self._next_poll:
-            until = min(self._next_look, self._next_poll)
+        while not await self._upkeep.look() and time.monotonic() < self._next_poll:
+            until = min(self._upkeep.next_look, self._next_poll)
             hints = await self._listener.wait(max(until - time.monotonic(), 0.0))
             self._heed(hints)
             if hints or time.monotonic() < until:
@@ -219,10 +311,8 @@ class Worker:
                 self._guardian.check_now()
             elif hint.kind is HintKind.AWAITED:
                 self._store.awaited.add(hint.key)
-            elif hint.kind is HintKind.DEFERRED:
-                self._next_look = 0.0
-            elif hint.kind is HintKind.UNKNOWN:
-                self._next_look = min(self._next_look, self._last_look + _LOOK_AT_MOST_EVERY)
+            else:
+                self._upkeep.hasten(hint)
 
     def wake(self) -> None:
         if self._listener is not None:
@@ -230,51 +320,16 @@ class Worker:
 
     async def recover(self, error: Exception) -> None:
         self._recovering += 1
-        pause = min(0.1 * 2**self._recovering, 10.0) * (0.75 + random.random() / 2)
-        self._store.observers.emit(events.WorkerFailed(worker=self.id, error=describe(error), retry_in=pause))
-        if not self._store.driver.is_transient(error):
+        transient = self._store.driver.is_transient(error)
+        # A database that is away is tried often: whoever waits for its return should not sleep through it.
+        longest = _RECOVER_WITHIN if transient else _RECOVER_AT_LEAST_EVERY
+        pause = min(0.05 * 2 ** min(self._recovering - 1, 10), longest) * (0.75 + random.random() / 2)
+        if self._recovering & (self._recovering - 1) == 0:  # the first, second, fourth … time
+            self._store.observers.emit(events.WorkerFailed(worker=self.id, error=describe(error), retry_in=pause))
+        if not transient:
             logger.error("worker %s: %s", self.id, error, exc_info=error)
         assert self._listener is not None
         self._heed(await self._listener.wait(pause))
-
-    # -- scheduled and abandoned jobs
-
-    async def _look_after(self) -> bool:
-        """Let scheduled jobs be taken when they are due, and take back jobs whose holder is gone.
-
-        True when there may be something to take now.
-        """
-        if time.monotonic() < self._next_look:
-            return False
-        self._last_look = time.monotonic()
-        promoted, reaped = await self._taking.run(self._promote_and_reap)
-        for job in reaped.jobs:
-            await self._take_back(job)
-        waits = [self._look_every * random.uniform(0.9, 1.1)]
-        waits += [max(wait, 0.0) + random.uniform(0.0, 0.02) for wait in (promoted.next_in, reaped.next_in) if wait]
-        self._next_look = self._last_look + max(min(waits), 0.01)
-        if promoted.count == _LOOK_AT_MOST:
-            self._next_look = 0.0
-        return promoted.count > 0
-
-    async def _promote_and_reap(self, connection: Connection) -> tuple[Promoted, Reaped]:
-        names = list(self._types)
-        promoted = await self._store.state.promote(connection, type_names=names, limit=_LOOK_AT_MOST)
-        reaped = await self._store.state.reap(
-            connection,
-            worker=self.id,
-            type_names=names,
-            held_here=list(self._attempts),
-            limit=_LOOK_AT_MOST,
-            lease=_REAP_LEASE,
-        )
-        return promoted, reaped
-
-    async def _take_back(self, job: TakenJob) -> None:
-        """A crash, settled like any outcome; the old holder, should it live, is told."""
-        reaped = events.JobReaped(job_id=job.id, chain_id=job.chain_id, type_name=job.type_name)
-        self._store.release(Effects(hints=[Hint(HintKind.LOST, str(job.id))], events=[reaped]))
-        await self._settler.put(settle.crash(job, self.id, self._policies[job.type_name]))
 
     # -- one slot
 
@@ -304,9 +359,18 @@ class Worker:
             self._store.observers.emit(events.AttemptCompleted(**attempt.facts, worker=self.id))
 
     def _forget(self, attempt: RunningAttempt) -> None:
+        self._changed.set()
         self._guardian.let_go(attempt.job.id, attempt.job.attempt)
         if self._attempts.get(attempt.job.id) is attempt:
             del self._attempts[attempt.job.id]
+
+    def _running_in(self, task: asyncio.Task[object] | None) -> str:
+        """Names handlers, for the log; called from another thread."""
+        attempts = list(self._attempts.copy().values())
+        found = [attempt for attempt in attempts if task is not None and attempt.runs_in(task)] or attempts
+        named = [f"{attempt.job.type_name} (job {attempt.job.id})" for attempt in found[:_NAME_AT_MOST]]
+        more = [f"{len(found) - len(named)} more"] if len(found) > len(named) else []
+        return ", ".join(named + more) or "no handler"
 
     def _lost(self, job_id: JobId, number: int, reason: LossReason) -> None:
         """Called by the guardian: the job is no longer ours, or should end."""

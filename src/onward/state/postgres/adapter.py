@@ -18,8 +18,10 @@ from onward.model import Blocker, Chain, ChainId, Job, JobId, JobStatus, LossRea
 from onward.state.contract import (
     Change,
     Clock,
+    Expired,
     Filter,
     Held,
+    LeaseStatements,
     NewJob,
     ProgressReport,
     Promoted,
@@ -275,6 +277,14 @@ class PostgresState:
         )
         jobs = [TakenJob(*tuple(row)[:-1]) for row in rows if row[0] is not None]
         return Reaped(jobs, next((row[-1] for row in rows if row[0] is None), None))
+
+    async def expire(self, connection: Connection, *, worker: WorkerId) -> Expired:
+        rows = await connection.fetch(self.sql("expire"), {"worker": worker, "now": self.clock()})
+        count, held = rows[0]
+        return Expired(count, held - count)
+
+    def lease_statements(self) -> LeaseStatements:
+        return LeaseStatements((self.sql("renew"),), self.sql("expire"))
 
     # -- change
 

@@ -10,7 +10,7 @@ import selectors
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 import psycopg
@@ -20,12 +20,21 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
-from onward.state.driver import Dialect, Driver, Result, Rows
-from onward.state.postgres.settings import is_disconnect_code, is_transient_code, session_settings
+from onward.state.driver import Address, Dialect, Driver, Result, Rows
+from onward.state.postgres.settings import (
+    CHECK_CLIENT,
+    is_disconnect_code,
+    is_read_only_code,
+    is_transient_code,
+    libpq_options,
+    session_settings,
+    transport_settings,
+)
 from onward.state.statement import spell
+from onward.transport import STATEMENT, UNANSWERED, UNANSWERED_IN_POOL, Patience, cut_off
 
-_NOTICES_LOSS = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2, "tcp_user_timeout": 8000}
-"""A half-open connection is noticed within ten seconds (the last in milliseconds)."""
+_LOOK_AT_SERVER_AFTER = 3.0
+"""Seconds without a free connection after which it is time to see whether there is still a server."""
 
 
 async def _answer(value: Any) -> Any:
@@ -35,9 +44,19 @@ async def _answer(value: Any) -> Any:
 class PsycopgConnection:
     """A connection of psycopg's, of either kind."""
 
-    def __init__(self, raw: Any, *, native: Any = None, begun: bool = False) -> None:
+    def __init__(
+        self,
+        raw: Any,
+        *,
+        native: Any = None,
+        begun: bool = False,
+        patience: AbstractContextManager[None] | None = None,
+    ) -> None:
         self.raw = raw
         self.native = native
+        self.is_demoted = False
+        """Whether the server has refused to write: there may be a better one by now."""
+        self._patience = patience or nullcontext()
         self._begun = begun
         self._autocommit = raw.autocommit
 
@@ -56,14 +75,21 @@ class PsycopgConnection:
         return Result(tuple(column.name for column in cursor.description or ()), rows, max(cursor.rowcount, 0))
 
     async def script(self, sql: str) -> None:
-        await _answer(self.raw.execute(sql, prepare=False))
+        with self._patience:
+            await _answer(self.raw.execute(sql, prepare=False))
 
     async def _run(self, sql: str, parameters: Mapping[str, Any]) -> Any:
         # The application may have its own taste in cursors and rows; ours are plain.
         kind: Any = psycopg.AsyncCursor if isinstance(self.raw, psycopg.AsyncConnection) else psycopg.Cursor
         cursor = kind(self.raw, row_factory=tuple_row)
         spelled = spell(sql, "percent")
-        await _answer(cursor.execute(spelled.sql, {name: _array(parameters[name]) for name in spelled.names}))
+        given = {name: _array(parameters[name]) for name in spelled.names}
+        try:
+            with self._patience:
+                await _answer(cursor.execute(spelled.sql, given))
+        except psycopg.errors.ReadOnlySqlTransaction:
+            self.is_demoted = True
+            raise
         return cursor
 
     async def begin(self) -> None:
@@ -75,7 +101,8 @@ class PsycopgConnection:
         # In a transaction that a failed statement has poisoned, COMMIT means ROLLBACK and psycopg does not say so.
         poisoned = self.raw.info.transaction_status == TransactionStatus.INERROR
         try:
-            await _answer(self.raw.rollback() if poisoned else self.raw.commit())
+            with self._patience:
+                await _answer(self.raw.rollback() if poisoned else self.raw.commit())
         except BaseException:
             await self.rollback()
             raise
@@ -85,7 +112,7 @@ class PsycopgConnection:
 
     async def rollback(self) -> None:
         if not self.raw.closed:
-            with suppress(psycopg.OperationalError):
+            with suppress(psycopg.OperationalError), self._patience:
                 await _answer(self.raw.rollback())
         await self._ended()
 
@@ -122,12 +149,28 @@ class _Psycopg(ABC):
         self.postgres_dsn = dsn if prepared else None
         self.open_counter = None
 
+    @property
+    def address(self) -> Address | None:
+        if self._dsn is None:
+            return None
+        conninfo, options = self._options(self._dsn, session_settings())
+        return Address("psycopg", {"conninfo": conninfo, **options})
+
     async def open(self) -> None:
         if self._pool is None:
             # Where the server cannot be reached a pool only says that time is up; a connection says why.
             await _answer((await self._connect()).close())
-            conninfo, options = self._options(self._dsn or "", {})
-            pool = self._pool_class(conninfo, kwargs=options, min_size=1, max_size=self._pool_size, open=False)
+            conninfo, options = self._options(self._dsn or "", transport_settings(), unanswered=UNANSWERED_IN_POOL)
+            pool = self._pool_class(
+                conninfo,
+                kwargs=options,
+                min_size=1,
+                max_size=self._pool_size,
+                open=False,
+                # Tries at ever longer intervals would go on sleeping when the server is back: give up, begin again.
+                reconnect_timeout=1.0,
+                reconnect_failed=self._pool_class.check,
+            )
             await _answer(pool.open())
             self._pool = pool
 
@@ -141,11 +184,11 @@ class _Psycopg(ABC):
         pool = self._pool
         if pool is None:
             raise ConfigurationError("the app is not open: use `async with app:` around this call")
-        raw = await _answer(pool.getconn())
+        raw = await self._borrow(pool)
         while self._own_pool and _has_news(raw):
             await _answer(raw.close())
             await _answer(pool.putconn(raw))
-            raw = await _answer(pool.getconn())
+            raw = await self._borrow(pool)
         try:
             autocommit = raw.autocommit
             await _answer(raw.set_autocommit(True))
@@ -155,17 +198,41 @@ class _Psycopg(ABC):
             finally:
                 if connection.in_transaction:
                     await connection.rollback()
+                if connection.is_demoted:
+                    await self._discard(raw)
                 if not raw.closed:
                     await _answer(raw.set_autocommit(autocommit))
         finally:
             await _answer(pool.putconn(raw))
 
+    async def _discard(self, raw: Any) -> None:
+        """Do not lend a connection again that leads to a server which cannot write, nor its sisters."""
+        await _answer(raw.close())
+        pool: Any = self._pool
+        if self._own_pool and hasattr(pool, "drain"):  # from psycopg_pool 3.3 on
+            await _answer(pool.drain())
+
+    async def _borrow(self, pool: Any) -> Any:
+        """A connection of the pool, however long they are all lent; an error that says why if there is no server."""
+        while self._own_pool:
+            try:
+                return await _answer(pool.getconn(timeout=_LOOK_AT_SERVER_AFTER))
+            except psycopg_pool.PoolTimeout:
+                await _answer((await self._connect()).close())
+        return await _answer(pool.getconn())
+
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[PsycopgConnection]:
         raw = await self._connect()
+        number = raw.pgconn.socket
+        # Closing would not end the wait for an answer, and its cancellation asks the server.
+        patience = Patience(STATEMENT, lambda: cut_off(number)) if self.is_async else None
         try:
             await _answer(raw.set_autocommit(True))
-            yield PsycopgConnection(raw)
+            if self._prepared:
+                with suppress(psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue):
+                    await _answer(raw.execute(CHECK_CLIENT))
+            yield PsycopgConnection(raw, patience=patience)
         finally:
             await _answer(raw.close())
 
@@ -180,8 +247,11 @@ class _Psycopg(ABC):
         conninfo, options = self._options(given[0] or "", session_settings())
         return await _answer(pool.connection_class.connect(conninfo, **{**options, **(given[1] or {})}))
 
-    def _options(self, conninfo: str, settings: dict[str, str]) -> tuple[str, dict[str, Any]]:
-        given: dict[str, Any] = {"fallback_application_name": "onward", **_NOTICES_LOSS, **conninfo_to_dict(conninfo)}
+    def _options(
+        self, conninfo: str, settings: dict[str, str], *, unanswered: float = UNANSWERED
+    ) -> tuple[str, dict[str, Any]]:
+        given: dict[str, Any] = {"fallback_application_name": "onward", **libpq_options(unanswered=unanswered)}
+        given |= conninfo_to_dict(conninfo)
         if not self._prepared:
             # A server-side pooler hands every transaction another connection: no statement or setting may outlive one.
             return make_conninfo("", **given), {"autocommit": True, "prepare_threshold": None}
@@ -225,7 +295,7 @@ class _Psycopg(ABC):
         return error.sqlstate is None or is_disconnect_code(error.sqlstate)
 
     def is_read_only(self, error: BaseException) -> bool:
-        return getattr(error, "sqlstate", None) == "25006"
+        return is_read_only_code(getattr(error, "sqlstate", None))
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None: ...

@@ -1,6 +1,11 @@
 """What every Postgres driver needs to know of the server: session settings and error codes."""
 
+from onward.transport import CONNECT, IDLE, INTERVAL, PROBES
+
 _TRANSIENT = {"40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53300", "25006"}
+
+CHECK_CLIENT = "SELECT set_config('client_connection_check_interval', '1s', false)"
+"""Has the server end a statement whose client is gone, rather than commit it unheard. Not every server can."""
 
 
 def session_settings() -> dict[str, str]:
@@ -8,6 +13,7 @@ def session_settings() -> dict[str, str]:
     empty table, and no long wait for a lock that the transaction of an application holds.
     """
     return {
+        **transport_settings(),
         "lock_timeout": "1s",
         "jit": "off",
         "plan_cache_mode": "force_generic_plan",
@@ -15,6 +21,30 @@ def session_settings() -> dict[str, str]:
         "enable_hashjoin": "off",
         "enable_mergejoin": "off",
         "enable_bitmapscan": "off",
+    }
+
+
+def transport_settings() -> dict[str, str]:
+    """For every connection of ours: the server too must notice a lost client, who may hold the locks of a phase.
+
+    Unread answers are given more time than we give the server: handlers may be slow to read.
+    """
+    return {
+        "tcp_keepalives_idle": "5",
+        "tcp_keepalives_interval": "2",
+        "tcp_keepalives_count": "3",
+        "tcp_user_timeout": "20000",
+    }
+
+
+def libpq_options(*, unanswered: float) -> dict[str, int]:
+    """`transport.watch` as libpq spells it."""
+    return {
+        "connect_timeout": int(CONNECT),
+        "keepalives_idle": IDLE,
+        "keepalives_interval": INTERVAL,
+        "keepalives_count": PROBES,
+        "tcp_user_timeout": int(unanswered * 1000),
     }
 
 
@@ -26,3 +56,8 @@ def is_transient_code(code: str | None) -> bool:
 def is_disconnect_code(code: str | None) -> bool:
     """The session has ended."""
     return code is not None and (code.startswith("08") or code in {"57P01", "57P02", "57P03"})
+
+
+def is_read_only_code(code: str | None) -> bool:
+    """The transaction may not write; unless its owner wanted that, the server was demoted or is a standby."""
+    return code == "25006"

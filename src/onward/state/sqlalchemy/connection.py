@@ -1,7 +1,7 @@
 """Connections over SQLAlchemy: in a transaction of SQLAlchemy's, in autocommit, or either as the need arises."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -11,7 +11,9 @@ from sqlalchemy.orm import Session
 
 from onward.errors import TransactionUnsuitable
 from onward.state.driver import Result, Rows
+from onward.state.postgres.settings import is_read_only_code
 from onward.state.sqlalchemy.after_commit import after_commit
+from onward.state.sqlalchemy.checks import sqlstate
 from onward.state.sqlalchemy.work import (
     WriterBusy,
     client,
@@ -31,9 +33,10 @@ T = TypeVar("T")
 class JoinedConnection:
     """A connection or session in a transaction of SQLAlchemy's: the caller's, or one begun here to be handed out."""
 
-    def __init__(self, raw: Any, *, begun: bool = False) -> None:
+    def __init__(self, raw: Any, *, begun: bool = False, lent: bool = False) -> None:
         self.raw = self.native = raw
         self._begun = begun
+        self._lent = lent
         self._connection: Connection | None = None
 
     @property
@@ -72,7 +75,12 @@ class JoinedConnection:
         if connection.dialect.name == "sqlite" and not client(connection).in_transaction:
             # sqlite3 begins late, and before a statement that starts with WITH not at all.
             take_write_lock(connection)
-        return work(connection, *arguments)
+        try:
+            return work(connection, *arguments)
+        except DBAPIError as error:
+            if self._lent:
+                _discard_demoted(connection, error)
+            raise
 
     def _enter(self, target: Connection | Session) -> Connection:
         connection = target.connection() if isinstance(target, Session) else target
@@ -107,30 +115,35 @@ class DirectConnection:
 
     native = None
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any, *, patience: AbstractContextManager[None] | None = None) -> None:
         self.raw = raw
         self.in_transaction = False
+        self._patience = patience or nullcontext()
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        return await do(self.raw, self._alone, rows, sql, parameters)
+        return await self._do(self._alone, rows, sql, parameters)
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
-        return await do(self.raw, self._alone, query, sql, parameters)
+        return await self._do(self._alone, query, sql, parameters)
 
     async def script(self, sql: str) -> None:
-        await do(self.raw, self._alone, script, sql)
+        await self._do(self._alone, script, sql)
 
     async def begin(self) -> None:
-        await do(self.raw, _begin_by_hand)
+        await self._do(_begin_by_hand)
         self.in_transaction = True
 
     async def commit(self) -> None:
         self.in_transaction = False
-        await do(self.raw, _commit_by_hand)
+        await self._do(_commit_by_hand)
 
     async def rollback(self) -> None:
         self.in_transaction = False
-        await do(self.raw, _roll_back_by_hand)
+        await self._do(_roll_back_by_hand)
+
+    async def _do(self, work: Callable[..., T], *arguments: Any) -> T:
+        with self._patience:
+            return await do(self.raw, work, *arguments)
 
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return False
@@ -143,6 +156,8 @@ class DirectConnection:
             # In autocommit only SQLAlchemy believes that there is a transaction to end.
             connection.commit()
         except BaseException as error:
+            if isinstance(error, DBAPIError):
+                _discard_demoted(connection, error)
             _roll_back(connection)
             if isinstance(error, DBAPIError) and is_locked(error):
                 raise WriterBusy from error
@@ -181,7 +196,7 @@ class PooledConnection:
 
     async def begin(self) -> None:
         await self.give_back()
-        joined = JoinedConnection(await self._return.enter_async_context(entered(self._make_joined())))
+        joined = JoinedConnection(await self._return.enter_async_context(entered(self._make_joined())), lent=True)
         await joined.begin()
         self._lent = joined
 
@@ -219,6 +234,12 @@ async def entered(handle: Any) -> AsyncIterator[Any]:
     else:
         with handle:
             yield handle
+
+
+def _discard_demoted(connection: Connection, error: DBAPIError) -> None:
+    """Have the pool not lend a connection again that leads to a server which cannot write."""
+    if is_read_only_code(sqlstate(error)):
+        connection.invalidate(error)
 
 
 def _roll_back(target: Connection | Session) -> None:

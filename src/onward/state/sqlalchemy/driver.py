@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,13 +15,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session, scoped_session
 
 from onward.errors import ConfigurationError
-from onward.state.driver import Dialect, Driver
+from onward.state.driver import Address, Dialect, Driver
 from onward.state.postgres.settings import is_disconnect_code, is_transient_code, session_settings
 from onward.state.sqlalchemy.checks import address_of, causes, check_connection, check_session, dialect_of, sqlstate
 from onward.state.sqlalchemy.connection import DirectConnection, JoinedConnection, PooledConnection, entered
-from onward.state.sqlalchemy.work import do, is_locked, rows
+from onward.state.sqlalchemy.work import client, do, is_locked, rows
 from onward.state.sqlite.file import SqliteFile
 from onward.state.sqlite.sqlite3 import SyncSqliteDriver
+from onward.transport import STATEMENT, Patience, cut_off, watch
 
 
 class _SqlAlchemy(ABC):
@@ -42,6 +43,7 @@ class _SqlAlchemy(ABC):
         self._file = SqliteFile(self._sync_engine.url.database) if self.dialect == "sqlite" else None
         self.postgres_dsn = self._address if prepared else None
         self.open_counter = self._file.counter if self._file else None
+        self.address: Address | None = None
         # Saves round trips. SQLite has none, and the application may use isolation_level in its own way; and behind a
         # server-side pooler asyncpg needs a transaction to prepare and run a statement on the same server connection.
         self._options = {"isolation_level": "AUTOCOMMIT"} if prepared and self.dialect == "postgres" else {}
@@ -82,8 +84,16 @@ class _SqlAlchemy(ABC):
         engine = self._like(_beside(self._sync_engine, self._options))
         try:
             async with entered(engine.connect()) as raw:
-                await do(raw, _set, session_settings() if self._prepared and self.dialect == "postgres" else {})
-                yield DirectConnection(raw)
+                if self.dialect == "sqlite":
+                    yield DirectConnection(raw)
+                    return
+                patience = Patience(STATEMENT, await do(raw, _watch)) if self.is_async else None
+                await do(raw, _set, session_settings() if self._prepared else {})
+                try:
+                    yield DirectConnection(raw, patience=patience)
+                except BaseException:
+                    await do(raw, Connection.invalidate)  # a farewell would wait for whatever it is that does not come
+                    raise
         finally:
             await self._dispose(engine)
 
@@ -214,7 +224,20 @@ def _beside(engine: Engine, options: Mapping[str, Any]) -> Engine:
     return Engine(engine.pool.recreate(), engine.dialect, engine.url, execution_options=options)
 
 
+def _watch(connection: Connection) -> Callable[[], object]:
+    """Have the connection notice the loss of its server; how to end it."""
+    raw = client(connection)
+    if connection.dialect.driver == "asyncpg":
+        watch(raw._transport.get_extra_info("socket"))
+        terminate: Callable[[], object] = raw.terminate
+        return terminate
+    number: int = raw.fileno()
+    watch(number)
+    return lambda: cut_off(number)
+
+
 def _set(connection: Connection, settings: Mapping[str, str]) -> None:
-    for name, value in settings.items():
-        rows(connection, "SELECT set_config(:name::text, :value::text, false)", {"name": name, "value": value})
-    connection.commit()
+    if settings:
+        sql = "SELECT set_config(name, value, false) FROM unnest(:names::text[], :values::text[]) AS s (name, value)"
+        rows(connection, sql, {"names": list(settings), "values": list(settings.values())})
+        connection.commit()

@@ -18,8 +18,10 @@ from onward.model import Blocker, Chain, ChainId, Job, JobId, JobStatus, LossRea
 from onward.state.contract import (
     Change,
     Clock,
+    Expired,
     Filter,
     Held,
+    LeaseStatements,
     NewJob,
     ProgressReport,
     Promoted,
@@ -228,6 +230,13 @@ class SqliteState:
             rows = await connection.fetch(self.sql("reap"), {**parameters, "limit": limit, "until": until})
             _, next_at = (await connection.fetch(self.sql("reap_next"), parameters))[0]
         return Reaped(values.taken(rows), _seconds_until(next_at, now))
+
+    async def expire(self, connection: Connection, *, worker: WorkerId) -> Expired:
+        rows = await connection.fetch(self.sql("expire"), {"worker": worker, "now": self._now()})
+        return Expired(len(rows), 0)
+
+    def lease_statements(self) -> LeaseStatements:
+        return LeaseStatements((self.sql("renew"), self.sql("renewed")), self.sql("expire"))
 
     # -- change
 

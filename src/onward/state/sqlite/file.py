@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from onward.errors import ConfigurationError
+from onward.state.driver import Address
 from onward.state.sqlite.connection import SyncSqliteConnection
 from onward.state.sqlite.gate import Gate
 
@@ -66,6 +67,13 @@ class SqliteFile:
         if self._path is None:
             raise ConfigurationError("the app is not open: use `async with app:` around this call")
         return self._path
+
+    @property
+    def address(self) -> Address | None:
+        """How another process finds it; None for a private file, which goes with this process."""
+        if self._is_private:
+            return None
+        return Address("sqlite3", {"path": str(self.path), "pragmas": self._pragmas()})
 
     def open(self) -> None:
         """One more driver uses it."""

@@ -15,7 +15,7 @@ from threading import BoundedSemaphore
 from typing import Any, TypeAlias
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
-from onward.state.driver import Connection, Dialect, Driver
+from onward.state.driver import Address, Connection, Dialect, Driver
 from onward.state.sqlite.connection import (
     AiosqliteConnection,
     SqliteConnection,
@@ -63,6 +63,10 @@ class SyncSqliteDriver:
         self._idle: list[SyncSqliteConnection] = []
         self._places = BoundedSemaphore(pool_size)
         self._is_open = False
+
+    @property
+    def address(self) -> Address | None:
+        return self.file.address
 
     async def open(self) -> None:
         if not self._is_open:
@@ -146,6 +150,10 @@ class SqliteDriver:
         self._pool_size = pool_size
         self._idle: list[SqliteConnection] = []
         self._places: asyncio.Semaphore | None = None
+
+    @property
+    def address(self) -> Address | None:
+        return self.file.address
 
     async def open(self) -> None:
         if self._places is None:

@@ -57,6 +57,19 @@ class TestRowLocks:
                 assert [renewal.lost for renewal in renewals] == [None, None]
                 assert [job.id for job in taken_over] == [reaped.id]
 
+    async def test_a_locked_job_of_a_dead_worker_is_counted_and_skipped(self, store: Store) -> None:
+        async with store.connect() as holder, store.reserve() as other:
+            await holder.start(store.job(), store.job())
+            locked, _ = await holder.take()
+            async with holder.transaction():
+                await holder.lock(locked)
+
+                async with store.promptly():
+                    expired = await store.state.expire(other.connection, worker=WORKER)
+
+                assert (expired.count, expired.locked) == (1, 1)
+            assert (await store.state.expire(other.connection, worker=WORKER)).count == 1
+
     async def test_a_pending_job_that_is_locked_is_passed_over(self, store: Store) -> None:
         locked, free = store.job(), store.job()
         async with store.connect() as client, store.reserve() as worker:

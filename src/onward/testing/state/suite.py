@@ -4,6 +4,7 @@ from onward.testing.state.blocking import TestBlockers
 from onward.testing.state.cancelling import TestCancelling, TestDeleting
 from onward.testing.state.continuing import TestContinuing
 from onward.testing.state.deduplicating import TestDeduplication
+from onward.testing.state.expiring import TestExpiring
 from onward.testing.state.failing import TestFailingBlockers, TestRetrying
 from onward.testing.state.leases import TestLockedJobs, TestProgress, TestReaping, TestRenewing
 from onward.testing.state.races import TestChainsThatMoveOn, TestRaces
@@ -21,6 +22,7 @@ __all__ = [
     "TestContinuing",
     "TestDeduplication",
     "TestDeleting",
+    "TestExpiring",
     "TestFailingBlockers",
     "TestFinding",
     "TestIds",

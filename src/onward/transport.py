@@ -1,0 +1,67 @@
+"""Connections that notice: how soon a peer that has silently gone away is given up.
+
+A connection whose packets vanish looks idle for ever. The kernel is told to ask idle peers for a sign of life and to
+give up unacknowledged data (`watch`); a peer whose kernel lives but who does not answer is cut off (`Patience`).
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+IDLE, INTERVAL, PROBES = 2, 1, 3
+"""Seconds until an idle connection is probed, between probes, and how many go unanswered."""
+UNANSWERED = 5.0
+"""Seconds that data may go unacknowledged on connections which carry only our short statements."""
+UNANSWERED_IN_POOL = 6.0
+"""The same where handlers may send much: a server that is slow to read counts as one that does not answer."""
+CONNECT = 5.0
+"""Seconds to connect in."""
+STATEMENT = 8.0
+"""Seconds in which one of our short statements is answered."""
+_SECOND_LOOK = 0.25
+
+
+def watch(raw: "socket.socket | int | None", *, unanswered: float = UNANSWERED) -> None:
+    """Have a TCP socket, given as such or by its number, fail soon after its peer is gone; others are left alone."""
+    if raw is None:
+        return
+    # A second handle on the same socket: loops wrap theirs, and libpq only tells its number.
+    with suppress(OSError), socket.socket(fileno=os.dup(raw if isinstance(raw, int) else raw.fileno())) as handle:
+        if handle.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # macOS has another name for the first, and no word for the last.
+        idle = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"
+        values = {idle: IDLE, "TCP_KEEPINTVL": INTERVAL, "TCP_KEEPCNT": PROBES}
+        for name, value in {**values, "TCP_USER_TIMEOUT": int(unanswered * 1000)}.items():
+            option: int | None = getattr(socket, name, None)
+            if option is not None:
+                handle.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def cut_off(number: int) -> None:
+    """End a socket in both directions, so that whoever waits for its data is told that there will be none."""
+    with suppress(OSError), socket.socket(fileno=os.dup(number)) as handle:
+        handle.shutdown(socket.SHUT_RDWR)
+
+
+class Patience:
+    """`with patience:` around each wait for an answer; one that does not come in time ends the connection."""
+
+    def __init__(self, seconds: float, give_up: Callable[[], object]) -> None:
+        self._seconds, self._give_up = seconds, give_up
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._look_again)
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_again(self) -> None:
+        # After a handler has blocked the loop, the answer and this call come together: let the answer be read first.
+        self._timer = asyncio.get_running_loop().call_later(_SECOND_LOOK, self._give_up)

@@ -1,0 +1,200 @@
+"""The two things the child does to the database, through each client library; statements come spelled."""
+
+import asyncio
+import json
+import random
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, TypedDict
+from uuid import UUID
+
+
+class Statement(TypedDict):
+    """SQL as the client wants it, and its parameters in order."""
+
+    sql: str
+    names: list[str]
+
+
+class Statements(TypedDict):
+    """What the child runs."""
+
+    renew: list[Statement]
+    expire: Statement
+    hint: Statement | None
+    """Sends `hint_parameters` when its transaction commits."""
+    hint_parameters: dict[str, Any]
+
+
+class Held(NamedTuple):
+    """A lease to renew."""
+
+    job_id: UUID
+    attempt: int
+    seconds: float
+
+
+class Answer(NamedTuple):
+    """What became of a lease; None: it is renewed, or about to be settled."""
+
+    job_id: UUID
+    attempt: int
+    lost: str | None
+
+
+class Client(Protocol):
+    """A connection that is made when needed."""
+
+    async def connect(self) -> None:
+        """Harmless when there is a connection."""
+        ...
+
+    async def renew(self, worker: str, held: Sequence[Held]) -> list[Answer]: ...
+
+    async def expire(self, worker: str) -> tuple[int, int]:
+        """Let all leases of the worker run out and say so to other workers; how many did, and how many are locked."""
+        ...
+
+    def drop(self) -> None:
+        """The connection may be broken: make another one next time."""
+        ...
+
+
+def client_for(name: str, options: dict[str, Any], statements: Statements) -> Client:
+    """The client that the worker uses too."""
+    if name == "sqlite3":
+        return SqliteClient(options, statements)
+    return (AsyncpgClient if name == "asyncpg" else PsycopgClient)(options, statements)
+
+
+class AsyncpgClient:
+    """Through asyncpg."""
+
+    def __init__(self, options: dict[str, Any], statements: Statements) -> None:
+        self._options, self._statements = options, statements
+        self._connection: Any = None
+
+    async def connect(self) -> None:
+        import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await asyncpg.connect(**self._options)
+
+    async def renew(self, worker: str, held: Sequence[Held]) -> list[Answer]:
+        return _answers(await self._fetch(self._statements["renew"][0], _columns(worker, held)))
+
+    async def expire(self, worker: str) -> tuple[int, int]:
+        async with self._connection.transaction():
+            rows = await self._fetch(self._statements["expire"], {"worker": worker, "now": None})
+            if rows[0][0] and self._statements["hint"]:
+                await self._fetch(self._statements["hint"], self._statements["hint_parameters"])
+        return rows[0][0], rows[0][1] - rows[0][0]
+
+    async def _fetch(self, statement: Statement, parameters: dict[str, Any]) -> Any:
+        return await self._connection.fetch(statement["sql"], *[parameters[name] for name in statement["names"]])
+
+    def drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+
+class PsycopgClient:
+    """Through psycopg 3."""
+
+    def __init__(self, options: dict[str, Any], statements: Statements) -> None:
+        self._options, self._statements = options, statements
+        self._connection: Any = None
+
+    async def connect(self) -> None:
+        import psycopg
+
+        if self._connection is None or self._connection.closed:
+            self._connection = await psycopg.AsyncConnection.connect(**self._options)
+
+    async def renew(self, worker: str, held: Sequence[Held]) -> list[Answer]:
+        return _answers(await self._fetch(self._statements["renew"][0], _columns(worker, held)))
+
+    async def expire(self, worker: str) -> tuple[int, int]:
+        async with self._connection.transaction():
+            rows = await self._fetch(self._statements["expire"], {"worker": worker, "now": None})
+            if rows[0][0] and self._statements["hint"]:
+                await self._fetch(self._statements["hint"], self._statements["hint_parameters"])
+        return rows[0][0], rows[0][1] - rows[0][0]
+
+    async def _fetch(self, statement: Statement, parameters: dict[str, Any]) -> Any:
+        cursor = await self._connection.execute(statement["sql"], parameters)
+        return await cursor.fetchall()
+
+    def drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.pgconn.finish()
+
+
+class SqliteClient:
+    """Through the standard library. Others may be writing: it tries again until they are done, as Onward does."""
+
+    def __init__(self, options: dict[str, Any], statements: Statements) -> None:
+        self._path, self._pragmas, self._statements = options["path"], options["pragmas"], statements
+        self._connection: sqlite3.Connection | None = None
+
+    async def connect(self) -> None:
+        if self._connection is None:
+            self._connection = sqlite3.connect(self._path, timeout=0, isolation_level=None)
+            for pragma in self._pragmas:
+                await self._patiently(pragma)
+
+    async def renew(self, worker: str, held: Sequence[Held]) -> list[Answer]:
+        rows = [(str(h.job_id), h.attempt, round(h.seconds * 1_000_000)) for h in held]
+        found = await self._together(self._statements["renew"], {"worker": worker, "held": json.dumps(rows)})
+        return [Answer(UUID(job_id), attempt, lost) for job_id, attempt, lost in found]
+
+    async def expire(self, worker: str) -> tuple[int, int]:
+        # Other processes see it by the change counter.
+        return len(await self._together([self._statements["expire"]], {"worker": worker})), 0
+
+    async def _together(self, statements: list[Statement], parameters: dict[str, Any]) -> list[Any]:
+        """One transaction; the rows of the last statement."""
+        await self._patiently("BEGIN IMMEDIATE")
+        assert self._connection is not None
+        given = {**parameters, "now": time.time_ns() // 1000}
+        try:
+            rows = [self._connection.execute(statement["sql"], given).fetchall() for statement in statements]
+            self._connection.execute("COMMIT")
+        except BaseException:
+            self._connection.rollback()
+            raise
+        return rows[-1]
+
+    async def _patiently(self, sql: str) -> None:
+        assert self._connection is not None
+        while True:
+            try:
+                self._connection.execute(sql).fetchall()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                    raise
+            else:
+                return
+            await asyncio.sleep(random.uniform(0.00025, 0.00075))
+
+    def drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _columns(worker: str, held: Sequence[Held]) -> dict[str, Any]:
+    return {
+        "ids": [h.job_id for h in held],
+        "attempts": [h.attempt for h in held],
+        "leases": [h.seconds for h in held],
+        "worker": worker,
+        "now": None,
+    }
+
+
+def _answers(rows: Any) -> list[Answer]:
+    return [Answer(row[0], row[1], None if row[2] in ("renewed", "locked") else row[2]) for row in rows]

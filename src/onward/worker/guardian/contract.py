@@ -1,0 +1,45 @@
+"""What a worker needs from whoever keeps its leases."""
+
+from collections.abc import Callable
+from typing import Literal, Protocol, TypeAlias
+
+from onward.model import JobId, LossReason
+
+Told: TypeAlias = Callable[[JobId, int, LossReason], None]
+"""Called in the worker's event loop: job, attempt, and why it is lost or should end."""
+GuardianKind: TypeAlias = Literal["thread", "process"]
+
+
+class Guardian(Protocol):
+    """Renews the leases of all running jobs with one statement, outside the event loop that runs handlers.
+
+    A handler is told to stop before its lease has run out on this machine's monotonic clock.
+    """
+
+    def start(self) -> None:
+        """Begin, in the running event loop, to which losses are reported."""
+        ...
+
+    async def stop(self) -> None:
+        """End; leases still held are left to run out."""
+        ...
+
+    def hold(self, job_id: JobId, attempt: int, seconds: float, since: float) -> None:
+        """Keep a lease that was taken at `since` (monotonic)."""
+        ...
+
+    def let_go(self, job_id: JobId, attempt: int) -> None:
+        """The attempt is settled."""
+        ...
+
+    def check_now(self) -> None:
+        """Something may have happened to a job: renew at once."""
+        ...
+
+    def add_process(self, pid: int) -> None:
+        """A process that works for this worker, to be killed should the worker die, where the guardian outlives it."""
+        ...
+
+    def remove_process(self, pid: int) -> None:
+        """The process has ended."""
+        ...

@@ -1,0 +1,271 @@
+"""The guardian as a child process: renews while this process is stuck, and gives the leases back when it is killed."""
+
+import asyncio
+import json
+import logging
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+from uuid import UUID
+
+from onward.lifecycle.store import Store
+from onward.model import JobError, JobId, LossReason, WorkerId
+from onward.notify.contract import Hint, HintKind, NotifyAdapter
+from onward.observe import events
+from onward.state.driver import Address
+from onward.state.statement import Spelled, spell
+from onward.worker.guardian.contract import Told
+from onward.worker.guardian.home import Home
+from onward.worker.guardian.leases import Deadlines, Lease, Leases, let_go
+from onward.worker.guardian.table import Shape, TableFull, Writer
+from onward.worker.guardian.thread import ThreadGuardian
+
+logger = logging.getLogger("onward.worker")
+Child: TypeAlias = "subprocess.Popen[bytes]"
+_PROGRAM = Path(__file__).parent / "child" / "__main__.py"
+_PROCESSES = 512
+_STARTING = 5.0
+"""Seconds a child has to come up before it counts as stuck."""
+_STOPPING = 3.0
+"""Seconds it has to end before it is killed."""
+
+
+class ProcessGuardian:
+    """A child process renews; a thread here hears what it says. Should the child fail, a thread guardian takes over.
+
+    The thread, and not the event loop: a handler that blocks the loop must not keep the leases of a dead child waiting.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        worker: WorkerId,
+        address: Address,
+        notify: NotifyAdapter,
+        *,
+        shortest: float,
+        longest: float,
+        concurrency: int,
+        lost: Told,
+    ) -> None:
+        self._store, self._worker, self._address, self._lost = store, worker, address, lost
+        self._notify = notify
+        self._shortest, self._longest = shortest, longest
+        # A slot, and an outcome that waits to be settled: two for each job that can run at a time.
+        self._shape = Shape(leases=2 * concurrency + 16, processes=_PROCESSES)
+        self._leases: Leases = {}
+        self._deadlines = Deadlines(self._leases, shortest=shortest)
+        self._table: Writer | None = None
+        self._child: Child | None = None
+        self._listening: threading.Thread | None = None
+        self._fallback: ThreadGuardian | None = None
+        self._trouble: str | None = None
+        """Why the child was killed."""
+        self._kill_at: float | None = None
+        """Set when stopping."""
+
+    # -- called from the worker's loop
+
+    def hold(self, job_id: JobId, attempt: int, seconds: float, since: float) -> None:
+        lease = Lease(attempt, seconds, time.monotonic(), since + seconds)
+        replaced = self._leases.get(job_id)
+        self._leases[job_id] = lease
+        table = self._table
+        if table is None:
+            return
+        if replaced is not None and replaced.place >= 0:
+            table.clear(replaced.place)
+        try:
+            lease.place = table.put(job_id.bytes, attempt, seconds)
+        except TableFull:
+            self._kill("cannot hold so many leases")
+
+    def let_go(self, job_id: JobId, attempt: int) -> None:
+        self._lose(job_id, attempt)
+
+    def _lose(self, job_id: JobId, attempt: int) -> bool:
+        lease = let_go(self._leases, job_id, attempt)
+        if lease is not None and lease.place >= 0 and self._table is not None:
+            self._table.clear(lease.place)
+        return lease is not None
+
+    def check_now(self) -> None:
+        if self._fallback is not None:
+            self._fallback.check_now()
+        else:
+            self._say(b"check\n")
+
+    def add_process(self, pid: int) -> None:
+        if self._table is not None:
+            try:
+                self._table.add_process(pid)
+            except TableFull:
+                logger.warning("process %d will not be killed should worker %s die: too many", pid, self._worker)
+
+    def remove_process(self, pid: int) -> None:
+        if self._table is not None:
+            self._table.remove_process(pid)
+
+    def start(self) -> None:
+        observers = self._store.observers
+        home = Home(asyncio.get_running_loop(), let_go=self._lose, lost=self._lost, observers=observers)
+        self._table = table = Writer(self._shape)
+        try:
+            self._child = child = self._spawn(table.descriptor)
+        except OSError as error:
+            self._fall_back(home, f"cannot be started: {error}")
+            return
+        logger.info("worker %s: a child process (pid %d) renews the leases", self._worker, child.pid)
+        name = f"onward-guardian-{self._worker}"
+        self._listening = threading.Thread(target=self._listen, args=(child, table, home), name=name, daemon=True)
+        self._listening.start()
+
+    async def stop(self) -> None:
+        self._kill_at = time.monotonic() + _STOPPING
+        self._say(b"stop\n")
+        if self._child is not None and self._child.stdin is not None:
+            self._child.stdin.close()
+        if self._listening is not None:
+            await asyncio.to_thread(self._listening.join)
+        if self._fallback is not None:
+            await self._fallback.stop()
+        if self._table is not None:
+            table, self._table = self._table, None
+            table.close()
+
+    def _spawn(self, descriptor: int) -> Child:
+        configuration = json.dumps(self._configuration(descriptor)).encode() + b"\n"
+        child = subprocess.Popen(
+            [sys.executable, "-P", str(_PROGRAM), self._worker],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[descriptor],
+            start_new_session=True,  # Ctrl-C in a terminal goes to the whole process group
+            bufsize=0,
+        )
+        assert child.stdin is not None
+        with suppress(OSError):  # it has ended already: the thread will notice
+            child.stdin.write(configuration)
+        os.set_blocking(child.stdin.fileno(), False)
+        return child
+
+    def _configuration(self, descriptor: int) -> dict[str, Any]:
+        """What `child.program.Configuration` describes."""
+        statements = self._store.state.lease_statements()
+        hint = self._notify.within_transaction([Hint(HintKind.EXPIRED, "")])
+        return {
+            "parent": os.getpid(),
+            "worker": self._worker,
+            "path": sys.path,
+            "client": self._address.client,
+            "options": self._address.options,
+            "statements": {
+                "renew": [self._spelled(sql) for sql in statements.renew],
+                "expire": self._spelled(statements.expire),
+                "hint": hint and self._spelled(hint[0]),
+                "hint_parameters": hint[1] if hint else {},
+            },
+            "table": descriptor,
+            "leases": self._shape.leases,
+            "processes": self._shape.processes,
+            "interval": self._shortest / 3,
+            "longest": self._longest,
+            "tells_renewals": self._store.observers.wants(events.LeaseRenewed),
+        }
+
+    def _spelled(self, sql: str) -> dict[str, Any]:
+        match self._address.client:
+            case "asyncpg":
+                spelled = spell(sql, "dollar")
+            case "psycopg":
+                spelled = spell(sql, "percent")
+            case "sqlite3":
+                spelled = Spelled(sql, ())  # it understands :name
+        return {"sql": spelled.sql, "names": spelled.names}
+
+    def _say(self, line: bytes) -> None:
+        # A child that does not read, or is gone, is noticed by the thread.
+        if self._child is not None and self._child.stdin is not None and not self._child.stdin.closed:
+            with suppress(OSError):
+                self._child.stdin.write(line)
+
+    def _kill(self, trouble: str) -> None:
+        if self._child is not None and self._trouble is None:
+            self._trouble = trouble
+            self._child.kill()
+
+    # -- in the thread
+
+    def _listen(self, child: Child, table: Writer, home: Home) -> None:
+        assert child.stdout is not None
+        try:
+            self._hear_until_it_ends(child.stdout, table, home)
+        except Exception:
+            logger.exception("worker %s does not understand its guardian", self._worker)
+            self._kill("cannot be understood")
+        child.stdout.close()
+        code = child.wait()
+        if self._kill_at is None:
+            self._fall_back(home, self._trouble or f"ended with code {code}")
+
+    def _hear_until_it_ends(self, output: IO[bytes], table: Writer, home: Home) -> None:
+        started, unread = time.monotonic(), b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(output, selectors.EVENT_READ)
+            while True:
+                if selector.select(self._deadlines.look_every):
+                    data = os.read(output.fileno(), 65536)
+                    if not data:
+                        return
+                    *lines, unread = (unread + data).split(b"\n")
+                    for line in lines:
+                        self._hear(json.loads(line), home)
+                self._watch_deadlines(table, home)
+                self._watch_child(table, started)
+
+    def _hear(self, news: dict[str, Any], home: Home) -> None:
+        match news:
+            case {"lost": job_id, "attempt": attempt, "reason": reason}:
+                home.lost(UUID(job_id), attempt, LossReason(reason))
+            case {"renewed": count}:
+                home.emit(events.LeaseRenewed(worker=self._worker, count=count))
+            case {"error": kind, "message": message}:
+                home.emit(events.StateError(doing="renew leases", error=JobError(type=kind, message=message)))
+            case _:
+                raise ValueError(news)
+
+    def _watch_deadlines(self, table: Writer, home: Home) -> None:
+        for lease in self._leases.copy().values():
+            lease.renewed_at(table.renewed)
+        for job_id, attempt in self._deadlines.overdue():
+            home.lost(job_id, attempt, LossReason.ERROR)
+
+    def _watch_child(self, table: Writer, started: float) -> None:
+        now = time.monotonic()
+        if self._kill_at is not None:
+            if now > self._kill_at:
+                self._kill("did not end")
+        elif table.turned == 0.0:
+            if now > started + _STARTING:
+                self._kill("did not come up")
+        elif now > table.turned + max(self._shortest * 2 / 3, 1.0):
+            self._kill("is stuck")
+
+    def _fall_back(self, home: Home, trouble: str) -> None:
+        logger.warning("worker %s: the child process that renews the leases %s", self._worker, trouble)
+        fallback = ThreadGuardian(
+            self._store,
+            self._worker,
+            shortest=self._shortest,
+            lost=self._lost,
+            why="in place of the child process",
+            leases=self._leases,
+        )
+        fallback.start(home.loop)
+        self._fallback = fallback

@@ -1,0 +1,145 @@
+"""What a worker tells its guardian in memory that both see, so that a worker stuck in a call has already said it all.
+
+Nothing but the standard library: the child process imports this file without the rest of Onward.
+
+    renewed, turned           seconds, written by the child
+    lease × leases            attempt (0: free), seconds, job id
+    process × processes       pid (0: free), when it was started
+
+A lease is published by writing its attempt last and withdrawn by writing 0 there, so that a worker killed in the middle
+leaves nothing half-said. A reader copies everything twice and believes what is in both.
+"""
+
+import mmap
+import os
+import struct
+import tempfile
+from dataclasses import dataclass
+
+_HEADER = struct.Struct("<dd")
+_TIME = struct.Struct("<d")
+_LEASE = struct.Struct("<iid16s")
+_LEASE_BODY = struct.Struct("<d16s")
+_ATTEMPT = struct.Struct("<i")
+_PROCESS = struct.Struct("<qq")
+_TURNED = 8
+_BODY = 8
+
+
+class TableFull(Exception):
+    """More leases or processes than the table has places for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many fit in."""
+
+    leases: int
+    processes: int
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return _HEADER.size + self.leases * _LEASE.size + self.processes * _PROCESS.size
+
+
+class Writer:
+    """The worker's side. One thread writes."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.descriptor = _shared_memory(shape.size)
+        self._memory = mmap.mmap(self.descriptor, shape.size)
+        lease_end = _HEADER.size + shape.leases * _LEASE.size
+        self._free = list(range(_HEADER.size, lease_end, _LEASE.size))
+        self._free_processes = list(range(lease_end, shape.size, _PROCESS.size))
+        self._processes: dict[int, int] = {}
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._memory.close()
+        os.close(self.descriptor)
+
+    def put(self, job_id: bytes, attempt: int, seconds: float) -> int:
+        """Publish a lease; its place."""
+        if not self._free:
+            raise TableFull
+        place = self._free.pop()
+        _LEASE_BODY.pack_into(self._memory, place + _BODY, seconds, job_id)
+        _ATTEMPT.pack_into(self._memory, place, attempt)
+        return place
+
+    def clear(self, place: int) -> None:
+        """Withdraw a lease."""
+        _ATTEMPT.pack_into(self._memory, place, 0)
+        self._free.append(place)
+
+    def add_process(self, pid: int) -> None:
+        """Publish a process."""
+        if not self._free_processes:
+            raise TableFull
+        self._processes[pid] = place = self._free_processes.pop()
+        _PROCESS.pack_into(self._memory, place, pid, started_at(pid))
+
+    def remove_process(self, pid: int) -> None:
+        """Withdraw a process; harmless for one that is not there."""
+        place = self._processes.pop(pid, None)
+        if place is not None:
+            _PROCESS.pack_into(self._memory, place, 0, 0)
+            self._free_processes.append(place)
+
+    @property
+    def renewed(self) -> float:
+        """When the last renewal that succeeded was begun (monotonic; 0.0: none has)."""
+        return float(_TIME.unpack_from(self._memory, 0)[0])
+
+    @property
+    def turned(self) -> float:
+        """When the child last said that it is alive (monotonic; 0.0: never)."""
+        return float(_TIME.unpack_from(self._memory, _TURNED)[0])
+
+
+class Reader:
+    """The child's side."""
+
+    def __init__(self, descriptor: int, shape: Shape) -> None:
+        self._memory = mmap.mmap(descriptor, shape.size)
+        self._leases = slice(_HEADER.size, _HEADER.size + shape.leases * _LEASE.size)
+        self._processes = slice(self._leases.stop, shape.size)
+
+    def held(self) -> list[tuple[bytes, int, float]]:
+        """Job id, attempt and seconds of every lease that was held all the while this took."""
+        copies = [_LEASE.iter_unpack(self._memory[self._leases]) for _ in range(2)]
+        return [(job_id, attempt, seconds) for (attempt, _, seconds, job_id), again in zip(*copies, strict=True)
+                if attempt and again == (attempt, 0, seconds, job_id)]  # fmt: skip
+
+    def processes(self) -> list[int]:
+        """The processes of the worker that are still the same: a pid may be used again."""
+        published = _PROCESS.iter_unpack(self._memory[self._processes])
+        return [pid for pid, started in published if pid and started_at(pid) == started]
+
+    def renewed(self, begun: float) -> None:
+        """Everything held at that time has been renewed."""
+        _TIME.pack_into(self._memory, 0, begun)
+
+    def turned(self, now: float) -> None:
+        """The child is alive."""
+        _TIME.pack_into(self._memory, _TURNED, now)
+
+
+def started_at(pid: int) -> int:
+    """When a process was started, in ticks; -1 where the system does not say, or it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return -1
+
+
+def _shared_memory(size: int) -> int:
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("onward-leases")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor

@@ -1,0 +1,146 @@
+"""The guardian as a thread: for a worker inside another program, or on an engine that cannot be shared."""
+
+import asyncio
+import logging
+import threading
+import time
+from contextlib import suppress
+
+from onward.lifecycle.after_commit import describe
+from onward.lifecycle.store import Store
+from onward.model import JobId, LossReason, WorkerId
+from onward.observe import events
+from onward.state.contract import Held, Renewal
+from onward.state.driver import Connection
+from onward.worker.connections import Reserved
+from onward.worker.guardian.contract import Told
+from onward.worker.guardian.home import Home
+from onward.worker.guardian.leases import Deadlines, Lease, Leases, let_go
+
+logger = logging.getLogger("onward.worker")
+
+
+class ThreadGuardian:
+    """A thread with an event loop and a connection of its own, so that a busy loop cannot make leases run out.
+
+    A call that holds the GIL stops it too; only a process of its own helps then.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        worker: WorkerId,
+        *,
+        shortest: float,
+        lost: Told,
+        why: str,
+        leases: Leases | None = None,
+    ) -> None:
+        self._store, self._worker, self._why = store, worker, why
+        self._interval = shortest / 3
+        self._lost = lost
+        self._leases: Leases = {} if leases is None else leases
+        self._deadlines = Deadlines(self._leases, shortest=shortest)
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._away: asyncio.AbstractEventLoop | None = None
+        self._wake: asyncio.Event | None = None
+
+    # -- called from the worker's loop
+
+    def hold(self, job_id: JobId, attempt: int, seconds: float, since: float) -> None:
+        self._leases[job_id] = Lease(attempt, seconds, time.monotonic(), since + seconds)
+
+    def let_go(self, job_id: JobId, attempt: int) -> None:
+        let_go(self._leases, job_id, attempt)
+
+    def check_now(self) -> None:
+        away = self._away
+        if away is not None and self._wake is not None:
+            with suppress(RuntimeError):  # it has ended
+                away.call_soon_threadsafe(self._wake.set)
+
+    def add_process(self, pid: int) -> None:
+        """Nothing: this thread dies with the worker."""
+
+    def remove_process(self, pid: int) -> None:
+        """Nothing: this thread dies with the worker."""
+
+    def start(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """`loop`: where the worker runs, if this is called elsewhere."""
+        loop, observers = loop or asyncio.get_running_loop(), self._store.observers
+        home = Home(loop, let_go=self._lose, lost=self._lost, observers=observers)
+        logger.info("worker %s: a thread of this process renews the leases: %s", self._worker, self._why)
+        name = f"onward-guardian-{self._worker}"
+        self._thread = threading.Thread(target=self._run, args=(home,), name=name, daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        self._stopping = True
+        self.check_now()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    def _lose(self, job_id: JobId, attempt: int) -> bool:
+        return let_go(self._leases, job_id, attempt) is not None
+
+    # -- in the thread
+
+    def _run(self, home: Home) -> None:
+        try:
+            asyncio.run(self._guard(home))
+        except Exception:
+            logger.exception("the guardian of worker %s has ended; leases are no longer renewed", self._worker)
+
+    async def _guard(self, home: Home) -> None:
+        self._away, self._wake = asyncio.get_running_loop(), asyncio.Event()
+        reserved = Reserved(self._store.driver)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(self._watch_deadlines(home))
+                await self._renew_until_stopped(reserved, self._wake, home)
+                watching.cancel()
+        finally:
+            await reserved.close()
+
+    async def _renew_until_stopped(self, reserved: Reserved, wake: asyncio.Event, home: Home) -> None:
+        failures = 0
+        while not self._stopping:
+            failures = 0 if await self._renew_all(reserved, home) else failures + 1
+            with suppress(TimeoutError):
+                # After a failure sooner: the database may be back before the leases have run out.
+                async with asyncio.timeout(min(self._interval, 0.1 * 2**failures) if failures else self._interval):
+                    await wake.wait()
+            wake.clear()
+
+    async def _renew_all(self, reserved: Reserved, home: Home) -> bool:
+        leases = {job_id: lease for job_id, lease in self._leases.copy().items() if not lease.is_given_up}
+        if not leases:
+            return True
+        held = [Held(job_id, lease.attempt, lease.seconds) for job_id, lease in leases.items()]
+        begun = time.monotonic()
+
+        async def renew(connection: Connection) -> list[Renewal]:
+            return list(await self._store.state.renew(connection, worker=self._worker, held=held))
+
+        try:
+            async with asyncio.timeout(max(self._interval, 0.5)):
+                renewals = await reserved.run(renew)
+        except Exception as error:  # noqa: BLE001 - one turn of a loop
+            home.emit(events.StateError(doing="renew leases", error=describe(error)))
+            return False
+        for renewal in renewals:
+            if renewal.lost in (None, LossReason.CANCELLED):
+                leases[renewal.job_id].renewed_at(begun)
+            if renewal.lost is not None:
+                home.lost(renewal.job_id, renewal.attempt, renewal.lost)
+        if self._store.observers.wants(events.LeaseRenewed):
+            home.emit(events.LeaseRenewed(worker=self._worker, count=len(renewals)))
+        return True
+
+    async def _watch_deadlines(self, home: Home) -> None:
+        """Apart from the renewals, which may be waiting for a database that does not answer."""
+        while True:
+            for job_id, attempt in self._deadlines.overdue():
+                home.lost(job_id, attempt, LossReason.ERROR)
+            await asyncio.sleep(self._deadlines.look_every)

@@ -1,0 +1,72 @@
+"""The attempt as a handler in a process sees it: no transactions, and nothing that lives in the worker."""
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
+
+from onward.define.codec import Codec
+from onward.define.job_type import JobType, Step
+from onward.define.outcome import Next, Outcome, Rescheduled
+from onward.define.request import BlockerSource
+from onward.errors import PhaseError
+from onward.model import Blocker, JobStatus, LossReason
+from onward.worker.processes.messages import Said, Task
+
+
+class ProcessAttempt:
+    """Keeps the promises of `onward.Attempt` as far as a process can."""
+
+    def __init__(self, task: Task, input: Any, say: Callable[[Said], None]) -> None:
+        self._task, self._say = task, say
+        self.input = input
+        self.job_id, self.chain_id, self.root_id = task.job_id, task.chain_id, task.root_id
+        self.job_type, self.number = task.job_type, task.number
+        self.failures, self.last_error = task.failures, task.last_error
+        self.blockers: Sequence[Blocker] = task.blockers
+        self.cancelled: LossReason | None = None
+        """Always None: a process is not told to stop but killed."""
+
+    def outputs_of(self, job_type: JobType[Any, Any]) -> list[Any]:
+        # By what the chain promises: which type it ended with is not known in this process.
+        codec = Codec(job_type.signature.output, job_type=job_type.name, part="output", limits=self._task.limits)
+        return [
+            codec.decode(blocker.output or "null")
+            for blocker in self.blockers
+            if blocker.type_name == job_type.name and blocker.status is JobStatus.COMPLETED
+        ]
+
+    def progress(self, fraction: float, note: str | None = None) -> None:
+        if not (math.isfinite(fraction) and 0.0 <= fraction <= 1.0):
+            raise PhaseError(f"progress({fraction!r}): say a fraction from 0 to 1")
+        self._say(Said(float(fraction), note))
+
+    def continue_with(
+        self,
+        step: Step[Any, Any],
+        input: Any,
+        *,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        priority: int | None = None,
+        blockers: Sequence[BlockerSource] = (),
+    ) -> Next[Any]:
+        return Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers)
+
+    def reschedule(self, *, delay: timedelta | None = None, at: datetime | None = None) -> Outcome[Any]:
+        return Rescheduled(delay=delay, at=at)
+
+    def prepare(self, *, atomic: bool = False) -> NoReturn:
+        self._refuse("prepare()", "transactions")
+
+    def complete(self) -> NoReturn:
+        self._refuse("complete()", "transactions")
+
+    def get(self, kind: type[Any]) -> NoReturn:
+        self._refuse(f"get({kind.__name__})", "middleware and resources")
+
+    def _refuse(self, call: str, what: str) -> NoReturn:
+        raise PhaseError(
+            f'{call} of job type {self.job_type!r}: {what} stay in the worker, and executor="process" runs the handler '
+            "in a process of its own; return an outcome and let the next step use them, or leave executor= out"
+        )

@@ -1,0 +1,98 @@
+"""The worker's side of the border: attempts become tasks, answers become outcomes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from onward.define.job_type import JobType
+from onward.define.outcome import Done, Next, Outcome, Rescheduled
+from onward.define.registry import Registered, Registry
+from onward.define.request import BlockerSource, NewChain
+from onward.errors import HandlerFailed, InternalJobType, Reschedule
+from onward.model import ChainId
+from onward.worker.attempt import RunningAttempt
+from onward.worker.processes.messages import (
+    Answer,
+    ChainToStart,
+    Completed,
+    Continued,
+    ExistingChain,
+    HandlerName,
+    Postponed,
+    Raised,
+    Task,
+)
+
+
+def task_of(attempt: RunningAttempt, handlers: Mapping[str, HandlerName]) -> Task:
+    """What a process needs to run this attempt."""
+    job, kind = attempt.job, attempt.kind
+    is_current = job.payload_version == kind.definition.version
+    return Task(
+        handler=handlers[kind.name],
+        job_type=kind.name,
+        # An older version has been brought up to date in the worker, where the upcasters are.
+        input=job.input if is_current else kind.input.encode(attempt.input),
+        job_id=job.id,
+        chain_id=job.chain_id,
+        root_id=job.root_id,
+        number=job.attempt,
+        failures=job.failures,
+        last_error=attempt.last_error,
+        blockers=tuple(attempt.blockers),
+        limits=kind.input.limits,
+    )
+
+
+def outcome_of(answer: Answer, kind: Registered, registry: Registry) -> Outcome[Any]:
+    """The outcome; raises what the handler raised, as far as that crosses the border."""
+    match answer:
+        case Completed(output=output):
+            return Done(kind.output.decode(output) if kind.output else None)
+        case Continued():
+            step = registry.find(answer.step)
+            return Next(
+                step.step,
+                step.input.decode(answer.input),
+                delay=answer.delay,
+                at=answer.at,
+                priority=answer.priority,
+                blockers=_blockers(answer.blockers, registry),
+            )
+        case Postponed(raised=True):
+            raise Reschedule(delay=answer.delay, at=answer.at)
+        case Postponed():
+            return Rescheduled(delay=answer.delay, at=answer.at)
+        case Raised():
+            raise HandlerFailed(answer.error, permanent=answer.permanent)
+        case _:
+            assert_never(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Existing:
+    id: ChainId
+    job_type: JobType[Any, Any]
+
+
+def _blockers(sources: Sequence[ExistingChain | ChainToStart], registry: Registry) -> list[BlockerSource]:
+    return [_blocker(source, registry) for source in sources]
+
+
+def _blocker(source: ExistingChain | ChainToStart, registry: Registry) -> BlockerSource:
+    kind = registry.find(source.job_type)
+    job_type = kind.step
+    if not isinstance(job_type, JobType):
+        raise InternalJobType(kind.name)
+    if isinstance(source, ExistingChain):
+        return _Existing(source.id, job_type)
+    return NewChain(
+        job_type=job_type,
+        input=kind.input.decode(source.input),
+        id=source.id,
+        delay=source.delay,
+        at=source.at,
+        priority=source.priority,
+        blockers=_blockers(source.blockers, registry),
+        deduplication=source.deduplication,
+    )

@@ -1,0 +1,280 @@
+"""Servers that fall silent or can no longer write: noticed, and their connections replaced."""
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from onward import Attempt, Onward, job
+from onward.notify.contract import Hint, HintKind
+from onward.notify.memory import NoNotify
+from onward.notify.postgres import PostgresNotify, Wire, asyncpg_wire, decode_hints, psycopg_wire
+from onward.observe import events
+from onward.state.driver import Connection, Driver, transaction
+from onward.state.postgres.asyncpg import AsyncpgDriver
+from onward.state.postgres.psycopg import PsycopgDriver
+from onward.state.sqlalchemy import SqlAlchemyDriver
+from onward.worker.connections import Reserved
+from proxy import proxied
+from support import SOON, Recorder
+
+
+@job("double")
+async def double(attempt: Attempt[int]) -> int:
+    return attempt.input * 2
+
+
+def on_postgres(dsn: str, **options: Any) -> Onward:
+    return Onward(dsn, jobs=[double], schema=f"t_{secrets.token_hex(6)}", migrate=True, **options)
+
+
+def drivers(dsn: str) -> dict[str, Driver]:
+    return {
+        "asyncpg": AsyncpgDriver(dsn),
+        "psycopg": PsycopgDriver(dsn),
+        "sqlalchemy-asyncpg": SqlAlchemyDriver(create_async_engine(dsn.replace("://", "+asyncpg://", 1))),
+        "sqlalchemy-psycopg": SqlAlchemyDriver(create_async_engine(dsn.replace("://", "+psycopg://", 1))),
+    }
+
+
+@pytest.fixture(params=["asyncpg", "psycopg", "sqlalchemy-asyncpg", "sqlalchemy-psycopg"])
+async def opened_driver(request: pytest.FixtureRequest) -> AsyncIterator[Callable[[str], Any]]:
+    """Opens a driver of each kind for a DSN."""
+    made: list[Any] = []
+
+    async def make(dsn: str) -> Driver:
+        driver = drivers(dsn)[request.param]
+        await driver.open()
+        made.append(driver)
+        return driver
+
+    yield make
+    for driver in made:
+        await driver.close()
+        if hasattr(driver, "_engine"):
+            await driver._engine.dispose()
+
+
+async def process_of(connection: Connection) -> int:
+    rows = await connection.fetch("SELECT pg_backend_pid()", {})
+    process: int = rows[0][0]
+    return process
+
+
+# -- reserved connections
+
+
+async def test_a_reserved_connection_that_gets_no_answer_is_replaced(
+    postgres_dsn: str, opened_driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("postgres.asyncpg", "postgres.psycopg", "sqlalchemy.driver"):
+        monkeypatch.setattr(f"onward.state.{module}.STATEMENT", 0.5)
+    async with proxied(postgres_dsn) as (proxy, dsn):
+        driver: Driver = await opened_driver(dsn)
+        reserved = Reserved(driver)
+        before = await reserved.run(process_of)
+
+        proxy.silence()
+        began = time.monotonic()
+        with pytest.raises(Exception) as raised:  # noqa: PT011 - each library has its own
+            await reserved.run(process_of)
+        waited = time.monotonic() - began
+        after = await reserved.run(process_of)
+        await reserved.close()
+
+    assert driver.is_disconnect(raised.value)
+    assert waited < 5
+    assert after != before
+
+
+async def test_a_connection_that_cannot_write_any_more_is_not_used_again(postgres_dsn: str, opened_driver: Any) -> None:
+    async def fail_to_write(connection: Connection) -> None:
+        await connection.script("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+        await connection.fetch("CREATE TABLE never (n int)", {})
+
+    driver: Driver = await opened_driver(postgres_dsn)
+    reserved = Reserved(driver)
+    async with driver.connection() as connection:
+        processes = [await reserved.run(process_of), await process_of(connection)]
+
+    errors: list[BaseException] = []
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - each library has its own
+        await reserved.run(fail_to_write)
+    errors.append(raised.value)
+    with pytest.raises(Exception) as raised:  # noqa: PT011
+        async with driver.connection() as connection:
+            await fail_to_write(connection)
+    errors.append(raised.value)
+
+    assert all(driver.is_read_only(error) and driver.is_transient(error) for error in errors)
+    async with driver.connection() as connection:
+        assert not {await reserved.run(process_of), await process_of(connection)} & set(processes)
+    await reserved.close()
+
+
+@pytest.mark.parametrize("library", ["asyncpg", "psycopg"])
+async def test_every_connection_of_ours_notices_a_lost_peer(postgres_dsn: str, library: str) -> None:
+    driver = drivers(postgres_dsn)[library]
+    await driver.open()
+
+    async with driver.connection() as pooled, driver.reserved() as reserved:
+        options = [_options_of(connection.raw) for connection in (pooled, reserved)]
+        there = await reserved.fetch("SELECT current_setting('tcp_user_timeout'), current_setting('lock_timeout')", {})
+
+    await driver.close()
+    assert options == [(True, 2, 6000), (True, 2, 5000)]
+    assert tuple(there[0]) == ("20000", "1s")
+
+
+def _options_of(raw: Any) -> tuple[bool, int, int]:
+    number = raw.pgconn.socket if hasattr(raw, "pgconn") else raw._transport.get_extra_info("socket").fileno()
+    handle = socket.socket(fileno=number)
+    try:
+        return (
+            bool(handle.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)),
+            handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+            handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+        )
+    finally:
+        handle.detach()
+
+
+async def test_a_transaction_whose_connection_is_lost_says_so_and_not_something_else(
+    postgres_dsn: str, opened_driver: Any
+) -> None:
+    driver: Driver = await opened_driver(postgres_dsn)
+
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - each library has its own
+        async with driver.connection() as connection, transaction(connection):
+            process = await process_of(connection)
+            async with driver.reserved() as other:
+                await other.fetch("SELECT pg_terminate_backend(:process::int)", {"process": process})
+                while await other.fetch("SELECT 1 FROM pg_stat_activity WHERE pid = :process", {"process": process}):
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+            await process_of(connection)
+
+    assert driver.is_disconnect(raised.value)
+
+
+# -- hints
+
+
+@pytest.mark.parametrize("wire_to", [asyncpg_wire, psycopg_wire])
+async def test_a_listener_whose_server_falls_silent_listens_again(
+    postgres_dsn: str, wire_to: Callable[[str], Callable[[], AbstractAsyncContextManager[Wire]]]
+) -> None:
+    losses: list[Exception] = []
+    async with proxied(postgres_dsn) as (proxy, dsn), asyncio.TaskGroup() as tasks:
+        notify = PostgresNotify(wire_to(dsn), channel="silent", lost=losses.append)
+        await notify.open(tasks)
+        async with notify.listen(scheduled=["a"]) as listener:
+            assert notify.is_up
+            await listener.wait(0)  # it has come up: look
+
+            proxy.silence()
+            async with asyncio.timeout(10):
+                assert [hint.kind for hint in await listener.wait(None)] == [HintKind.UNKNOWN]  # lost: look yourself
+                was_up = notify.is_up
+                assert [hint.kind for hint in await listener.wait(None)] == [HintKind.UNKNOWN]  # back: look once more
+            await notify.announce([Hint(HintKind.SCHEDULED, "a")])
+            hints = await listener.wait(SOON.total_seconds())
+
+        await notify.close()
+    assert (len(losses), was_up) == (1, False)
+    assert hints == [Hint(HintKind.SCHEDULED, "a")]
+
+
+class FailingWire:
+    """Fails once, when it should send."""
+
+    def __init__(self, sent: list[Hint]) -> None:
+        self._sent = sent
+        self._fails = not sent
+        self._lost = asyncio.Event()
+
+    async def listen(self, channel: str, receive: Callable[[str], None]) -> None:
+        pass
+
+    async def notify(self, channel: str, payloads: Sequence[str]) -> None:
+        if not self._sent and self._fails:
+            self._sent.append(Hint(HintKind.UNKNOWN, "failed"))
+            self._lost.set()
+            raise ConnectionResetError
+        self._sent += [hint for payload in payloads for hint in decode_hints(payload)]
+
+    async def hold(self) -> NoReturn:
+        await self._lost.wait()
+        raise ConnectionResetError
+
+
+async def test_hints_that_could_not_be_sent_are_sent_when_there_is_a_connection_again() -> None:
+    sent: list[Hint] = []
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Wire]:
+        yield FailingWire(sent)
+
+    async with asyncio.TaskGroup() as tasks:
+        notify = PostgresNotify(connect, channel="any")
+        await notify.open(tasks)
+        with pytest.raises(ConnectionResetError):
+            await notify.announce([Hint(HintKind.SCHEDULED, "a")])
+        async with asyncio.timeout(SOON.total_seconds()):
+            while len(sent) < 2:
+                await asyncio.sleep(0.01)
+        await notify.close()
+
+    assert sent[1:] == [Hint(HintKind.SCHEDULED, "a")]
+
+
+async def test_while_hints_are_down_workers_look_by_themselves(make_app: Any) -> None:
+    notify = NoNotify()
+    notify.is_up = False
+    app: Onward = make_app(double, notify=notify)
+
+    async with app, app.worker(poll=timedelta(hours=1)):
+        chain = await app.start(double, 4)
+        assert await chain.wait(timeout=SOON) == 8
+
+
+async def test_callers_neither_fail_nor_wait_because_hints_are_down(postgres_dsn: str) -> None:
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Wire]:
+        raise OSError("there is nobody")
+        yield
+
+    app = on_postgres(postgres_dsn, notify=PostgresNotify(connect, channel="none"))
+    async with app, app.worker():
+        began = time.monotonic()
+        chains = [await app.start(double, n) for n in range(20)]
+        waited = time.monotonic() - began
+        outputs = [await chain.wait(timeout=SOON) for chain in chains]
+
+    assert waited < 2
+    assert outputs == [2 * n for n in range(20)]
+
+
+async def test_the_loss_of_hints_is_told(postgres_dsn: str, recorder: Recorder) -> None:
+    app = on_postgres(postgres_dsn, observers=[recorder])
+    async with app, app.worker():
+        assert await (await app.start(double, 1)).wait(timeout=SOON) == 2
+
+        async with app.transaction() as tx:
+            name = "onward hints"
+            await tx.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = :name AND datname = current_database()",
+                name=name,
+            )
+        error = await recorder.next(events.NotifyError)
+        assert await (await app.start(double, 2)).wait(timeout=SOON) == 4
+
+    assert error.doing == "listen"

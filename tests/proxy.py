@@ -1,0 +1,57 @@
+"""A TCP proxy in the test's own loop whose connections can fall silent: open as before, but nothing gets through."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+
+class Proxy:
+    """Forwards to one server. New connections always work."""
+
+    def __init__(self, target: tuple[str, int], tasks: asyncio.TaskGroup) -> None:
+        self._target, self._tasks = target, tasks
+        self._open: set[asyncio.Event] = set()
+        self.accepted = 0
+
+    def silence(self) -> None:
+        """Forward nothing more on the connections there are."""
+        for forwards in self._open:
+            forwards.clear()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        forwards = asyncio.Event()
+        forwards.set()
+        self._open.add(forwards)
+        there, back = await asyncio.open_connection(*self._target)
+        self._tasks.create_task(self._forward(reader, back, forwards))
+        self._tasks.create_task(self._forward(there, writer, forwards))
+
+    async def _forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, forwards: asyncio.Event) -> None:
+        try:
+            with suppress(OSError):
+                while data := await source.read(65536):
+                    await forwards.wait()
+                    sink.write(data)
+                    await sink.drain()
+        finally:
+            sink.close()
+
+
+@asynccontextmanager
+async def proxied(dsn: str) -> AsyncIterator[tuple[Proxy, str]]:
+    """A proxy before the server of this DSN, and the DSN that leads through it."""
+    url = urlsplit(dsn)
+    async with asyncio.TaskGroup() as tasks:
+        proxy = Proxy((url.hostname or "127.0.0.1", url.port or 5432), tasks)
+        server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        holder = tasks.create_task(asyncio.Event().wait())
+        try:
+            yield proxy, url._replace(netloc=f"{url.username or 'postgres'}@127.0.0.1:{port}").geturl()
+        finally:
+            server.close()
+            for task in list(tasks._tasks):  # whatever still waits for a peer that will not come
+                task.cancel()
+            holder.cancel()
