@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -74,16 +74,19 @@ class Onward:
         pgbouncer: bool = False,
         resources: Sequence[Resource] = (),
         required_middleware: Sequence[Middleware] = (),
+        also_transient: Callable[[BaseException], bool] | None = None,
     ) -> None:
         """`target` is an address, a pool, an engine or a sessionmaker. `pgbouncer`: it is behind a transaction pooler.
 
         `resources` and `required_middleware` are those of every worker of the app, also of `onward worker`.
+        `also_transient` tells errors of the database that are worth another try, beside those the driver knows.
         Nothing is connected until `async with app` or `app.open()`.
         """
         self.registry = Registry(jobs, limits=Limits(bytes=max_payload))
         self.state, self.driver = connect(
             target, schema=schema, prefix=prefix, pool_size=pool_size, pgbouncer=pgbouncer
         )
+        self._also_transient = also_transient
         self._resources, self._required_middleware = tuple(resources), tuple(required_middleware)
         self._migrate = self.state.dialect == "sqlite" if migrate is None else migrate
         self._observers = Observers((LogObserver(),) if observers is None else observers)
@@ -155,6 +158,7 @@ class Onward:
             announcer=announcer,
             observers=self._observers,
             awaited=self._awaited,
+            also_transient=self._also_transient,
         )
 
     # -- transactions
@@ -370,7 +374,9 @@ class Onward:
                 "app.sync needs a sync driver for this database: install onward[psycopg], or build the app on a DSN, "
                 "a sync engine or a sync pool"
             )
-        return SyncOnward(self.registry, self.state, driver, self._notify, self._observers, self._migrate)
+        return SyncOnward(
+            self.registry, self.state, driver, self._notify, self._observers, self._migrate, self._also_transient
+        )
 
     # -- hints
 

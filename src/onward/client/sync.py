@@ -1,7 +1,7 @@
 """The client's calls without an event loop: Flask, Django, scripts."""
 
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -52,7 +52,9 @@ class SyncOnward:
         driver: Driver,
         notify: NotifyAdapter,
         observers: Observers,
+        *,
         migrate: bool,
+        also_transient: Callable[[BaseException], bool] | None = None,
     ) -> None:
         self._state, self._driver, self._notify, self._migrate = state, driver, notify, migrate
         self._store = Store(
@@ -62,6 +64,7 @@ class SyncOnward:
             announcer=DirectAnnouncer(self._send, observers),
             observers=observers,
             awaited=Awaited(),
+            also_transient=also_transient,
         )
         self._operations = Operations(registry, self._store, self._wait_for, time.monotonic)
 

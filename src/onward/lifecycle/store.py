@@ -34,7 +34,9 @@ class Store:
         announcer: Announcer,
         observers: Observers,
         awaited: Awaited,
+        also_transient: Callable[[BaseException], bool] | None = None,
     ) -> None:
+        self._also_transient = also_transient
         self.state, self.driver, self.observers, self.awaited = state, driver, observers, awaited
         self.consequences = Consequences(observers, awaited)
         self._notify, self._announcer = notify, announcer
@@ -42,6 +44,10 @@ class Store:
         self._ours: dict[int, OpenTransaction] = {}
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._warned = False
+
+    def is_transient(self, error: BaseException) -> bool:
+        """Whether trying again may help, by the driver's judgement or the application's."""
+        return self.driver.is_transient(error) or (self._also_transient is not None and self._also_transient(error))
 
     # -- effects
 
@@ -88,7 +94,7 @@ class Store:
                 async with self.driver.connection() as connection:
                     return await operation(connection)
             except Exception as error:
-                if turn == _TRIES or not self.driver.is_transient(error):
+                if turn == _TRIES or not self.is_transient(error):
                     raise
                 self.observers.emit(events.StateError(doing=doing, error=describe(error)))
             await self.driver.sleep(min(0.05 * 2**turn, 1.0) * (0.5 + random.random()))

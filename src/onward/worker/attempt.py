@@ -219,7 +219,7 @@ class RunningAttempt:
         An OSError or TimeoutError inside a phase may as well come from what else the handler does there.
         """
         ours = error is self.phase_error and (self._is_databases_own or not isinstance(error, OSError))
-        return ours and self._store.driver.is_transient(error)
+        return ours and self._store.is_transient(error)
 
     async def call(self, run: Callable[["RunningAttempt"], Any] | None = None) -> Any:
         """Run the handler, or `run` in its place: awaited here, or to its end in this thread."""

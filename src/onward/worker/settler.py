@@ -109,7 +109,7 @@ class Settler:
         left: list[Settlement] = []
         for settlement in batch:
             error = await self._try([settlement], repeated=True)
-            if error is not None and self._store.driver.is_transient(error):
+            if error is not None and self._store.is_transient(error):
                 left.append(settlement)
             elif error is not None:
                 self._abandon([settlement], error)

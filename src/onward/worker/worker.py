@@ -320,7 +320,7 @@ class Worker:
 
     async def recover(self, error: Exception) -> None:
         self._recovering += 1
-        transient = self._store.driver.is_transient(error)
+        transient = self._store.is_transient(error)
         # A database that is away is tried often: whoever waits for its return should not sleep through it.
         longest = _RECOVER_WITHIN if transient else _RECOVER_AT_LEAST_EVERY
         pause = min(0.05 * 2 ** min(self._recovering - 1, 10), longest) * (0.75 + random.random() / 2)

@@ -219,10 +219,8 @@ class PostgresState:
             raise (JobAlreadyCompleted if ended else JobTakenByAnotherWorker)(job_id, attempt)
 
     async def lock_current(self, connection: Connection, chain_id: ChainId) -> Job | None:
-        async with transaction(connection):
-            locked = (await connection.fetch(self.sql("lock_current"), {"chain_id": chain_id}))[0][0]
-            found = await self.find_jobs(connection, [locked])
-        return found[0] if found else None
+        rows = await connection.fetch(self.sql("lock_current"), {"chain_id": chain_id})
+        return _job(rows[0]) if rows else None
 
     # -- leases
 

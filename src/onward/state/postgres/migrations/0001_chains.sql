@@ -279,6 +279,15 @@ BEGIN
   END LOOP;
 END $$;
 
+-- The job a chain has come to, locked, as it is after the wait.
+CREATE FUNCTION /*schema*/locked_job(wanted uuid) RETURNS SETOF /*schema*/job
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  latest uuid := /*schema*/lock_current(wanted);
+BEGIN
+  RETURN QUERY SELECT j.* FROM /*schema*/job j WHERE j.id = latest;
+END $$;
+
 -- Cancel chains: a waiting job fails at once, with what waits for its chain; a running one is asked to stop.
 CREATE FUNCTION /*schema*/cancel(chain_ids uuid[], at timestamptz)
 RETURNS TABLE (job_id uuid, chain_id uuid, type_name text, change text)

@@ -1,3 +1,2 @@
--- Lock the job a chain has come to. The function waits and looks again; its answer is newer than this statement's own
--- snapshot, so that the row is read by a second one.
-SELECT /*schema*/lock_current(:chain_id::uuid)
+-- Lock the job a chain has come to. A function, because its answer must be newer than this statement's own snapshot.
+SELECT /*job columns*/job.* FROM /*schema*/locked_job(:chain_id::uuid) AS job
