@@ -375,7 +375,13 @@ class Onward:
                 "a sync engine or a sync pool"
             )
         return SyncOnward(
-            self.registry, self.state, driver, self._notify, self._observers, self._migrate, self._also_transient
+            self.registry,
+            self.state,
+            driver,
+            self._notify,
+            self._observers,
+            migrate=self._migrate,
+            also_transient=self._also_transient,
         )
 
     # -- hints
