@@ -8,7 +8,9 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onward.client.arguments import chain_id, chain_ids, filter_of, type_names
+from typing_extensions import Unpack
+
+from onward.client.arguments import Filters, chain_id, chain_ids, filter_of, type_names
 from onward.client.completion import Completion
 from onward.client.handle import ChainHandle
 from onward.client.operations import Operations, Wait
@@ -24,7 +26,7 @@ from onward.define.slice import Slice
 from onward.errors import ConfigurationError, DefinitionError
 from onward.lifecycle.after_commit import Announcer, Awaited, BackgroundAnnouncer, describe
 from onward.lifecycle.store import Store
-from onward.model import Backoff, Blocker, Chain, ChainId, Deduplication, Job, JobId, JobStatus, Page
+from onward.model import Backoff, Blocker, Chain, ChainId, Deduplication, Job, JobId, Page
 from onward.notify.connect import notify_for
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.observe import events
@@ -37,6 +39,7 @@ from onward.worker.worker import DEFAULT_LEASE, DEFAULT_STALL, Worker
 
 if TYPE_CHECKING:
     from typing import Self
+
 
 I = TypeVar("I")  # noqa: E741 - input
 O = TypeVar("O")  # noqa: E741 - output
@@ -260,52 +263,22 @@ class Onward:
         return await self._operations.find_chain(id, tx=tx)
 
     async def jobs(
-        self,
-        *,
-        types: Sequence[Step[Any, Any] | str] | None = None,
-        status: JobStatus | str | Sequence[JobStatus | str] | None = None,
-        chains: Sequence[ChainReference | ChainId] | None = None,
-        root_id: JobId | None = None,
-        created_from: datetime | None = None,
-        created_before: datetime | None = None,
-        after: JobId | None = None,
-        limit: int = 100,
-        tx: object = None,
+        self, *, after: JobId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
     ) -> Page[Job]:
-        """A page of jobs, newest first; the next one begins `after=page.next`."""
-        filter = filter_of(
-            types=types,
-            status=status,
-            chains=chains,
-            root_id=root_id,
-            created_from=created_from,
-            created_before=created_before,
-        )
-        return await self._operations.jobs(filter, after=after, limit=limit, tx=tx)
+        """A page of jobs, newest first; the next one begins `after=page.next`.
+
+        Filters: `types`, `status` (one or several), `chains`, `root_id`, `created_from`, `created_before`.
+        """
+        return await self._operations.jobs(filter_of(filters), after=after, limit=limit, tx=tx)
 
     async def chains(
-        self,
-        *,
-        types: Sequence[Step[Any, Any] | str] | None = None,
-        status: JobStatus | str | Sequence[JobStatus | str] | None = None,
-        chains: Sequence[ChainReference | ChainId] | None = None,
-        root_id: JobId | None = None,
-        created_from: datetime | None = None,
-        created_before: datetime | None = None,
-        after: ChainId | None = None,
-        limit: int = 100,
-        tx: object = None,
+        self, *, after: ChainId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
     ) -> Page[Chain]:
-        """A page of chains, newest first, by the type they began with and the status of the job they have come to."""
-        filter = filter_of(
-            types=types,
-            status=status,
-            chains=chains,
-            root_id=root_id,
-            created_from=created_from,
-            created_before=created_before,
-        )
-        return await self._operations.chains(filter, after=after, limit=limit, tx=tx)
+        """A page of chains, newest first, by the type they began with and the status of the job they have come to.
+
+        Filters: those of `jobs`.
+        """
+        return await self._operations.chains(filter_of(filters), after=after, limit=limit, tx=tx)
 
     async def blockers_of(self, job_id: JobId, *, tx: object = None) -> Sequence[Blocker]:
         """The chains a job waits, or waited, for."""

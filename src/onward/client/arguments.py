@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
 from onward.define.job_type import Step
 from onward.define.request import ChainReference
@@ -26,18 +26,23 @@ def type_names(job_types: Iterable[Step[Any, Any] | str]) -> list[str]:
     return [one if isinstance(one, str) else one.name for one in job_types]
 
 
-def filter_of(
-    *,
-    types: Sequence[Step[Any, Any] | str] | None = None,
-    status: JobStatus | str | Sequence[JobStatus | str] | None = None,
-    chains: Sequence[ChainReference | ChainId] | None = None,
-    root_id: JobId | None = None,
-    created_from: datetime | None = None,
-    created_before: datetime | None = None,
-) -> Filter:
+class Filters(TypedDict, total=False):
+    """Which jobs or chains to list; what is not said does not matter."""
+
+    types: Sequence[Step[Any, Any] | str] | None
+    status: JobStatus | str | Sequence[JobStatus | str] | None
+    chains: Sequence[ChainReference | ChainId] | None
+    root_id: JobId | None
+    created_from: datetime | None
+    created_before: datetime | None
+
+
+def filter_of(filters: Filters) -> Filter:
     """The filter for a listing, checked."""
+    types, status, chains = filters.get("types"), filters.get("status"), filters.get("chains")
+    root_id, moments = filters.get("root_id"), (filters.get("created_from"), filters.get("created_before"))
     wanted = [status] if isinstance(status, str) else status
-    for moment in (created_from, created_before):
+    for moment in moments:
         if moment is not None and moment.tzinfo is None:
             raise ConfigurationError(f"{moment} has no time zone; use datetime.now(UTC) or astimezone()")
     try:
@@ -49,6 +54,6 @@ def filter_of(
         statuses=statuses,
         chain_ids=None if chains is None else chain_ids(chains),
         root_ids=None if root_id is None else [root_id],
-        created_from=created_from,
-        created_before=created_before,
+        created_from=moments[0],
+        created_before=moments[1],
     )

@@ -7,7 +7,9 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onward.client.arguments import chain_id, chain_ids, filter_of, type_names
+from typing_extensions import Unpack
+
+from onward.client.arguments import Filters, chain_id, chain_ids, filter_of, type_names
 from onward.client.completion import SyncCompletion
 from onward.client.handle import SyncChainHandle
 from onward.client.operations import Operations, Wait
@@ -186,15 +188,17 @@ class SyncOnward:
         """A stored chain."""
         return run_now(self._operations.find_chain(id, tx=tx))
 
-    def jobs(self, *, after: JobId | None = None, limit: int = 100, tx: object = None, **filters: Any) -> Page[Job]:
+    def jobs(
+        self, *, after: JobId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
+    ) -> Page[Job]:
         """A page of jobs, newest first; the filters are those of `Onward.jobs`."""
-        return run_now(self._operations.jobs(filter_of(**filters), after=after, limit=limit, tx=tx))
+        return run_now(self._operations.jobs(filter_of(filters), after=after, limit=limit, tx=tx))
 
     def chains(
-        self, *, after: ChainId | None = None, limit: int = 100, tx: object = None, **filters: Any
+        self, *, after: ChainId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
     ) -> Page[Chain]:
-        """A page of chains, newest first; the filters are those of `Onward.chains`."""
-        return run_now(self._operations.chains(filter_of(**filters), after=after, limit=limit, tx=tx))
+        """A page of chains, newest first; the filters are those of `Onward.jobs`."""
+        return run_now(self._operations.chains(filter_of(filters), after=after, limit=limit, tx=tx))
 
     def blockers_of(self, job_id: JobId, *, tx: object = None) -> Sequence[Blocker]:
         """The chains a job waits, or waited, for."""
