@@ -127,7 +127,7 @@ async def test_when_the_guardian_dies_with_its_worker_the_lease_runs_out(
 
 
 @pytest.mark.parametrize("how", ["sleep", "loop", "regular expression"])
-async def test_a_handler_that_blocks_for_five_leases_runs_once(
+async def test_a_handler_that_blocks_for_many_leases_runs_once(
     app: Onward, ready: Any, tmp_path: Path, how: str
 ) -> None:
     file, log = tmp_path / "runs", tmp_path / "log"

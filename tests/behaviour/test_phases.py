@@ -265,3 +265,21 @@ async def test_an_error_at_commit_fails_the_attempt(running: Any, recorder: Reco
         await chain.wait(timeout=SOON)
 
     assert "ForeignKey" in (await recorder.next(AttemptFailed)).error.type
+
+
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+async def test_a_phase_that_keeps_the_only_write_lock_for_long_is_logged_with_its_job(
+    running: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.worker.attempt._LONG_LOCK", 0.0)
+
+    @job("slow writer")
+    async def slow_writer(attempt: Attempt[str]) -> None:
+        async with attempt.complete():
+            pass
+
+    app: Onward = await running(slow_writer)
+    chain = await app.start(slow_writer, "x")
+    await chain.wait(timeout=SOON)
+
+    assert f"slow writer held SQLite's only write lock for 0.0 s (job {chain.id})" in caplog.text

@@ -21,8 +21,8 @@ from typing import Any
 
 from onward import Attempt, Onward, job
 
-BLOCKED = 5.0
-"""Seconds for which `busy` blocks: five leases."""
+BLOCKED = max(10.0 * float(os.environ.get("ONWARD_TEST_SCALE", "0.1")), 4.0)
+"""Seconds for which `busy` blocks: four leases, ten at full scale."""
 
 
 def note(attempt: Attempt[Any], file: str) -> None:
