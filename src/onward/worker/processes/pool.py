@@ -68,7 +68,17 @@ class Processes:
     async def run(self, attempt: RunningAttempt, *, begun: Callable[[], None]) -> Outcome[Any]:
         """Have a process run the handler. Whoever cancels this kills the process."""
         task = task_of(attempt, self._handlers)
-        process = self._take_idle() or await self._start()
+        reused = self._take_idle()
+        if reused is not None:
+            try:
+                return await self._perform(reused, task, attempt, begun)
+            except DiedIdle:
+                pass  # nobody had noticed yet; the handler has not begun, so another process may run it
+        return await self._perform(await self._start(), task, attempt, begun)
+
+    async def _perform(
+        self, process: "WorkerProcess", task: Task, attempt: RunningAttempt, begun: Callable[[], None]
+    ) -> Outcome[Any]:
         try:
             answer = await process.perform(task, begun=begun, said=attempt.progress)
         except BaseException:
@@ -112,6 +122,10 @@ class Processes:
         process.bury()
 
 
+class DiedIdle(Exception):
+    """A process that had run other handlers was gone when it was given another."""
+
+
 class WorkerProcess:
     """One process and the connection to it."""
 
@@ -119,6 +133,7 @@ class WorkerProcess:
         self._process, self._reader, self._writer = process, reader, writer
         self.pid = process.pid
         self._is_buried = False
+        self._is_new = True
 
     @property
     def is_alive(self) -> bool:
@@ -127,13 +142,16 @@ class WorkerProcess:
     async def perform(
         self, task: Task, *, begun: Callable[[], None], said: Callable[[float, str | None], None]
     ) -> Answer:
-        """The answer to a task; HandlerFailed if the process dies over it."""
+        """The answer to a task; HandlerFailed if the process dies over it, DiedIdle if it had died before."""
+        is_new, has_begun = self._is_new, False
+        self._is_new = False
         try:
             self._writer.write(framed(task))
             await self._writer.drain()
             while True:
                 match await self._receive():
                     case Begun():
+                        has_begun = True
                         begun()
                     case Said(fraction=fraction, note=note):
                         said(fraction, note)
@@ -142,6 +160,8 @@ class WorkerProcess:
                         return answer
         except (asyncio.IncompleteReadError, ConnectionError):
             await self.kill(patience=_LAST_WORDS)
+            if not (is_new or has_begun):
+                raise DiedIdle from None
             raise HandlerFailed(JobError(type="ProcessDied", message=self._epitaph()), permanent=False) from None
 
     async def _receive(self) -> FromProcess:
