@@ -49,6 +49,18 @@ def pgbouncer_dsn(pytestconfig: pytest.Config, postgres_dsn: str) -> Iterator[st
         yield _with_database(dsn, urlsplit(postgres_dsn).path.lstrip("/"))
 
 
+@pytest.fixture(scope="session")
+def redis_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    with _heard(pytestconfig, servers.redis()) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def nats_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    with _heard(pytestconfig, servers.nats()) as url:
+        yield url
+
+
 def _with_database(dsn: str, name: str) -> str:
     return urlsplit(dsn)._replace(path=f"/{name}").geturl()
 

@@ -2,7 +2,7 @@
 
 For each server, the first of these that is there:
 
-1. the address in its environment variable (`ONWARD_TEST_POSTGRES`, `ONWARD_TEST_PGBOUNCER`), used as it is;
+1. the address in its environment variable (`ONWARD_TEST_POSTGRES`, `…_PGBOUNCER`, `…_REDIS`, `…_NATS`), used as it is;
 2. its usual address on this machine, if it answers there and lets us in;
 3. a private instance, started from an installed program in a scratch directory on a free port;
 4. the same after `apt-get install`, when we are root; otherwise an error that says what to install.
@@ -421,3 +421,65 @@ def _configure_pgbouncer(program: Path, scratch: Path, port: int, postgres_dsn: 
     file.write_text("\n".join(lines) + "\n")
     file.chmod(0o600)  # it may hold a password
     _hand_over(file)
+
+
+# --- Redis and NATS -----------------------------------------------------------------------------------------------
+
+
+def _says(dsn: str, question: bytes, answer: bytes) -> bool:
+    """Whether whoever listens there begins its answer like this."""
+    url = urlsplit(dsn)
+    try:
+        with socket.create_connection((url.hostname or "127.0.0.1", url.port or 0), timeout=5) as connection:
+            connection.sendall(question)
+            with connection.makefile("rb") as said:
+                return said.read(len(answer)) == answer
+    except OSError:
+        return False
+
+
+REDIS = Server(
+    name="Redis",
+    variable="ONWARD_TEST_REDIS",
+    default="redis://127.0.0.1:6379",
+    program="redis-server",
+    package="redis-server",
+    dsn=lambda port: f"redis://127.0.0.1:{port}",
+    command=lambda program, scratch, port: [
+        # Not `program`: Debian's redis-server is a link to a program that does what its name says.
+        *(str(program.with_name("redis-server")), "--bind", "127.0.0.1", "--port", str(port)),
+        *("--dir", str(scratch), "--save", "", "--appendonly", "no"),
+    ],
+    answers=lambda dsn: _says(dsn, b"PING\r\n", b"+PONG"),
+)
+
+NATS = Server(
+    name="NATS",
+    variable="ONWARD_TEST_NATS",
+    default="nats://127.0.0.1:4222",
+    program="nats-server",
+    package="nats-server",
+    dsn=lambda port: f"nats://127.0.0.1:{port}",
+    command=lambda program, scratch, port: [str(program), "--addr", "127.0.0.1", "--port", str(port)],
+    answers=lambda dsn: _says(dsn, b"", b"INFO {"),
+)
+
+
+def redis() -> AbstractContextManager[str]:
+    """The address of a Redis; tests use channels of their own."""
+    return found_or_started(REDIS)
+
+
+def private_redis() -> AbstractContextManager[Instance]:
+    """For tests that stop, freeze or kill the server."""
+    return private(REDIS)
+
+
+def nats() -> AbstractContextManager[str]:
+    """The address of a NATS server; tests use subjects of their own."""
+    return found_or_started(NATS)
+
+
+def private_nats() -> AbstractContextManager[Instance]:
+    """For tests that stop, freeze or kill the server."""
+    return private(NATS)

@@ -39,6 +39,9 @@ class Hint(msgspec.Struct, frozen=True):
 class Listener(Protocol):
     """Collects hints from the moment its set-up returned."""
 
+    has_room: bool
+    """Whether it could take a job now, as far as it has said: hints about scheduled jobs go to those who can first."""
+
     async def wait(self, timeout: float | None) -> Sequence[Hint]:
         """The hints since the last call, waiting for one if there is none; empty when the time is up."""
         ...

@@ -13,9 +13,14 @@ class _Line:
     def __init__(self, *, scheduled: Collection[str], ended: Collection[str], lost: bool, awaited: bool) -> None:
         self.scheduled, self.ended = frozenset(scheduled), frozenset(ended)
         self.kinds = {HintKind.LOST: lost, HintKind.AWAITED: awaited}
-        self.is_waiting = False
+        self.is_waiting, self.has_room = False, True
         self._hints: list[Hint] = []
         self._ready = asyncio.Event()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a hint would wake it, and to some use."""
+        return self.is_waiting and self.has_room and not self._ready.is_set()
 
     def wants(self, hint: Hint) -> bool:
         if hint.kind in (HintKind.SCHEDULED, HintKind.DEFERRED):
@@ -74,14 +79,22 @@ class Switchboard:
             for line in lines:
                 line.give(hint)
 
+    def idle(self, hint: Hint) -> int:
+        """How many of those whom a hint concerns it would wake, and to some use."""
+        return sum(line.is_idle for line in self._lines if line.wants(hint))
+
+    def concerned(self, hint: Hint) -> int:
+        """How many a hint concerns."""
+        return sum(line.wants(hint) for line in self._lines)
+
     def wake_all(self) -> None:
         """Something has changed, and it is not known what."""
         for line in self._lines:
             line.give(Hint(HintKind.UNKNOWN, ""))
 
     def _budget(self, lines: list[_Line], count: int) -> list[_Line]:
-        """As many as there are jobs: those that wait, before those that are busy and will look by themselves."""
-        chosen = sorted(lines, key=lambda line: not line.is_waiting)[:count]
+        """As many as there are jobs: those that wait, then those that are awake, last those that are full."""
+        chosen = sorted(lines, key=lambda line: (not line.has_room, not line.is_idle))[:count]
         for line in chosen:
             # The next hint is another's turn.
             self._lines.remove(line)

@@ -298,6 +298,7 @@ class Worker:
 
     async def wait(self) -> None:
         assert self._listener is not None
+        self._listener.has_room = self._loop.busy < self._concurrency
         while not await self._upkeep.look() and time.monotonic() < self._next_poll:
             until = min(self._upkeep.next_look, self._next_poll)
             hints = await self._listener.wait(max(until - time.monotonic(), 0.0))

@@ -1,0 +1,209 @@
+"""Hints through NATS, on one connection per process."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+from onward.notify.contract import Hint, HintKind, Listener, merged
+from onward.notify.link import ANSWER, QUIET, Link
+from onward.notify.postgres import decode_hints, encode_hints
+from onward.notify.switchboard import Switchboard
+
+logger = logging.getLogger("onward.notify")
+_MOST_MESSAGES = 32
+"""For scheduled jobs of one type in one announcement; with more jobs than that, a message stands for several."""
+_PASS_ON = 0.01
+"""Seconds in which messages to pass on are gathered: where all are busy, one in a while says as much as many."""
+
+
+class NatsNotify:
+    """Publishes and receives hints over a connection that is opened when first needed.
+
+        app = Onward("postgresql://…", jobs=[…], notify=NatsNotify("nats://localhost"))
+
+    Scheduled jobs are announced to a queue group per type, one message per job: NATS hands each to one process, and
+    about as many listeners wake as there are jobs. A process in which none waits passes its message on to all. So
+    nothing has to be counted, and JetStream is not needed. `lost` is told when hints go down; they come back by
+    themselves.
+    """
+
+    sees_commits = False
+    crosses_processes = True
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        *,
+        subject: str = "onward",
+        lost: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self._servers = [servers] if isinstance(servers, str) else list(servers)
+        self._subject = subject
+        self._switchboard = Switchboard()
+        self._link = Link(self._connect, self._switchboard, lost)
+        self._types: Counter[str] = Counter()
+        """How many listen to each."""
+        self._passing: list[Hint] = []
+
+    @property
+    def is_up(self) -> bool:
+        return self._link.wire is not None
+
+    async def open(self, tasks: asyncio.TaskGroup) -> None:
+        self._link.open(tasks)
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
+        return None
+
+    async def announce(self, hints: Sequence[Hint]) -> None:
+        await self._link.send(hints)
+
+    @asynccontextmanager
+    async def listen(
+        self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
+    ) -> AsyncIterator[Listener]:
+        async with self._switchboard.listen(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited) as line:
+            self._types.update(set(scheduled))
+            try:
+                await self._link.attempted()
+                await self._follow()
+                yield line
+            finally:
+                self._types.subtract(set(scheduled))
+                await self._follow()
+
+    async def _follow(self) -> None:
+        wire = self._link.wire
+        if wire is not None:
+            try:
+                async with asyncio.timeout(ANSWER):
+                    await wire.follow(+self._types)
+            except Exception as error:  # noqa: BLE001 - the connection is lost, and the next one begins with this
+                logger.debug("no answer about subscriptions: %s", error)
+
+    @asynccontextmanager
+    async def _connect(self) -> "AsyncIterator[_Wire]":
+        from nats.aio.client import Client
+
+        client, ended = Client(), asyncio.Event()
+
+        async def end() -> None:
+            ended.set()
+
+        async def err(error: Exception) -> None:
+            logger.debug("NATS: %s", error)
+
+        try:
+            async with asyncio.timeout(ANSWER):
+                await client.connect(
+                    self._servers, name="onward hints", closed_cb=end, error_cb=err, allow_reconnect=False,
+                    max_reconnect_attempts=1, reconnect_time_wait=0,
+                )  # fmt: skip
+                wire = _Wire(client, ended, self._subject, self._receive, self._receive_one)
+                await wire.listen()
+                await wire.follow(+self._types)
+            yield wire
+        finally:
+            with suppress(Exception):  # nothing is under way that would be worth a farewell
+                async with asyncio.timeout(ANSWER):
+                    await client.close()
+
+    async def _receive(self, payload: str) -> None:
+        self._switchboard.deliver(decode_hints(payload))
+
+    async def _receive_one(self, payload: str) -> None:
+        """A hint that only this process got."""
+        for hint in decode_hints(payload):
+            if self._switchboard.idle(hint):
+                self._switchboard.deliver([hint])
+            else:
+                if not self._passing:
+                    self._link.run(self._pass_on())
+                self._passing.append(hint)
+
+    async def _pass_on(self) -> None:
+        try:
+            await asyncio.sleep(_PASS_ON)
+        finally:
+            hints, self._passing = merged(self._passing), []
+        wire = self._link.wire
+        if wire is None:
+            self._switchboard.deliver(hints)
+            return
+        try:
+            await wire.broadcast(hints)
+        except Exception as error:  # noqa: BLE001 - the connection is lost, and all look when it is back
+            logger.debug("hints could not be passed on: %s", error)
+
+
+class _Wire:
+    def __init__(
+        self, client: Any, ended: asyncio.Event, subject: str, receive: Callable[[str], Any], one: Callable[[str], Any]
+    ) -> None:
+        self._client, self._ended, self._subject = client, ended, subject
+        self._receive, self._receive_one = receive, one
+        self._followed: dict[str, Any] = {}
+        self._turn = asyncio.Lock()
+        self._heard = time.monotonic()
+
+    async def listen(self) -> None:
+        await self._client.subscribe(self._subject, cb=self._hearing(self._receive))
+        await self._client.flush(ANSWER)
+
+    async def follow(self, types: Collection[str]) -> None:
+        """Be in the queue groups of these types, and in no others."""
+        async with self._turn:
+            for name in self._followed.keys() - set(types):
+                await self._followed.pop(name).unsubscribe()
+            for name in set(types) - self._followed.keys():
+                subject = self._queue(name)
+                answer = self._hearing(self._receive_one)
+                self._followed[name] = await self._client.subscribe(subject, queue="onward", cb=answer)
+            await self._client.flush(ANSWER)
+
+    def _hearing(self, receive: Callable[[str], Any]) -> Callable[[Any], Any]:
+        async def hear(message: Any) -> None:
+            self._heard = time.monotonic()
+            await receive(message.data.decode(errors="replace"))
+
+        return hear
+
+    def _queue(self, type_name: str) -> str:
+        return f"{self._subject}.scheduled.{quote(type_name, safe='').replace('.', '%2E')}"
+
+    async def send(self, hints: Sequence[Hint]) -> None:
+        await self.broadcast([hint for hint in hints if hint.kind is not HintKind.SCHEDULED])
+        for hint in hints:
+            if hint.kind is HintKind.SCHEDULED:
+                for part in _parts(hint):
+                    await self._client.publish(self._queue(hint.key), encode_hints([part])[0].encode())
+        await self._client.flush(ANSWER)
+
+    async def broadcast(self, hints: Sequence[Hint]) -> None:
+        for payload in encode_hints(hints):
+            await self._client.publish(self._subject, payload.encode())
+
+    async def hold(self) -> NoReturn:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(self._heard + QUIET - time.monotonic(), 0.0)):
+                    await self._ended.wait()
+                    raise ConnectionResetError("the connection to NATS was closed")
+            if self._heard + QUIET <= time.monotonic():
+                await self._client.flush(ANSWER)
+                self._heard = time.monotonic()
+
+
+def _parts(hint: Hint) -> list[Hint]:
+    """A hint as one per job; as the most there may be, about alike, if there are more jobs."""
+    number = min(hint.count, _MOST_MESSAGES)
+    whole, rest = divmod(hint.count, number)
+    return [Hint(hint.kind, hint.key, whole + (i < rest)) for i in range(number)]

@@ -1,0 +1,46 @@
+"""For adapters whose processes share the wake-ups for scheduled jobs."""
+
+from contextlib import AsyncExitStack
+
+from onward.notify.contract import Hint, HintKind
+from onward.testing.notify.hearing import Connect, hear, listen, two
+
+__all__ = ["TestBudgets"]
+
+
+class TestBudgets:
+    """About as many listeners wake as there are jobs, wherever they are."""
+
+    async def test_no_more_wake_than_there_are_jobs(self, connect: Connect) -> None:
+        here, there = await two(connect)
+
+        async with AsyncExitStack() as stack:
+            listeners = [
+                await stack.enter_async_context(listen(notify, scheduled=["mail", "post"]))
+                for notify in (here, there)
+                for _ in range(3)
+            ]
+            for count in (1, 2, 4):
+                heard = await hear(listeners, here, [Hint(HintKind.SCHEDULED, "mail", count)])
+
+                assert 1 <= sum(map(bool, heard)) <= count
+
+    async def test_all_wake_for_as_many_jobs(self, connect: Connect) -> None:
+        here, there = await two(connect)
+
+        async with AsyncExitStack() as stack:
+            listeners = [
+                await stack.enter_async_context(listen(notify, scheduled=["mail"])) for notify in (here, there, there)
+            ]
+            heard = await hear(listeners, here, [Hint(HintKind.SCHEDULED, "mail", 200)])
+
+        assert all(heard)
+
+    async def test_one_with_room_wakes_though_those_elsewhere_are_full(self, connect: Connect) -> None:
+        here, there = await two(connect)
+
+        async with listen(here, scheduled=["mail"]) as full, listen(there, scheduled=["mail"]) as idle:
+            full.has_room = False
+            heard = [await hear([full, idle], here, [Hint(HintKind.SCHEDULED, "mail")]) for _ in range(5)]
+
+        assert all(hints[1] for hints in heard)
