@@ -75,11 +75,14 @@ def worker(
         ),
     ] = None,
     poll: Annotated[
-        float,
+        float | None,
         typer.Option(
-            envvar="ONWARD_POLL", min=0.01, metavar="SECONDS", help="How often to look for jobs when no hint comes."
+            envvar="ONWARD_POLL",
+            min=0.01,
+            metavar="SECONDS",
+            help="How often to look for jobs when no hint comes (default: 60; 1 where hints stay in one process).",
         ),
-    ] = 60.0,
+    ] = None,
     grace: Annotated[
         float,
         typer.Option(

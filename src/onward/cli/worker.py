@@ -21,7 +21,7 @@ class Options:
 
     concurrency: int
     jobs: str | None
-    poll: float
+    poll: float | None
     grace: float
     name: str | None
     guardian: GuardianKind
@@ -45,7 +45,7 @@ async def _work(app: Onward, options: Options, steering: Steering) -> None:
     worker = app.worker(
         concurrency=options.concurrency,
         jobs=None if options.jobs is None else _steps(app, options.jobs),
-        poll=timedelta(seconds=options.poll),
+        poll=None if options.poll is None else timedelta(seconds=options.poll),
         grace=timedelta(seconds=options.grace),
         name=options.name,
         guardian=options.guardian,
