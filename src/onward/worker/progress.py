@@ -26,6 +26,7 @@ class ProgressBoard:
     def __init__(self, store: Store, worker: WorkerId, reserved: Reserved) -> None:
         self._store, self._worker, self._reserved = store, worker, reserved
         self._reports: dict[JobId, ProgressReport] = {}
+        self._writing: dict[JobId, ProgressReport] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
 
@@ -48,15 +49,16 @@ class ProgressBoard:
 
     def last_word(self, settlement: Settlement) -> Settlement:
         """The attempt ends, and with it the right to write: what it said last goes along with its settlement."""
-        report = self._reports.get(settlement.job_id)
+        # One that is being written may come too late, so it is said again.
+        report = self._reports.pop(settlement.job_id, None) or self._writing.get(settlement.job_id)
         if report is None or report.attempt != settlement.attempt:
             return settlement
-        del self._reports[settlement.job_id]
         return msgspec.structs.replace(settlement, progress=Progress(report.fraction, report.note))
 
     async def write(self) -> None:
         """Write what there is."""
-        reports, self._reports = list(self._reports.values()), {}
+        self._writing, self._reports = self._reports, {}
+        reports = list(self._writing.values())
         if not reports:
             return
         try:
@@ -65,3 +67,5 @@ class ProgressBoard:
             )
         except Exception as error:  # noqa: BLE001 - one turn of a loop
             logger.warning("progress of %d jobs could not be written: %s", len(reports), error)
+        finally:
+            self._writing = {}
