@@ -27,6 +27,11 @@ OnwardError
 │   ├── ChainReferenced             an unfinished job elsewhere depends on it
 │   ├── ChainNotFailed              only failed chains can be retried
 │   └── WaitTimeout
+├── QueueError                      something about a queue or its provider; carries type, code and whether to try again
+│   ├── QueueConfigurationError     (also a ConfigurationError) an option or a method that the provider lacks
+│   ├── QueueDataError              the data or the id of a job cannot be taken
+│   ├── QueueRuntimeError           the provider could not do it now
+│   └── QueueNotFound               no such job
 ├── HandlerFailed                   what a handler raised in another process, or how that process died
 └── HandlerSignal                   raised by handlers to steer their job
     ├── Reschedule
@@ -35,6 +40,7 @@ OnwardError
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from onward.model import ChainId, FailureReason, JobError, JobId
 
@@ -226,6 +232,74 @@ class WaitTimeout(ChainError):
     def __init__(self, chain_id: ChainId, timeout: timedelta) -> None:
         self.chain_id, self.timeout = chain_id, timeout
         super().__init__(f"chain {chain_id} has not ended within {timeout.total_seconds():g} s; it goes on running")
+
+
+class QueueErrorCode(StrEnum):
+    """What went wrong with a queue, for programs."""
+
+    UNSUPPORTED_FEATURE = "UNSUPPORTED_FEATURE"
+    INVALID_OPTION = "INVALID_OPTION"
+    VALIDATION = "VALIDATION"
+    DUPLICATE = "DUPLICATE"
+    ENQUEUE = "ENQUEUE"
+    CONNECTION = "CONNECTION"
+    PROCESSING = "PROCESSING"
+    PROVIDER_ERROR = "PROVIDER_ERROR"
+    SHUTDOWN = "SHUTDOWN"
+    JOB_NOT_FOUND = "JOB_NOT_FOUND"
+
+
+class QueueError(OnwardError):
+    """Something about a queue or its provider. `retryable` says whether the same call may succeed later."""
+
+    type: str = "QueueError"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: QueueErrorCode,
+        queue_name: str | None = None,
+        job_id: str | None = None,
+        retryable: bool = False,
+        cause: BaseException | None = None,
+    ) -> None:
+        self.code, self.queue_name, self.job_id, self.retryable = code, queue_name, job_id, retryable
+        self.cause = self.__cause__ = cause
+        super().__init__(f"[Queue:{queue_name}] {message}" if queue_name is not None else message)
+
+
+class QueueConfigurationError(QueueError, ConfigurationError):
+    """An option is wrong, or the provider lacks the method asked for."""
+
+    type = "ConfigurationError"
+
+
+class QueueDataError(QueueError):
+    """The data or the id of a job cannot be taken; nothing was sent."""
+
+    type = "DataError"
+
+
+class QueueRuntimeError(QueueError):
+    """The provider could not do it; `cause` is what its client raised."""
+
+    type = "RuntimeError"
+
+
+class QueueNotFound(QueueError):
+    """What was asked for does not exist."""
+
+    type = "NotFoundError"
+
+    def __init__(self, *, queue_name: str, resource_id: str, resource_type: str = "job") -> None:
+        self.resource_id, self.resource_type = resource_id, resource_type
+        super().__init__(
+            f"no {resource_type} with id {resource_id!r}: never added, removed, or finished and not kept",
+            code=QueueErrorCode.JOB_NOT_FOUND,
+            queue_name=queue_name,
+            job_id=resource_id if resource_type == "job" else None,
+        )
 
 
 class HandlerFailed(OnwardError):

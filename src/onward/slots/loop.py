@@ -54,6 +54,16 @@ class SlotLoop(Generic[W]):
     def is_stopping(self) -> bool:
         return self._stopping
 
+    def set_concurrency(self, concurrency: int) -> None:
+        """From now on; when there are fewer slots than before, what runs in the others still finishes."""
+        self._concurrency = concurrency
+        self._source.wake()
+
+    @property
+    def free(self) -> int:
+        """How many slots are free."""
+        return max(self._concurrency - self._busy, 0)
+
     def stop(self) -> None:
         self._stopping = True
         self._source.wake()
@@ -64,7 +74,7 @@ class SlotLoop(Generic[W]):
             more = True
             while not self._stopping:
                 try:
-                    free = self._concurrency - self._busy
+                    free = self.free
                     if more and free > 0:
                         work = await self._source.fill(free)
                         if self.is_stopping:

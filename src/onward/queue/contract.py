@@ -1,0 +1,302 @@
+"""What a provider of queues is. One is bound to one queue; a factory makes several on one connection."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
+
+from msgspec import Raw
+
+from onward.errors import (
+    Permanent,
+    QueueConfigurationError,
+    QueueDataError,
+    QueueError,
+    QueueErrorCode,
+    QueueNotFound,
+    QueueRuntimeError,
+)
+from onward.queue.events import Emitter
+from onward.queue.model import ActiveJob, Capabilities, QueueHealth, QueueJob, QueueStats
+from onward.queue.options import Options, lacking
+
+C = TypeVar("C", bound=Callable[..., Coroutine[Any, Any, Any]])
+N = TypeVar("N")
+
+StoredJob: TypeAlias = QueueJob[Raw]
+TakenJob: TypeAlias = ActiveJob[Raw]
+PushHandler: TypeAlias = Callable[[TakenJob], Awaitable[object]]
+"""Runs one delivered job: returns its result, raises its error, or raises GivenBack."""
+
+
+class GivenBack(Exception):
+    """The handler was stopped before it ended: the job goes back to the queue, and no attempt is counted."""
+
+
+class Consumer(Protocol):
+    """A delivery under way, as `process` returns it."""
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Deliver that many at a time from now on."""
+        ...
+
+    async def stop(self) -> None:
+        """Deliver nothing more; what came and was not yet handed to the handler goes back."""
+        ...
+
+    async def wait(self) -> None:
+        """After `stop`: until the handlers have returned and the backend has the outcome of each."""
+        ...
+
+
+def reported(code: QueueErrorCode) -> Callable[[C], C]:
+    """A call of the provider: SHUTDOWN when it is not connected, and what the native client raises gets this code."""
+
+    def decorate(call: C) -> C:
+        @functools.wraps(call)
+        async def checked(provider: "Provider", /, *args: Any, **kwargs: Any) -> Any:
+            if not provider.is_connected:
+                raise provider.shut_down()
+            try:
+                return await call(provider, *args, **kwargs)
+            except QueueError:
+                raise
+            except Exception as error:
+                subject = args[0] if args else None
+                job_id = subject.id if isinstance(subject, QueueJob) else subject if isinstance(subject, str) else None
+                words = f"{provider.name} could not {call.__name__.replace('_', ' ')}: {type(error).__name__}: {error}"
+                raise QueueRuntimeError(
+                    words, code=code, queue_name=provider.queue_name, job_id=job_id, retryable=True, cause=error
+                ) from error
+
+        return cast(C, checked)
+
+    return decorate
+
+
+class Provider:
+    """One queue at a backend. Subclasses implement `add`, `delete`, `stats`, `_open`, `_close` and what their
+    capabilities claim; everything else is refused in words. Calls are marked with `@reported`."""
+
+    name: str
+    """As in `provider_options` and in warnings: "redis"."""
+    capabilities: Capabilities
+    renew_every: timedelta | None = None
+    """How often `renew` must be called for jobs that run; `None` when a job is held as long as its connection lives."""
+    long_poll: timedelta = timedelta()
+    """How long a worker's `fetch` waits, where long polling is a capability."""
+
+    def __init__(self, queue_name: str, events: Emitter | None = None) -> None:
+        self.queue_name = queue_name
+        self.events = events or Emitter(queue_name)
+        """Who listens to `queue.*` events; shared by every queue and worker of this name on one factory."""
+        self._holders = 0
+
+    # -- life: a queue and a worker may hold one provider; it opens for the first and closes after the last
+
+    @property
+    def is_connected(self) -> bool:
+        return self._holders > 0
+
+    async def connect(self) -> None:
+        """Be ready; a second holder finds it open."""
+        self._holders += 1
+        if self._holders == 1:
+            try:
+                await self._open()
+            except QueueError:
+                self._holders -= 1
+                raise
+            except Exception as error:
+                self._holders -= 1
+                raise QueueRuntimeError(
+                    f"cannot connect to {self.name}: {type(error).__name__}: {error}",
+                    code=QueueErrorCode.CONNECTION,
+                    queue_name=self.queue_name,
+                    retryable=True,
+                    cause=error,
+                ) from error
+
+    async def disconnect(self, *, everyone: bool = False) -> None:
+        """Let go, or close it for everyone who holds it; harmless when nobody does."""
+        if self._holders == 0:
+            return
+        self._holders = 0 if everyone else self._holders - 1
+        if self._holders == 0:
+            await self._close()
+
+    async def _open(self) -> None: ...
+
+    async def _close(self) -> None: ...
+
+    # -- adding
+
+    async def add(self, job: StoredJob, options: Options) -> StoredJob:
+        """Store it; the answer is what was stored. An id that is taken is DUPLICATE, where the backend can know."""
+        raise NotImplementedError
+
+    async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
+        """Store several, in as few round trips as the backend allows."""
+        return [await self.add(job, options) for job, options in jobs]
+
+    async def add_within(self, tx: Any, job: StoredJob, options: Options) -> StoredJob:
+        """Store it as part of the caller's transaction."""
+        raise self.unsupported("tx=: pass outbox=app to Queue, which keeps the job in the app's database until then")
+
+    def lacks(self, option: str, value: Any) -> str | None:
+        """What is not supported if a job is added with this option, in words; `None`: it is honoured."""
+        return lacking(option, self.capabilities)
+
+    # -- pull
+
+    async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
+        """At most `count` waiting jobs, which nobody else gets from now on; nothing for a count below 1."""
+        raise self.unsupported("fetching jobs: it delivers them by itself, with process()")
+
+    def interrupt(self) -> None:
+        """End the wait of a `fetch` under way, where that loses nothing: a worker wants to stop."""
+
+    async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
+        """It is done. PROCESSING, not retryable, when this holder no longer has it."""
+        raise self.unsupported("acknowledging jobs")
+
+    async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
+        """It failed: counted, then tried again or failed for good. Answers how long until then, where known."""
+        raise self.unsupported("refusing jobs")
+
+    async def release(self, jobs: Sequence[TakenJob]) -> None:
+        """Give them back as they were; no attempt is counted where the backend allows that."""
+        raise self.unsupported("giving jobs back")
+
+    async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
+        """Hold them longer. Answers with those that are no longer ours."""
+        return []
+
+    # -- push
+
+    async def process(
+        self,
+        handler: PushHandler,
+        *,
+        concurrency: int,
+        on_error: Callable[[QueueError], None],
+        on_settled: Callable[[TakenJob, timedelta | None], None] | None = None,
+    ) -> Consumer:
+        """Deliver jobs to `handler` until stopped. `on_settled(job, retry_delay)` after the backend has its outcome;
+        `on_error` when that, or delivering, failed."""
+        raise self.unsupported("delivering jobs: ask for them with fetch()")
+
+    # -- the queue
+
+    async def get_job(self, job_id: str) -> StoredJob | None:
+        """What is stored under this id."""
+        raise self.unsupported("looking up jobs")
+
+    async def pause(self) -> None:
+        """No worker gets jobs until `resume`."""
+        raise self.unsupported("pausing")
+
+    async def resume(self) -> None:
+        """Workers get jobs again."""
+        raise self.unsupported("pausing")
+
+    async def delete(self) -> None:
+        """Remove the queue with everything in it."""
+        raise NotImplementedError
+
+    async def stats(self) -> QueueStats:
+        """How many jobs are where."""
+        raise NotImplementedError
+
+    async def health(self) -> QueueHealth:
+        """Whether the queue is being worked off."""
+        return QueueHealth.of(await self.stats())
+
+    async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
+        """Jobs that failed for good, the newest first."""
+        raise self.unsupported("listing failed jobs")
+
+    async def retry(self, job_id: str) -> None:
+        """Put a failed job back, with no attempts counted."""
+        raise self.unsupported("retrying failed jobs")
+
+    # -- errors
+
+    def unsupported(self, feature: str) -> QueueConfigurationError:
+        return QueueConfigurationError(
+            f"{self.name} does not support {feature}; ask queue.capabilities first",
+            code=QueueErrorCode.UNSUPPORTED_FEATURE,
+            queue_name=self.queue_name,
+        )
+
+    def shut_down(self) -> QueueRuntimeError:
+        return QueueRuntimeError(
+            f"{self.name} is not connected: connect() first, and do not use it after disconnect()",
+            code=QueueErrorCode.SHUTDOWN,
+            queue_name=self.queue_name,
+        )
+
+    def duplicate(self, job_id: str) -> QueueDataError:
+        return QueueDataError(
+            f"a job with id {job_id!r} is already there",
+            code=QueueErrorCode.DUPLICATE,
+            queue_name=self.queue_name,
+            job_id=job_id,
+        )
+
+    def not_active(self, job_id: str) -> QueueRuntimeError:
+        return QueueRuntimeError(
+            f"job {job_id!r} is not active: it ended, or its lock passed to another worker",
+            code=QueueErrorCode.PROCESSING,
+            queue_name=self.queue_name,
+            job_id=job_id,
+        )
+
+    def not_found(self, job_id: str) -> QueueNotFound:
+        return QueueNotFound(queue_name=self.queue_name, resource_id=job_id)
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Whether trying again is pointless: `onward.Permanent`, or any error with `retryable = False`."""
+    return isinstance(error, Permanent) or getattr(error, "retryable", None) is False
+
+
+class ProviderFactory(Generic[N]):
+    """Providers for many queues on one native connection, opened for the first of them and closed after the last."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, Emitter] = {}
+        self._connection: N | None = None
+        self._holders = 0
+        self._changing = asyncio.Lock()
+
+    def for_queue(self, queue_name: str) -> Provider:
+        """A provider bound to that queue."""
+        raise NotImplementedError
+
+    async def _open(self) -> N:
+        raise NotImplementedError
+
+    async def _close(self, connection: N) -> None:
+        raise NotImplementedError
+
+    def events_of(self, queue_name: str) -> Emitter:
+        """Who listens to `queue.*` events of that queue."""
+        return self._events.setdefault(queue_name, Emitter(queue_name))
+
+    async def hold(self) -> N:
+        """The connection, for a provider that opens."""
+        async with self._changing:
+            if self._connection is None:
+                self._connection = await self._open()
+            self._holders += 1
+            return self._connection
+
+    async def let_go(self) -> None:
+        """For a provider that closes."""
+        async with self._changing:
+            self._holders -= 1
+            if self._holders == 0 and self._connection is not None:
+                connection, self._connection = self._connection, None
+                await self._close(connection)

@@ -1,0 +1,189 @@
+"""What queues and their workers tell those who listen: one frozen class per event."""
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, ClassVar, Literal, TypeAlias, overload
+
+import msgspec
+
+from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.queue.model import QueueJobStatus
+
+logger = logging.getLogger("onward.queue")
+
+
+class _QueueEvent(msgspec.Struct, frozen=True, kw_only=True):
+    event: ClassVar[str]
+    level: ClassVar[int] = logging.DEBUG
+    queue_name: str
+
+
+class _JobEvent(_QueueEvent, frozen=True, kw_only=True):
+    job_id: str
+    name: str
+    attempts: int
+    status: QueueJobStatus
+    worker_id: str
+    metadata: Mapping[str, Any] = {}
+
+
+class Active(_JobEvent, frozen=True, kw_only=True):
+    """A handler begins. `attempts` counts the earlier ones."""
+
+    event = "active"
+
+
+class Completed(_JobEvent, frozen=True, kw_only=True):
+    """The provider has taken the acknowledgement."""
+
+    event = "completed"
+    duration: timedelta
+
+
+class Failed(_JobEvent, frozen=True, kw_only=True):
+    """An attempt failed and the provider knows. `attempts` counts the one that just failed."""
+
+    event, level = "failed", logging.WARNING
+    error: str
+    error_type: str
+    duration: timedelta
+    will_retry: bool
+    permanent: bool
+    retry_delay: timedelta | None = None
+
+
+class Retrying(_JobEvent, frozen=True, kw_only=True):
+    """The job that just failed will be tried again."""
+
+    event = "job.retrying"
+    max_attempts: int
+    retry_delay: timedelta | None = None
+
+
+class ShuttingDown(_QueueEvent, frozen=True, kw_only=True):
+    """The worker takes nothing more."""
+
+    event, level = "processor.shutting_down", logging.INFO
+    worker_id: str
+
+
+class ShutdownTimeout(_QueueEvent, frozen=True, kw_only=True):
+    """Handlers still run although the time to finish is over."""
+
+    event, level = "processor.shutdown_timeout", logging.WARNING
+    worker_id: str
+    timeout: timedelta
+    active_jobs: int
+    message: str
+
+
+class Trouble(_QueueEvent, frozen=True, kw_only=True):
+    """Something failed that no caller was told: a fetch, an acknowledgement, a listener."""
+
+    event, level = "queue.error", logging.ERROR
+    error: Exception
+    message: str
+
+
+class Drained(_QueueEvent, frozen=True, kw_only=True):
+    """A worker that had work found none and finished what it had; told once per emptying."""
+
+    event = "queue.drained"
+
+
+class Paused(_QueueEvent, frozen=True, kw_only=True):
+    """The queue was paused from here."""
+
+    event, level = "queue.paused", logging.INFO
+
+
+class Resumed(_QueueEvent, frozen=True, kw_only=True):
+    """The queue was resumed from here."""
+
+    event, level = "queue.resumed", logging.INFO
+
+
+QueueEvent: TypeAlias = (
+    Active | Completed | Failed | Retrying | ShuttingDown | ShutdownTimeout | Trouble | Drained | Paused | Resumed
+)
+Listener: TypeAlias = Callable[[Any], object]
+_NAMES = tuple(kind.event for kind in QueueEvent.__args__)
+
+
+class Emitter:
+    """Keeps listeners by the event's name, and tells them."""
+
+    def __init__(self, queue_name: str) -> None:
+        self._queue_name = queue_name
+        self._listeners: dict[str, list[Listener]] = {}
+
+    def on(self, event: str, listener: Listener) -> Callable[[], None]:
+        """Have `listener` called; returns what ends that."""
+        if inspect.iscoroutinefunction(listener):
+            raise self._refused(f"a listener for {event!r} must be a plain function: hand longer work to a task")
+        listeners = self._listeners.setdefault(event, [])
+        listeners.append(listener)
+        return lambda: listeners.remove(listener) if listener in listeners else None
+
+    def check(self, event: str, allowed: Callable[[str], bool]) -> None:
+        """Refuse the name of an event that would never come."""
+        names = [name for name in _NAMES if allowed(name)]
+        if event not in names:
+            raise self._refused(f"there is no event {event!r} here; these are: {', '.join(names)}")
+
+    def emit(self, event: QueueEvent) -> None:
+        """Tell the log and every listener; one that raises changes nothing, and is itself reported."""
+        if logger.isEnabledFor(event.level):
+            words = " ".join(f"{name}={value}" for name, value in msgspec.structs.asdict(event).items())
+            logger.log(event.level, "%s %s", event.event, words, extra={"onward": event})
+        for listener in tuple(self._listeners.get(event.event, ())):
+            try:
+                listener(event)
+            except Exception as error:
+                logger.exception("a listener for %r failed", event.event)
+                if not isinstance(event, Trouble):
+                    message = f"a listener for {event.event!r} failed: {error}"
+                    self.emit(Trouble(queue_name=self._queue_name, error=error, message=message))
+
+    def _refused(self, problem: str) -> QueueConfigurationError:
+        return QueueConfigurationError(problem, code=QueueErrorCode.INVALID_OPTION, queue_name=self._queue_name)
+
+
+class Listening:
+    """`on`, for whatever has listeners: the name of an event tells the type of what the listener receives."""
+
+    def _listen(self, event: str, listener: Listener) -> Callable[[], None]:
+        raise NotImplementedError
+
+    @overload
+    def on(self, event: Literal["active"], listener: Callable[[Active], object]) -> Callable[[], None]: ...
+    @overload
+    def on(self, event: Literal["completed"], listener: Callable[[Completed], object]) -> Callable[[], None]: ...
+    @overload
+    def on(self, event: Literal["failed"], listener: Callable[[Failed], object]) -> Callable[[], None]: ...
+    @overload
+    def on(self, event: Literal["job.retrying"], listener: Callable[[Retrying], object]) -> Callable[[], None]: ...
+    @overload
+    def on(
+        self, event: Literal["processor.shutting_down"], listener: Callable[[ShuttingDown], object]
+    ) -> Callable[[], None]: ...
+    @overload
+    def on(
+        self, event: Literal["processor.shutdown_timeout"], listener: Callable[[ShutdownTimeout], object]
+    ) -> Callable[[], None]: ...
+    @overload
+    def on(self, event: Literal["queue.error"], listener: Callable[[Trouble], object]) -> Callable[[], None]: ...
+    @overload
+    def on(self, event: Literal["queue.drained"], listener: Callable[[Drained], object]) -> Callable[[], None]: ...
+    @overload
+    def on(self, event: Literal["queue.paused"], listener: Callable[[Paused], object]) -> Callable[[], None]: ...
+    @overload
+    def on(self, event: Literal["queue.resumed"], listener: Callable[[Resumed], object]) -> Callable[[], None]: ...
+    def on(self, event: str, listener: Listener) -> Callable[[], None]:
+        """Have `listener` called with every event of that name; call what is returned to end it.
+
+        Listeners are plain functions, called between two steps of the worker: hand anything long to a task of your own.
+        """
+        return self._listen(event, listener)

@@ -1,0 +1,61 @@
+"""The data of jobs, checked and measured once on its way in, and checked again on its way out."""
+
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+from msgspec import Raw
+
+from onward.define.codec import Codec, Limits
+from onward.errors import DefinitionError, PayloadError, QueueConfigurationError, QueueDataError, QueueErrorCode
+from onward.queue.model import QueueJob
+
+T = TypeVar("T")
+_NO_LIMIT = 1 << 62
+
+
+class Payload(Generic[T]):
+    """Encodes and decodes the data of one queue's jobs."""
+
+    def __init__(self, kind: Any, *, queue_name: str, max_bytes: int = 0) -> None:
+        self._queue_name = queue_name
+        limits = Limits(bytes=max_bytes or _NO_LIMIT)
+        try:
+            self._codec = Codec(kind, job_type=queue_name, part="data", limits=limits)
+        except DefinitionError as error:
+            raise QueueConfigurationError(
+                "; ".join(error.problems), code=QueueErrorCode.INVALID_OPTION, queue_name=queue_name, cause=error
+            ) from error
+
+    def encode(self, data: T, *, job_id: str | None = None) -> Raw:
+        """As JSON; a value that could not be read back is refused before anything is sent."""
+        try:
+            return Raw(self._codec.encode(data).encode())
+        except PayloadError as error:
+            raise self._refused(error, job_id) from error
+
+    def decode(self, job: QueueJob[Raw]) -> T:
+        """The data of a stored job."""
+        try:
+            data: T = self._codec.decode(bytes(job.data))
+        except PayloadError as error:
+            raise self._refused(error, job.id) from error
+        return data
+
+    def decoded(self, job: QueueJob[Raw]) -> QueueJob[T]:
+        """The same job as users see it."""
+        return with_data(job, self.decode(job))
+
+    def _refused(self, error: PayloadError, job_id: str | None) -> QueueDataError:
+        at = f" at {error.field}" if error.field not in ("", "$") else ""
+        return QueueDataError(
+            f"data{at}: {error.problem}",
+            code=QueueErrorCode.VALIDATION,
+            queue_name=self._queue_name,
+            job_id=job_id,
+            cause=error,
+        )
+
+
+def with_data(job: QueueJob[Raw], data: T) -> QueueJob[T]:
+    """A stored job with its data as users see it; an active one stays active."""
+    return cast(QueueJob[T], msgspec.structs.replace(job, data=data))

@@ -1,0 +1,241 @@
+"""The side that adds jobs: checks them, cuts their options down to what the provider has, and hands them over."""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from typing_extensions import Unpack
+
+from onward.client.app import Onward
+from onward.errors import QueueDataError, QueueError, QueueErrorCode, QueueRuntimeError
+from onward.model import new_id
+from onward.queue.checks import Arguments
+from onward.queue.contract import StoredJob
+from onward.queue.events import Listener, Listening, Paused, Resumed, Trouble
+from onward.queue.model import Capabilities, QueueHealth, QueueJob, QueueJobStatus, QueueStats
+from onward.queue.options import JobOptions, Options, UnsupportedFeature, problem_with
+from onward.queue.outbox import Outbox
+from onward.queue.payload import Payload, with_data
+from onward.queue.resolve import AnyProvider, bound
+
+logger = logging.getLogger("onward.queue")
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def _is_named(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _fresh_id(name: str, data: Any) -> str:
+    return str(new_id())
+
+
+def _log_unsupported(feature: UnsupportedFeature) -> None:
+    logger.warning("%s", feature.message)
+
+
+class Queue(Listening, Generic[T]):
+    """A queue at a provider; without one, in this process.
+
+    It connects when it is first used. `async with` disconnects at the end; so does `disconnect()`.
+
+    >>> import asyncio
+    >>> async def example() -> str:
+    ...     async with Queue("letters") as queue:
+    ...         job = await queue.add("welcome", {"to": "a@example.org"}, attempts=3)
+    ...         return job.status
+    >>> asyncio.run(example())
+    <QueueJobStatus.WAITING: 'waiting'>
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        provider: AnyProvider | None = None,
+        data: type[T] | Any = Any,
+        defaults: JobOptions | None = None,
+        job_id: Callable[[str, T], str] = _fresh_id,
+        on_unsupported_feature: Callable[[UnsupportedFeature], object] = _log_unsupported,
+        outbox: Onward | None = None,
+    ) -> None:
+        arguments = Arguments("Queue", name)
+        arguments.function("job_id", job_id)
+        arguments.function("on_unsupported_feature", on_unsupported_feature)
+        arguments.one_of("outbox", outbox, lambda app: app is None or isinstance(app, Onward), "an Onward app")
+        self._defaults = JobOptions(**defaults) if defaults is not None else JobOptions()
+        problem = problem_with(self._defaults)
+        if problem is not None:
+            arguments.refuse_because(f"defaults.{problem}")
+        self.name = name
+        self.provider = bound(provider, name, arguments)
+        self._payload = Payload[T](data, queue_name=name, max_bytes=self.capabilities.max_job_size)
+        self._job_id, self._on_unsupported = job_id, on_unsupported_feature
+        self._outbox = Outbox(outbox, self.provider) if outbox is not None else None
+        self._warned: set[str] = set()
+        self._connected = self._closed = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the provider can do: missing options warn, missing methods raise."""
+        return self.provider.capabilities
+
+    def _listen(self, event: str, listener: Listener) -> Callable[[], None]:
+        self.provider.events.check(event, lambda name: name.startswith("queue."))
+        return self.provider.events.on(event, listener)
+
+    # -- life
+
+    async def connect(self) -> None:
+        """Connect now rather than at the first use."""
+        if not self._connected:
+            await self.provider.connect()
+            self._connected, self._closed = True, False
+
+    async def disconnect(self) -> None:
+        """Let the provider go; further calls are refused with SHUTDOWN."""
+        self._closed = True
+        if self._connected:
+            self._connected = False
+            await self.provider.disconnect()
+
+    async def __aenter__(self) -> "Queue[T]":
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.disconnect()
+
+    async def _call(self, call: Callable[[], Awaitable[R]]) -> R:
+        if self._closed:
+            raise self.provider.shut_down()
+        try:
+            await self.connect()
+            return await call()
+        except QueueRuntimeError as error:
+            if error.retryable:
+                self.provider.events.emit(Trouble(queue_name=self.name, error=error, message=str(error)))
+            raise
+
+    # -- adding
+
+    async def add(
+        self, name: str, data: T, *, id: str | None = None, tx: Any = None, **options: Unpack[JobOptions]
+    ) -> QueueJob[T]:
+        """Add a job.
+
+        With `tx=` it is part of that database transaction: on a provider that has transactions, or through
+        `Queue(outbox=app)`, whose workers publish it once the transaction has committed.
+        """
+        job, checked = self._new(name, data, id, options)
+        if tx is None:
+            stored = await self._call(lambda: self.provider.add(job, checked))
+        elif self._outbox is not None:
+            stored = await self._outbox.add_within(tx, job, checked)
+        else:
+            stored = await self._call(lambda: self.provider.add_within(tx, job, checked))
+        return with_data(stored, data)
+
+    async def add_many(self, name: str, data: Iterable[T], **options: Unpack[JobOptions]) -> list[QueueJob[T]]:
+        """Add a job for each of them, in as few round trips as the provider allows."""
+        values = list(data)
+        jobs = [self._new(name, value, None, options) for value in values]
+        stored = await self._call(lambda: self.provider.add_many(jobs))
+        return [with_data(job, value) for job, value in zip(stored, values, strict=True)]
+
+    def _new(self, name: str, data: T, id: str | None, options: JobOptions) -> tuple[StoredJob, Options]:
+        if not _is_named(name):
+            raise self._invalid(f'the name of a job must be a non-empty string, got: "{name}"')
+        problem = problem_with(options)
+        if problem is not None:
+            raise self._invalid(problem)
+        if id is None:
+            id = self._job_id(name, data)
+        if not _is_named(id):
+            raise self._invalid(f"the id of a job must be a non-empty string, got: {id!r}")
+        checked = self._supported({**self._defaults, **options})
+        now = datetime.now(UTC)
+        job = QueueJob(
+            id=id,
+            name=name,
+            queue_name=self.name,
+            data=self._payload.encode(data, job_id=id),
+            status=QueueJobStatus.DELAYED if checked.delay else QueueJobStatus.WAITING,
+            max_attempts=checked.attempts,
+            created_at=now,
+            scheduled_for=now + checked.delay if checked.delay else None,
+            priority=checked.priority,
+            metadata=checked.metadata,
+        )
+        return job, checked
+
+    def _supported(self, options: JobOptions) -> Options:
+        """Without what the provider lacks: said once for each option, and the job is still added."""
+        given: dict[str, Any] = {**options}
+        native = given.pop("provider_options", {}).get(self.provider.name, {})
+        for option in list(given):
+            lacking = self.provider.lacks(option, given[option]) if given[option] else None
+            if lacking is not None:
+                del given[option]
+                self._warn(option, lacking)
+        longest = self.capabilities.max_delay
+        if longest and given.get("delay", timedelta()) > longest:
+            raise self._invalid(f"delay must be at most {longest} on {self.provider.name}, got: {given['delay']}")
+        return Options(native=native, **given)
+
+    def _warn(self, option: str, lacking: str) -> None:
+        if option not in self._warned:
+            self._warned.add(option)
+            message = f"{self.provider.name} does not support {lacking}. The {option!r} option is ignored."
+            feature = UnsupportedFeature(
+                queue_name=self.name,
+                provider=self.provider.name,
+                option=option,
+                message=f"[Queue:{self.name}] {message}",
+            )
+            self._on_unsupported(feature)
+
+    def _invalid(self, problem: str) -> QueueError:
+        return QueueDataError(problem, code=QueueErrorCode.VALIDATION, queue_name=self.name)
+
+    # -- asking and steering
+
+    async def get_job(self, job_id: str) -> QueueJob[T] | None:
+        """What is stored under this id; `None` when nothing is."""
+        job = await self._call(lambda: self.provider.get_job(job_id))
+        return None if job is None else self._payload.decoded(job)
+
+    async def pause(self) -> None:
+        """No worker gets jobs until `resume`."""
+        await self._call(self.provider.pause)
+        self.provider.events.emit(Paused(queue_name=self.name))
+
+    async def resume(self) -> None:
+        """Workers get jobs again."""
+        await self._call(self.provider.resume)
+        self.provider.events.emit(Resumed(queue_name=self.name))
+
+    async def delete(self) -> None:
+        """Remove the queue with everything in it."""
+        await self._call(self.provider.delete)
+
+    async def stats(self) -> QueueStats:
+        """How many jobs are where."""
+        return await self._call(self.provider.stats)
+
+    async def health(self) -> QueueHealth:
+        """Whether the queue is being worked off."""
+        return await self._call(self.provider.health)
+
+    async def dead_letters(self, limit: int = 100) -> Sequence[QueueJob[T]]:
+        """Jobs that failed for good, the newest first."""
+        return [self._payload.decoded(job) for job in await self._call(lambda: self.provider.dead_letters(limit))]
+
+    async def retry(self, job_id: str) -> None:
+        """Put a failed job back, with no attempts counted."""
+        await self._call(lambda: self.provider.retry(job_id))
