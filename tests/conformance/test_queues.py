@@ -3,11 +3,14 @@
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from onward import Onward
 from onward.queue.contract import ProviderFactory
+from onward.queue.providers.database import Database
 from onward.queue.providers.memory import Memory
 from onward.testing.queue.suite import *  # noqa: F403
 
@@ -26,13 +29,24 @@ def in_memory(_: None) -> Callable[[], ProviderFactory[Any]]:
     return lambda: memory
 
 
+def in_database(target: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: Database(Onward(target, jobs=[], migrate=True))
+
+
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
+    Backend("sqlite", "sqlite_address", in_database),
+    Backend("postgres", "postgres_dsn", in_database),
 ]
 
 
 @pytest.fixture
 def nowhere() -> None: ...
+
+
+@pytest.fixture
+def sqlite_address(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/queues.db"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from onward.model import ChainId, Deduplication, JobId, JobStatus, new_ids
 from onward.state.contract import NewJob, Started
 from onward.state.driver import Connection
 
-_MOST_PRIORITY = 2**31 - 1
+MOST_PRIORITY = 2**31 - 1
 
 
 class Family(NamedTuple):
@@ -156,7 +156,7 @@ def _size(chain: NewChain[Any]) -> int:
 
 
 def _checked_priority(kind: Registered, priority: int) -> int:
-    if not -_MOST_PRIORITY <= priority <= _MOST_PRIORITY:
+    if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
         raise StartRefused(f"{kind.name!r}: priority={priority} does not fit in 32 bits")
     return priority
 

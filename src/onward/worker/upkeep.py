@@ -2,12 +2,10 @@
 
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from onward.lifecycle import settle
 from onward.lifecycle.after_commit import Effects
-from onward.lifecycle.settle import RetryPolicy
 from onward.lifecycle.store import Store
 from onward.model import JobId, WorkerId
 from onward.notify.contract import Hint, HintKind
@@ -15,7 +13,6 @@ from onward.observe import events
 from onward.state.contract import Promoted, Reaped, TakenJob
 from onward.state.driver import Connection
 from onward.worker.connections import Reserved
-from onward.worker.settler import Settler
 
 _REAP_LEASE = 30.0
 _AT_MOST = 500
@@ -32,9 +29,10 @@ class Upkeep:
 
     store: Store
     reserved: Reserved
-    settler: Settler
     worker: WorkerId
-    policies: dict[str, RetryPolicy]
+    type_names: Sequence[str]
+    crashed: Callable[[TakenJob], Awaitable[None]]
+    """Has the attempt of a reaped job, which is now this worker's, settled as a crash."""
     held_here: Callable[[], Collection[JobId]]
     every: float
     next_look: float = 0.0
@@ -61,12 +59,11 @@ class Upkeep:
         return promoted.count > 0
 
     async def _promote_and_reap(self, connection: Connection) -> tuple[Promoted, Reaped]:
-        names = list(self.policies)
-        promoted = await self.store.state.promote(connection, type_names=names, limit=_AT_MOST)
+        promoted = await self.store.state.promote(connection, type_names=self.type_names, limit=_AT_MOST)
         reaped = await self.store.state.reap(
             connection,
             worker=self.worker,
-            type_names=names,
+            type_names=self.type_names,
             held_here=list(self.held_here()),
             limit=_AT_MOST,
             lease=_REAP_LEASE,
@@ -77,4 +74,4 @@ class Upkeep:
         """A crash, settled like any outcome; the old holder, should it live, is told."""
         reaped = events.JobReaped(job_id=job.id, chain_id=job.chain_id, type_name=job.type_name)
         self.store.release(Effects(hints=[Hint(HintKind.LOST, str(job.id))], events=[reaped]))
-        await self.settler.put(settle.crash(job, self.worker, self.policies[job.type_name]))
+        await self.crashed(job)

@@ -122,9 +122,9 @@ class Worker:
         self._upkeep = Upkeep(
             store,
             self._taking,
-            self._settler,
             self.id,
-            self._policies,
+            tuple(self._types),
+            crashed=self._crashed,
             held_here=lambda: self._attempts,
             every=min(shortest / 4, self._poll),
         )
@@ -344,6 +344,9 @@ class Worker:
                 self._completed(piece)
         else:
             await self._settler.put(self._progress.last_word(settlement))
+
+    async def _crashed(self, job: TakenJob) -> None:
+        await self._settler.put(settle.crash(job, self.id, self._policies[job.type_name]))
 
     def _settled(self, settlement: Settlement, in_time: bool) -> None:
         attempt = self._attempts.get(settlement.job_id)
