@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from typing_extensions import Unpack
 
 from onward.client.app import Onward
+from onward.define.job_type import Step
 from onward.errors import QueueDataError, QueueError, QueueErrorCode, QueueRuntimeError
 from onward.model import new_id
 from onward.queue.checks import Arguments
@@ -125,9 +126,9 @@ class Queue(Listening, Generic[T]):
     # -- adding
 
     async def add(
-        self, name: str, data: T, *, id: str | None = None, tx: Any = None, **options: Unpack[JobOptions]
+        self, name: str | Step[T, Any], data: T, *, id: str | None = None, tx: Any = None, **options: Unpack[JobOptions]
     ) -> QueueJob[T]:
-        """Add a job.
+        """Add a job. A job type may stand for its name.
 
         With `tx=` it is part of that database transaction: on a provider that has transactions, or through
         `Queue(outbox=app)`, whose workers publish it once the transaction has committed.
@@ -141,14 +142,18 @@ class Queue(Listening, Generic[T]):
             stored = await self._call(lambda: self.provider.add_within(tx, job, checked))
         return with_data(stored, data)
 
-    async def add_many(self, name: str, data: Iterable[T], **options: Unpack[JobOptions]) -> list[QueueJob[T]]:
+    async def add_many(
+        self, name: str | Step[T, Any], data: Iterable[T], **options: Unpack[JobOptions]
+    ) -> list[QueueJob[T]]:
         """Add a job for each of them, in as few round trips as the provider allows."""
         values = list(data)
         jobs = [self._new(name, value, None, options) for value in values]
         stored = await self._call(lambda: self.provider.add_many(jobs))
         return [with_data(job, value) for job, value in zip(stored, values, strict=True)]
 
-    def _new(self, name: str, data: T, id: str | None, options: JobOptions) -> tuple[StoredJob, Options]:
+    def _new(self, name: str | Step[T, Any], data: T, id: str | None, options: JobOptions) -> tuple[StoredJob, Options]:
+        if isinstance(name, Step):
+            name = name.name
         if not _is_named(name):
             raise self._invalid(f'the name of a job must be a non-empty string, got: "{name}"')
         problem = problem_with(options)
