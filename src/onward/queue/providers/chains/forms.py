@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, Protocol
-from uuid import UUID, uuid5
+from uuid import UUID
 
 import msgspec
 from msgspec import Raw
@@ -14,10 +14,10 @@ from onward.errors import PayloadError
 from onward.lifecycle.settle import RetryPolicy
 from onward.model import Backoff
 from onward.queue.contract import StoredJob
+from onward.queue.ids import as_uuid, derived_id
 from onward.queue.model import Capabilities
 from onward.queue.options import Options, lacking
 
-_NAMESPACE = UUID("5f8d5b0e-6c1a-5d0f-9a55-0d3c1a6f7e21")
 _AT_ONCE = Backoff(initial=timedelta())
 
 
@@ -98,7 +98,7 @@ class Enveloped:
         return lacking(option, self.capabilities)
 
     def id_of(self, job_id: str) -> UUID | None:
-        return _canonical(job_id) or derived_id(self.type_name, job_id)
+        return as_uuid(job_id) or derived_id(self.type_name, job_id)
 
     def write(self, job: StoredJob, options: Options) -> str:
         facts = Facts(
@@ -144,7 +144,7 @@ class Typed:
                 return lacking(option, self.capabilities)
 
     def id_of(self, job_id: str) -> UUID | None:
-        return _canonical(job_id)
+        return as_uuid(job_id)
 
     def write(self, job: StoredJob, options: Options) -> str:
         if job.name != self.type_name:
@@ -173,17 +173,3 @@ class Typed:
 
     def _refuse(self, part: str, problem: str) -> NoReturn:
         raise PayloadError(job_type=self.type_name, part=part, field="$", problem=problem)
-
-
-def _canonical(job_id: str) -> UUID | None:
-    """The UUID that this is the text of; other spellings of it are other ids."""
-    try:
-        found = UUID(job_id)
-    except ValueError:
-        return None
-    return found if str(found) == job_id else None
-
-
-def derived_id(type_name: str, job_id: str) -> UUID:
-    """The id of the chain that keeps the job of this id; the same every time."""
-    return uuid5(_NAMESPACE, f"{type_name}\0{job_id}")
