@@ -173,7 +173,7 @@ class TestRefusals:
 
     async def test_a_transaction_that_does_not_fit(self, app: Onward, queue: Queue[Any]) -> None:
         async with app:
-            with pytest.raises(QueueConfigurationError, match="builtins.object"):
+            with pytest.raises(QueueConfigurationError, match=r"builtins\.object"):
                 await queue.add("one", 1, tx=object())
 
     async def test_two_brokers_for_one_queue(self, app: Onward) -> None:

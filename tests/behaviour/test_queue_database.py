@@ -142,7 +142,7 @@ class TestTransactions:
         assert await depth(queue) == 1
 
     async def test_a_transaction_that_does_not_fit_is_refused(self, app: Onward, queue: Queue[Any]) -> None:
-        with pytest.raises(QueueConfigurationError, match="builtins.object") as caught:
+        with pytest.raises(QueueConfigurationError, match=r"builtins\.object") as caught:
             await queue.add("one", 1, tx=object())
         assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.INVALID_OPTION, False)
 
@@ -499,7 +499,7 @@ class TestApps:
 
 
 @pytest.mark.chaos
-async def test_a_server_that_goes_away_and_comes_back(tmp_path: Any) -> None:
+async def test_a_server_that_goes_away_and_comes_back() -> None:
     done: list[int] = []
     troubles: list[Any] = []
 
@@ -520,10 +520,6 @@ async def test_a_server_that_goes_away_and_comes_back(tmp_path: Any) -> None:
                     assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.ENQUEUE, True)
                     await until(lambda: len(troubles) > 0)
                     await asyncio.to_thread(server.start)
-                try:
-                    await queue.add("one", n, attempts=5)
-                    added.add(n)
-                except QueueRuntimeError as error:
-                    assert error.retryable
+                await queue.add("one", n, attempts=5)
+                added.add(n)
             await until(lambda: added <= set(done))
-    assert len(added) > 250

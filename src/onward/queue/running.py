@@ -33,7 +33,7 @@ class Running:
         self.error: Exception | None = None
         self._emit = emit
         self._task = asyncio.current_task()
-        self._in_handler = False
+        self._in_handler = self._was_cancelled = False
         self._began = time.monotonic()
         self._facts: dict[str, Any] = {
             "job_id": job.id,
@@ -47,6 +47,7 @@ class Running:
         """Have the handler stop; once it has returned there is nothing to stop."""
         if self.told is None and self._in_handler and self._task is not None:
             self.told = told
+            self._was_cancelled = True
             self._task.cancel()
 
     async def run(self, handler: Handler[Any], threads: Executor) -> Raw | None:
@@ -54,18 +55,21 @@ class Running:
         self._emit(Active(**self._facts, attempts=self.job.attempts, status=QueueJobStatus.ACTIVE))
         self._in_handler = True
         try:
-            return self._encoded(await handler(self.job, threads))
+            result = await handler(self.job, threads)
+            if self.told is Told.STOPPING:
+                self.told = None  # it came to its end all the same: that counts
+            return self._encoded(result)
         except asyncio.CancelledError as error:
             if self.told is None:
                 if self._task is not None and self._task.cancelling():
                     raise
                 self.error = RuntimeError(f"the handler let itself be cancelled: {error!r}")
-            elif self._task is not None:
-                self._task.uncancel()
         except Exception as error:  # noqa: BLE001 - a handler may raise anything: it is kept, told and given to the provider
             self.error = error
         finally:
             self._in_handler = False
+            if self._was_cancelled and self._task is not None:
+                self._task.uncancel()
         return None
 
     def _encoded(self, result: object) -> Raw | None:

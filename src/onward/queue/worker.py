@@ -167,11 +167,18 @@ class QueueWorker(Listening, Generic[T]):
             )
         )
 
-    def stop(self) -> None:
-        """Take no more jobs and let those running finish."""
+    def stop(self, *, grace: timedelta | None = None) -> None:
+        """Take no more jobs and let those running finish; what then still runs after `grace` is given back."""
         if not self._loop.is_stopping:
             self._emit(ShuttingDown(queue_name=self.queue_name, worker_id=self.id))
             self._loop.stop()
+            if grace is not None:
+                asyncio.get_running_loop().call_later(grace.total_seconds(), self._end_grace, grace)
+
+    def _end_grace(self, grace: timedelta) -> None:
+        if self._running:
+            self._tell_timeout(grace)
+            self.give_back()
 
     def give_back(self) -> None:
         """Cancel the handlers, so that other workers get their jobs."""
