@@ -185,6 +185,11 @@ class QueueWorker(Listening, Generic[T]):
         for running in list(self._running.values()):
             running.cancel(Told.STOPPING)
 
+    @property
+    def concurrency(self) -> int:
+        """How many jobs may run at a time."""
+        return self._concurrency
+
     def set_concurrency(self, concurrency: int) -> None:
         """How many jobs may run at a time from now on; those running finish."""
         self._arguments.whole("concurrency", concurrency, least=1)
@@ -195,10 +200,10 @@ class QueueWorker(Listening, Generic[T]):
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Work until stopped."""
+        self._begin_anew()
         async with AsyncExitStack() as stack:
             await self.provider.connect()
             stack.push_async_callback(self.provider.disconnect)
-            self._begin_anew()
             # As many as ever run at a time: threads are made when they are needed, and concurrency may be raised.
             self._threads = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="onward-queue-handler")
             stack.callback(self._threads.shutdown, wait=False)
