@@ -1,6 +1,5 @@
 """The entry: queues on one Redis."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,8 @@ class Redis(ProviderFactory[Any]):
     Give an address with options for the `redis` package (`Redis(url, password=…, ssl_ca_certs=…)`), or a client: a
     `redis.asyncio.Redis` lends its settings, not its connections; a `RedisCluster` is used as it is and stays open.
 
-    `lease` is how long a job stays with a worker that is not heard of; workers renew it as long as a handler runs. Of the
-    jobs that completed, the newest `keep_completed` of each queue are kept, to be looked up and for their ids to be
+    `lease` is how long a job stays with a worker that is not heard of; workers renew it as long as a handler runs. Of
+    the jobs that completed, the newest `keep_completed` of each queue are kept, to be looked up and for their ids to be
     refused; those that failed are kept until they are retried.
 
     >>> Redis("redis://localhost:6379/0").for_queue("emails").capabilities.dead_letters

@@ -52,6 +52,6 @@ class Grouped(Generic[I, A]):
             if not isinstance(error, Exception):
                 raise
         else:
-            for (_, waiting), answer in zip(group, answers, strict=True):
-                if not waiting.done():
-                    waiting.set_result(answer)
+            for (_, answer), said in zip(group, answers, strict=True):
+                if not answer.done():
+                    answer.set_result(said)

@@ -5,8 +5,9 @@ import itertools
 import secrets
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any
 
+import msgspec
 from msgspec import Raw
 
 from onward.errors import QueueErrorCode
@@ -23,17 +24,22 @@ from onward.queue.model import Capabilities, QueueStats
 from onward.queue.options import Options
 from onward.queue.providers.redis import record
 from onward.queue.providers.redis.grouped import Grouped
-from onward.queue.providers.redis.record import Record, microseconds, moment
+from onward.queue.providers.redis.record import Addition, Ending, Record, microseconds, moment
 from onward.queue.providers.redis.scripts import QueueKeys, Scripts
 from onward.queue.providers.redis.waking import Waking
 
-Argument: TypeAlias = bytes | str | int
+_pack = msgspec.msgpack.Encoder().encode
 _MOST = 1_000
 """Jobs that one call of a script handles, so that others get their turn; what Lua can unpack is a little more."""
 _MOST_ADDED = 10_000
 """Jobs of one `add_many` that are added whole or not at all."""
 _HELD, _ABSENT = 1, -1
 """Answers about a job that was to be settled."""
+
+
+def _storable(text: str) -> str:
+    """Without lone surrogates, which are not valid Unicode."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 class RedisProvider(Provider):
@@ -64,7 +70,6 @@ class RedisProvider(Provider):
         self.renew_every = lease / 3
         self._factory, self._lease, self._keep_completed = factory, microseconds(lease), keep_completed
         self._keys = QueueKeys(queue_name)
-        self._waking: Waking | None = None
 
     async def _open(self) -> None:
         self._client = await self._factory.hold()
@@ -74,8 +79,7 @@ class RedisProvider(Provider):
         self._settling = Grouped(self._settle, most=_MOST)
 
     async def _close(self) -> None:
-        if self._waking is not None:
-            await self._waking.close()
+        await self._waking.close()
         await self._adding.close()
         await self._settling.close()
         await self._factory.let_go()
@@ -86,7 +90,7 @@ class RedisProvider(Provider):
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         if options.native:
             job, options = record.overridden(job, options)
-        duplicate = await self._adding((1, *record.arguments(job, options)))
+        duplicate = await self._adding([record.addition(job, options)])
         if duplicate:
             raise self.duplicate(job.id)
         return job
@@ -95,23 +99,22 @@ class RedisProvider(Provider):
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         """All of them or none, up to 10,000: larger numbers are added in parts."""
         jobs = [record.overridden(job, options) if options.native else (job, options) for job, options in jobs]
-        every = [record.arguments(job, options) for job, options in jobs]
-        for first in range(0, len(every), _MOST_ADDED):
-            part = every[first : first + _MOST_ADDED]
-            [duplicate] = await self._add_groups([(len(part), *itertools.chain.from_iterable(part))])
+        additions = [record.addition(job, options) for job, options in jobs]
+        for first in range(0, len(additions), _MOST_ADDED):
+            [duplicate] = await self._add_groups([additions[first : first + _MOST_ADDED]])
             if duplicate:
                 raise self.duplicate(duplicate.decode())
         return [job for job, _ in jobs]
 
-    async def _add_groups(self, groups: Sequence[tuple[Argument, ...]]) -> Sequence[bytes]:
-        duplicates: Sequence[bytes] = await self._run("add", *itertools.chain.from_iterable(groups))
+    async def _add_groups(self, groups: Sequence[Sequence[Addition]]) -> Sequence[bytes]:
+        duplicates: Sequence[bytes] = await self._run("add", *map(_pack, groups))
         return duplicates
 
     # -- taking
 
     @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
-        if count < 1 or self._waking is None:
+        if count < 1:
             return []
         loop = asyncio.get_running_loop()
         until, interruptions = loop.time() + wait.total_seconds(), self._waking.interruptions
@@ -123,7 +126,7 @@ class RedisProvider(Provider):
             await self._waking.sleep(left if due < 0 else min(left, due / 1_000_000))
 
     def interrupt(self) -> None:
-        if self._waking is not None:
+        if self.is_connected:
             self._waking.interrupt()
 
     async def _take(self, count: int) -> tuple[list[TakenJob], int]:
@@ -144,20 +147,23 @@ class RedisProvider(Provider):
     @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         stored: Record = job.native
-        kept = b"" if result is None else bytes(result)
-        if await self._settled(job, "complete", int(stored.remove_on_complete), kept) != _HELD:
+        text = "" if result is None else bytes(result).decode()
+        ending = Ending(job.id, job.lock_token, "completed", text, stored.remove_on_complete)
+        if await self._settling(ending) != _HELD:
             raise self.not_active(job.id)
 
     @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         stored: Record = job.native
-        message = str(error).encode(errors="backslashreplace")
+        ending = Ending(job.id, job.lock_token, "failed", _storable(str(error)))
         delay: timedelta | None = None
         if job.attempts + 1 < job.max_attempts and not is_permanent(error):
             delay = stored.backoff.delay(job.attempts + 1) if stored.backoff is not None else timedelta()
-            answer = await self._settled(job, "again", microseconds(delay), message, job.priority)
+            ending.outcome = "delayed" if delay else "waiting"
+            ending.delay, ending.priority = microseconds(delay), job.priority
         else:
-            answer = await self._settled(job, "fail", int(stored.remove_on_fail), message)
+            ending.remove = stored.remove_on_fail
+        answer = await self._settling(ending)
         if answer != _HELD:
             raise self.not_found(job.id) if answer == _ABSENT else self.not_active(job.id)
         return delay
@@ -165,21 +171,15 @@ class RedisProvider(Provider):
     @reported(QueueErrorCode.PROCESSING)
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         # Each goes to the front: the first of them last.
-        entries = [(job.id, job.lock_token or "", "release", "", "", job.priority) for job in reversed(jobs)]
-        answers = await self._settle(entries) if entries else []
-        for job, answer in zip(reversed(jobs), answers, strict=True):
+        backwards = jobs[::-1]
+        endings = [Ending(job.id, job.lock_token, "released", priority=job.priority) for job in backwards]
+        answers = await self._settle(endings) if endings else []
+        for job, answer in zip(backwards, answers, strict=True):
             if answer != _HELD:
                 raise self.not_active(job.id)
 
-    async def _settled(
-        self, job: TakenJob, outcome: str, how: Argument, text: bytes, priority: Argument = ""
-    ) -> int:
-        return await self._settling((job.id, job.lock_token or "", outcome, how, text, priority))
-
-    async def _settle(self, entries: Sequence[tuple[Argument, ...]]) -> Sequence[int]:
-        answers: Sequence[int] = await self._run(
-            "settle", self._keep_completed, *itertools.chain.from_iterable(entries)
-        )
+    async def _settle(self, endings: Sequence[Ending]) -> Sequence[int]:
+        answers: Sequence[int] = await self._run("settle", self._keep_completed, _pack(endings))
         return answers
 
     # -- the queue

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw
@@ -31,6 +31,29 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
     metadata: dict[str, Any] = {}
 
 
+class Addition(msgspec.Struct):
+    """What the script that adds jobs is told of one."""
+
+    id: str
+    record: str
+    """Text, as below: the MessagePack of Redis knows no bytes."""
+    delay: int
+    priority: int
+
+
+class Ending(msgspec.Struct):
+    """What the script that settles jobs is told of one."""
+
+    id: str
+    lock: str | None
+    outcome: Literal["completed", "waiting", "delayed", "failed", "released"]
+    text: str = ""
+    """Its result or its error."""
+    remove: bool = False
+    delay: int = 0
+    priority: int = 0
+
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Record).decode
 
@@ -52,8 +75,8 @@ def overridden(job: StoredJob, options: Options) -> tuple[StoredJob, Options]:
     return changed, options
 
 
-def arguments(job: StoredJob, options: Options) -> tuple[bytes, bytes, int, int]:
-    """What the script that adds jobs wants to know of one: id, record, delay, priority."""
+def addition(job: StoredJob, options: Options) -> Addition:
+    """A job as the script that adds jobs wants it."""
     record = Record(
         job.max_attempts,
         job.priority,
@@ -66,7 +89,8 @@ def arguments(job: StoredJob, options: Options) -> tuple[bytes, bytes, int, int]
         dict(job.metadata),
     )
     try:
-        return job.id.encode(), _encode(record), microseconds(options.delay), job.priority
+        job.id.encode()
+        return Addition(job.id, _encode(record).decode(), microseconds(options.delay), job.priority)
     except (TypeError, ValueError) as error:
         raise _invalid(job, f"its id, name or metadata cannot be stored: {error}") from error
 

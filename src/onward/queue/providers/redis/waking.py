@@ -7,8 +7,8 @@ from typing import Any
 class Waking:
     """Lets those who found nothing sleep until a token comes.
 
-    The call that blocks at the server goes on when a sleeper leaves, because one that was cancelled might take a token with
-    it. A token that nobody here wants any more goes back, for a worker elsewhere.
+    The call that blocks at the server goes on when a sleeper leaves, because one that was cancelled might take a token
+    with it. A token that nobody here wants any more goes back, for a worker elsewhere.
     """
 
     LONGEST = 2.0

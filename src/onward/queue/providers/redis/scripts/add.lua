@@ -1,31 +1,27 @@
--- Add jobs. ARGV: groups, each the number of its jobs, then id, record, delay and priority of every one.
--- A group is added whole or not at all. Returns for each the id that is already there, or ''.
-local answers, at, ready = {}, 1, false
-while at <= #ARGV do
-  local first, last = at + 1, at + 4 * ARGV[at]
-  local duplicate, seen = '', {}
-  for i = first, last, 4 do
-    local id = ARGV[i]
-    if seen[id] or redis.call('HEXISTS', jobs, id) == 1 then
-      duplicate = id
+-- Add jobs. ARGV: groups of additions, each a list in MessagePack. A group is added whole or not at all.
+-- Returns for each group the id that is already there, or ''.
+local answers, ready = {}, false
+for n, packed in ipairs(ARGV) do
+  local group, seen = cmsgpack.unpack(packed), {}
+  answers[n] = ''
+  for _, addition in ipairs(group) do
+    if seen[addition.id] or redis.call('HEXISTS', jobs, addition.id) == 1 then
+      answers[n] = addition.id
       break
     end
-    seen[id] = true
+    seen[addition.id] = true
   end
-  if duplicate == '' then
-    for i = first, last, 4 do
-      local id, delay = ARGV[i], tonumber(ARGV[i + 2])
-      redis.call('HSET', jobs, id, ARGV[i + 1])
-      if delay > 0 then
-        delay_until(id, now + delay)
+  if answers[n] == '' then
+    for _, addition in ipairs(group) do
+      redis.call('HSET', jobs, addition.id, addition.record)
+      if addition.delay > 0 then
+        delay_until(addition.id, now + addition.delay)
       else
-        line_up(id, tonumber(ARGV[i + 3]))
+        line_up(addition.id, addition.priority)
         ready = true
       end
     end
   end
-  answers[#answers + 1] = duplicate
-  at = last + 1
 end
 if ready then
   wake_one()

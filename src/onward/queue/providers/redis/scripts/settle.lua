@@ -1,24 +1,19 @@
--- Say how jobs ended. ARGV: how many completed jobs are kept, then for every job: id, lock token, what became of it, and
---   complete  '1' to remove it, its result or '', ''
---   again     how long until then, its error, its priority
---   fail      '1' to remove it, its error, ''
---   release   '', '', its priority
--- Returns for each 1; 0 when another has it or nobody; -1 when it is not there.
-local keep, first, step = tonumber(ARGV[1]), 2, 6
-local ids, answers = {}, {}
-for i = first, #ARGV, step do
-  ids[#ids + 1] = ARGV[i]
+-- Say how jobs ended. ARGV: how many completed jobs are kept, and a list of endings in MessagePack.
+-- Returns for each ending 1; 0 when another has the job or nobody; -1 when it is not there.
+local keep, endings = tonumber(ARGV[1]), cmsgpack.unpack(ARGV[2])
+local ids, holders, answers, settled = {}, {}, {}, {}
+for n, ending in ipairs(endings) do
+  ids[n] = ending.id
 end
-
-local holder, settled = {}, {}
-for n, token in ipairs(redis.call('HMGET', locks, unpack(ids))) do
-  holder[ids[n]] = token
+for n, lock in ipairs(redis.call('HMGET', locks, unpack(ids))) do
+  holders[ids[n]] = lock
 end
-for n, id in ipairs(ids) do
-  if holder[id] == ARGV[first + (n - 1) * step + 1] then
-    holder[id], answers[n], settled[#settled + 1] = nil, 1, id
+for n, ending in ipairs(endings) do
+  if holders[ending.id] == ending.lock then
+    holders[ending.id], answers[n] = nil, 1
+    settled[#settled + 1] = ending.id
   else
-    answers[n] = redis.call('HEXISTS', jobs, id) - 1
+    answers[n] = redis.call('HEXISTS', jobs, ending.id) - 1
   end
 end
 if #settled == 0 then
@@ -29,54 +24,57 @@ redis.call('ZREM', active, unpack(settled))
 redis.call('HDEL', locks, unpack(settled))
 
 local done, gone, ready = {}, {}, false
+
+local function count_failure(ending)
+  redis.call('HINCRBY', attempts, ending.id, 1)
+  redis.call('HSET', errors, ending.id, ending.text)
+end
+
 local become = {
-  complete = function(id, remove, result)
-    redis.call('HINCRBY', meta, 'completed', 1)
-    if remove == '1' then
-      gone[#gone + 1] = id
-      return
-    end
-    done[#done + 1] = now
-    done[#done + 1] = id
-    if result ~= '' then
-      redis.call('HSET', results, id, result)
-    end
-  end,
-  again = function(id, delay, wrong, priority)
-    redis.call('HINCRBY', attempts, id, 1)
-    redis.call('HSET', errors, id, wrong)
-    if tonumber(delay) > 0 then
-      delay_until(id, now + delay)
+  completed = function(ending)
+    if ending.remove then
+      gone[#gone + 1] = ending.id
     else
-      line_up(id, tonumber(priority))
-      ready = true
+      done[#done + 1] = now
+      done[#done + 1] = ending.id
+      if ending.text ~= '' then
+        redis.call('HSET', results, ending.id, ending.text)
+      end
     end
   end,
-  fail = function(id, remove, wrong)
-    redis.call('HINCRBY', attempts, id, 1)
-    redis.call('HSET', errors, id, wrong)
-    fail(id, remove == '1')
+  delayed = function(ending)
+    count_failure(ending)
+    delay_until(ending.id, now + ending.delay)
   end,
-  release = function(id, _, _, priority)
-    line_up_first(id, tonumber(priority))
+  waiting = function(ending)
+    count_failure(ending)
+    line_up(ending.id, ending.priority)
+    ready = true
+  end,
+  failed = function(ending)
+    count_failure(ending)
+    fail(ending.id, ending.remove)
+  end,
+  released = function(ending)
+    line_up_first(ending.id, ending.priority)
     ready = true
   end,
 }
-for n, id in ipairs(ids) do
+
+local completions = 0
+for n, ending in ipairs(endings) do
   if answers[n] == 1 then
-    local at = first + (n - 1) * step
-    become[ARGV[at + 2]](id, ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
+    become[ending.outcome](ending)
+    completions = completions + (ending.outcome == 'completed' and 1 or 0)
   end
 end
-
+redis.call('HINCRBY', meta, 'completed', completions)
 if #done > 0 then
   redis.call('ZADD', completed, unpack(done))
   local excess = redis.call('ZCARD', completed) - keep
-  if excess > 0 then
-    local oldest = redis.call('ZPOPMIN', completed, math.min(excess, 2000))
-    for i = 1, #oldest, 2 do
-      gone[#gone + 1] = oldest[i]
-    end
+  local oldest = excess > 0 and redis.call('ZPOPMIN', completed, math.min(excess, 2000)) or {}
+  for i = 1, #oldest, 2 do
+    gone[#gone + 1] = oldest[i]
   end
 end
 if #gone > 0 then
