@@ -115,8 +115,9 @@ _NAMES = tuple(kind.event for kind in QueueEvent.__args__)
 class Emitter:
     """Keeps listeners by the event's name, and tells them."""
 
-    def __init__(self, queue_name: str) -> None:
+    def __init__(self, queue_name: str, *, troubles: "Emitter | None" = None) -> None:
         self._queue_name = queue_name
+        self._troubles = troubles or self
         self._listeners: dict[str, list[Listener]] = {}
 
     def on(self, event: str, listener: Listener) -> Callable[[], None]:
@@ -145,7 +146,7 @@ class Emitter:
                 logger.exception("a listener for %r failed", event.event)
                 if not isinstance(event, Trouble):
                     message = f"a listener for {event.event!r} failed: {error}"
-                    self.emit(Trouble(queue_name=self._queue_name, error=error, message=message))
+                    self._troubles.emit(Trouble(queue_name=self._queue_name, error=error, message=message))
 
     def _refused(self, problem: str) -> QueueConfigurationError:
         return QueueConfigurationError(problem, code=QueueErrorCode.INVALID_OPTION, queue_name=self._queue_name)

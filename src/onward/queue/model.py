@@ -72,6 +72,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """`backoff=` of each job is honoured."""
     removal: bool = False
     """`remove_on_complete=` and `remove_on_fail=` are honoured: finished jobs are otherwise kept."""
+    ordered: bool = False
+    """Jobs of one priority are fetched in the order they were added."""
     batching: bool = False
     """One call fetches several jobs."""
     long_polling: bool = False

@@ -83,7 +83,7 @@ class QueueWorker(Listening, Generic[T]):
         most = self.provider.capabilities.max_batch_size
         self._concurrency, self._batch_size = concurrency, min(batch_size, most) if most else batch_size
         self._poll, self._error_backoff = poll_interval.total_seconds(), error_backoff.total_seconds()
-        self._events = Emitter(queue_name)
+        self._events = Emitter(queue_name, troubles=self.provider.events)
         self._running: dict[int, Running] = {}
         self._unsettled: dict[str, Running] = {}
         """Delivered jobs whose handler has ended and whose outcome the provider is about to settle."""

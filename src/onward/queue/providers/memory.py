@@ -70,6 +70,7 @@ class MemoryProvider(Provider):
         retries=True,
         backoff=True,
         removal=True,
+        ordered=True,
         batching=True,
         long_polling=True,
         dead_letters=True,

@@ -1,0 +1,45 @@
+"""The queue conformance suite over every provider."""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from onward.queue.contract import ProviderFactory
+from onward.queue.providers.memory import Memory
+from onward.testing.queue.suite import *  # noqa: F403
+
+
+@dataclass(frozen=True)
+class Backend:
+    name: str
+    place: str
+    """The fixture that knows the address."""
+    make: Callable[[Any], Callable[[], ProviderFactory[Any]]]
+    """address → what makes one more factory on it."""
+
+
+def in_memory(_: None) -> Callable[[], ProviderFactory[Any]]:
+    memory = Memory()  # there is no other process: everybody has this one
+    return lambda: memory
+
+
+BACKENDS = [
+    Backend("memory", "nowhere", in_memory),
+]
+
+
+@pytest.fixture
+def nowhere() -> None: ...
+
+
+@pytest.fixture
+def queue_name() -> str:
+    return f"test-{secrets.token_hex(6)}"
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
+def make_factory(request: pytest.FixtureRequest) -> Callable[[], ProviderFactory[Any]]:
+    return request.param.make(request.getfixturevalue(request.param.place))
