@@ -19,21 +19,23 @@ _ANSWER = 5.0
 """Seconds the server has to answer, where the user says nothing else. Longer than any call of ours blocks."""
 
 
-def client_for(target: "str | Redis | RedisCluster", options: dict[str, Any]) -> "Redis | RedisCluster":
-    """A client on connections of its own; a cluster's client is used as it is."""
+def client_for(
+    target: "str | Redis | RedisCluster", *, cluster: bool, options: dict[str, Any]
+) -> "Redis | RedisCluster":
+    """A client on connections of its own; a cluster's client that is given is used as it is."""
     if isinstance(target, RedisCluster):
         return target
     timeouts = {"socket_timeout": _ANSWER, "socket_connect_timeout": _ANSWER, "socket_keepalive": True}
     # A call that may have been carried out is not repeated behind our back: a second `add` would be a duplicate, and
     # whoever called knows best.
     ours = {"decode_responses": False, "retry": Retry(NoBackoff(), 0)}
-    if isinstance(target, str):
-        pool = ConnectionPool.from_url(target, **{**timeouts, **options, **ours})
-    else:
+    if not isinstance(target, str):
         lent = target.connection_pool
         theirs = {name: value for name, value in lent.connection_kwargs.items() if value is not None}
-        pool = ConnectionPool(lent.connection_class, **{**timeouts, **theirs, **options, **ours})
-    return Redis.from_pool(pool)
+        return Redis.from_pool(ConnectionPool(lent.connection_class, **{**timeouts, **theirs, **options, **ours}))
+    if cluster:
+        return RedisCluster.from_url(target, **{**timeouts, **options, **ours})
+    return Redis.from_pool(ConnectionPool.from_url(target, **{**timeouts, **options, **ours}))
 
 
 async def warn_of_eviction(client: "Redis | RedisCluster") -> None:

@@ -52,6 +52,7 @@ class RedisProvider(Provider):
         retries=True,
         backoff=True,
         removal=True,
+        ordered=True,
         batching=True,
         long_polling=True,
         dead_letters=True,
