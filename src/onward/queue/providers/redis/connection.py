@@ -16,7 +16,8 @@ except ImportError as error:
 
 logger = logging.getLogger("onward.queue")
 _ANSWER = 5.0
-"""Seconds the server has to answer, where the user says nothing else. Longer than any call of ours blocks."""
+"""Seconds the server has to answer, where the user says nothing else."""
+_LONGEST_BLOCK = 2.0
 
 
 def client_for(
@@ -36,6 +37,12 @@ def client_for(
     if cluster:
         return RedisCluster.from_url(target, **{**timeouts, **options, **ours})
     return Redis.from_pool(ConnectionPool.from_url(target, **{**timeouts, **options, **ours}))
+
+
+def longest_block(client: "Redis | RedisCluster") -> float:
+    """Seconds that a call may block at the server, well before the client would give up on it."""
+    lends = client if isinstance(client, RedisCluster) else client.connection_pool
+    return min(_LONGEST_BLOCK, (lends.connection_kwargs.get("socket_timeout") or _ANSWER) / 2)
 
 
 async def warn_of_eviction(client: "Redis | RedisCluster") -> None:
