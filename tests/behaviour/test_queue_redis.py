@@ -1,11 +1,13 @@
 """Queues in Redis, where they promise more than every provider does."""
 
 import asyncio
+import re
 import secrets
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from onward.queue import Queue, QueueJobStatus, QueueWorker
 from onward.queue.providers.redis import Redis, RedisProvider, connection
 from onward.testing.queue.session import LONG, names, until
 
+PAGE = Path(__file__).parents[2] / "docs/how-to/queues-redis.md"
 SECOND = timedelta(seconds=1)
 FOREVER = timedelta(seconds=20)
 """Longer than any test waits."""
@@ -507,6 +510,31 @@ async def test_a_server_that_may_throw_jobs_away_is_warned_of(caplog: pytest.Log
     [warning] = [record for record in caplog.records if record.name == "onward.queue"]
     assert "maxmemory-policy is allkeys-lru" in warning.getMessage()
     assert "noeviction" in warning.getMessage()
+
+
+@pytest.mark.parametrize("may_ask", [True, False])
+async def test_the_rights_that_the_documentation_names_suffice(may_ask: bool) -> None:
+    [rights] = re.findall(r"^ACL SETUSER jobs (.*)$", PAGE.read_text(), re.MULTILINE)
+    done = asyncio.Event()
+
+    async def handler(data: int, job: Any) -> None:
+        done.set()
+
+    with servers.private_redis() as server:
+        async with native.Redis.from_url(server.dsn) as client:
+            words = [word for word in rights.split() if may_ask or word != "+info"]
+            await client.execute_command("ACL", "SETUSER", "jobs", *words)
+        provider = Redis(server.dsn, username="jobs", password="secret")
+        async with Queue[int]("emails", provider=provider) as queue, QueueWorker("emails", handler, provider=provider):
+            await queue.add("later", 1, delay=timedelta(hours=1))
+            await queue.pause()
+            await queue.resume()
+            await queue.add("urgent", 2, priority=1)
+            async with asyncio.timeout(LONG):
+                await done.wait()
+            assert await queue.dead_letters() == []
+            assert (await queue.stats()).delayed == 1
+            await queue.delete()
 
 
 async def test_scripts_are_sent_again_to_a_server_that_forgot_them() -> None:

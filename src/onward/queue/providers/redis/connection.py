@@ -9,6 +9,7 @@ try:
     from redis.asyncio import ConnectionPool, Redis, RedisCluster
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
+    from redis.exceptions import ResponseError
 except ImportError as error:
     raise QueueConfigurationError(
         "redis is not installed: pip install 'onward[redis]'", code=QueueErrorCode.INVALID_OPTION
@@ -47,17 +48,20 @@ def longest_block(client: "Redis | RedisCluster") -> float:
 
 async def warn_of_eviction(client: "Redis | RedisCluster") -> None:
     """Ask whether the server may throw jobs away; it must answer, whatever it answers."""
-    if isinstance(client, RedisCluster):
-        by_node = await client.info("memory", target_nodes=RedisCluster.PRIMARIES)
-        nodes = list(by_node.values())
-    else:
-        nodes = [await client.info("memory")]
-    for memory in nodes:
-        policy = memory.get("maxmemory_policy", "")
-        if memory.get("maxmemory") and policy.startswith("allkeys-"):
-            logger.warning(
-                "Redis may throw queued jobs away: its maxmemory-policy is %s. Set it to noeviction, so that a full "
-                "server refuses new jobs instead.",
-                policy,
-            )
-            return
+    try:
+        if isinstance(client, RedisCluster):
+            nodes = list((await client.info("memory", target_nodes=RedisCluster.PRIMARIES)).values())
+        else:
+            nodes = [await client.info("memory")]
+    except ResponseError as error:
+        logger.debug("Redis does not tell whether it may throw jobs away: %s", error)
+        return
+    policies = {node["maxmemory_policy"] for node in nodes if node.get("maxmemory")}
+    # Only these touch keys that do not expire, such as ours.
+    careless = sorted(policy for policy in policies if policy.startswith("allkeys-"))
+    if careless:
+        logger.warning(
+            "Redis may throw queued jobs away: its maxmemory-policy is %s. Set it to noeviction, so that a full server "
+            "refuses new jobs instead.",
+            ", ".join(careless),
+        )
