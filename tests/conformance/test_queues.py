@@ -12,6 +12,7 @@ from onward import Onward
 from onward.queue.contract import ProviderFactory
 from onward.queue.providers.database import Database
 from onward.queue.providers.memory import Memory
+from onward.queue.providers.redis import Redis
 from onward.testing.queue.suite import *  # noqa: F403
 
 
@@ -33,10 +34,20 @@ def in_database(target: str) -> Callable[[], ProviderFactory[Any]]:
     return lambda: Database(Onward(target, jobs=[], migrate=True))
 
 
+def in_redis(url: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: Redis(url)
+
+
+def in_redis_cluster(url: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: Redis(url, cluster=True)
+
+
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
     Backend("sqlite", "sqlite_address", in_database),
     Backend("postgres", "postgres_dsn", in_database),
+    Backend("redis", "redis_url", in_redis),
+    Backend("redis-cluster", "redis_cluster_url", in_redis_cluster),
 ]
 
 
