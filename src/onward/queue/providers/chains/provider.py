@@ -67,6 +67,7 @@ class DatabaseProvider(Provider):
             crashed=self._crashed,
             held_here=tuple,  # a lease that ran out is over, whoever had it
             every=self._lease / 4,
+            lease=self._lease,
         )
 
     async def _close(self) -> None:
