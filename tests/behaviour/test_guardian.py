@@ -231,7 +231,7 @@ async def test_workers_look_at_once_when_leases_of_a_dead_worker_are_given_back(
             await recorder.next(events.WorkerStarted)
             async with app.driver.connection() as connection:
                 await app.state.expire(connection, worker="dead")
-            await app.notify.announce([Hint(HintKind.EXPIRED, "")])
+            await app._notify.announce([Hint(HintKind.EXPIRED, "")])
 
             assert await chain.wait(timeout=SOON) == 2
 

@@ -93,16 +93,16 @@ class Onward:
         self._resources, self._required_middleware = tuple(resources), tuple(required_middleware)
         self._migrate = self.state.dialect == "sqlite" if migrate is None else migrate
         self._observers = Observers((LogObserver(),) if observers is None else observers)
-        self.notify = notify or notify_for(
+        self._notify = notify or notify_for(
             postgres_dsn=self.driver.postgres_dsn,
             channel=f"onward_{schema}",
             open_counter=self.driver.open_counter,
             lost=self._hints_lost,
         )
         self._awaited = Awaited()
-        self._announcer = BackgroundAnnouncer(self.notify, self._observers)
-        self.store = self._make_store(self.driver, self._announcer)
-        self._operations = Operations(self.registry, self.store, self._wait_for, time.monotonic)
+        self._announcer = BackgroundAnnouncer(self._notify, self._observers)
+        self._store = self._make_store(self.driver, self._announcer)
+        self._operations = Operations(self.registry, self._store, self._wait_for, time.monotonic)
         self._sync_driver = self.driver.sync_sibling() if self.driver.is_async else self.driver
         self._stack: AsyncExitStack | None = None
         _check_transaction_types(self.registry, self.driver)
@@ -129,8 +129,8 @@ class Onward:
             stack.push_async_callback(self.driver.close)
             await self._prepare_schema()
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            await self.notify.open(tasks)
-            stack.push_async_callback(self.notify.close)
+            await self._notify.open(tasks)
+            stack.push_async_callback(self._notify.close)
             tasks.create_task(self._announcer.run(), name="onward announcer")
             stack.push_async_callback(self._announcer.close)
             if self._sync_driver is not None:
@@ -143,16 +143,6 @@ class Onward:
         if self._stack is not None:
             stack, self._stack = self._stack, None
             await stack.aclose()
-
-    @property
-    def is_open(self) -> bool:
-        return self._stack is not None
-
-    def register(self, *jobs: Step[Any, Any] | Slice, resources: Sequence[Resource] = ()) -> None:
-        """Add job types, and what their handlers need, for the workers that are made from now on."""
-        self.registry.add(jobs)
-        self._resources = (*self._resources, *resources)
-        _check_transaction_types(self.registry, self.driver)
 
     async def migrate(self) -> Sequence[str]:
         """Bring the tables to the newest version; the migrations applied. Safe beside others doing the same."""
@@ -167,7 +157,7 @@ class Onward:
         return Store(
             state=self.state,
             driver=driver,
-            notify=self.notify,
+            notify=self._notify,
             announcer=announcer,
             observers=self._observers,
             awaited=self._awaited,
@@ -182,8 +172,8 @@ class Onward:
 
         It gives an `onward.Transaction`, or the object of the library the app was built on.
         """
-        async with self.store.transaction(connection) as tx:
-            yield self.store.handed_out(tx)
+        async with self._store.transaction(connection) as tx:
+            yield self._store.handed_out(tx)
 
     # -- start
 
@@ -332,9 +322,9 @@ class Onward:
             sync_store = self._make_store(self._sync_driver, _FromThread(self._announcer))
         return Worker(
             registry=self.registry,
-            store=self.store,
+            store=self._store,
             sync_store=sync_store,
-            notify=self.notify,
+            notify=self._notify,
             types=types,
             concurrency=concurrency,
             name=name,
@@ -361,11 +351,33 @@ class Onward:
             self.registry,
             self.state,
             driver,
-            self.notify,
+            self._notify,
             self._observers,
             migrate=self._migrate,
             also_transient=self._also_transient,
         )
+
+    # -- for what is built on an app
+
+    @property
+    def is_open(self) -> bool:
+        return self._stack is not None
+
+    @property
+    def store(self) -> Store:
+        """Runs operations on the app's database."""
+        return self._store
+
+    @property
+    def notify(self) -> NotifyAdapter:
+        """Carries the app's hints."""
+        return self._notify
+
+    def register(self, *jobs: Step[Any, Any] | Slice, resources: Sequence[Resource] = ()) -> None:
+        """Add job types, and the resources of their handlers, for workers that are made from now on."""
+        self.registry.add(jobs)
+        self._resources = (*self._resources, *resources)
+        _check_transaction_types(self.registry, self.driver)
 
     # -- hints
 
@@ -378,7 +390,7 @@ class Onward:
     async def _wait_for(self, awaited: ChainId) -> AsyncIterator[Wait]:
         key = str(awaited)
         self._awaited.add(key)
-        async with self.notify.listen(ended=[key]) as listener:
+        async with self._notify.listen(ended=[key]) as listener:
             yield _Awaiting(self._announcer, listener, key)
 
 

@@ -133,6 +133,7 @@ class Queue(Listening, Generic[T]):
         With `tx=` it is part of that database transaction: on a provider that has transactions, or through
         `Queue(outbox=app)`, whose workers publish it once the transaction has committed.
         """
+        name = name.name if isinstance(name, Step) else name
         job, checked = self._new(name, data, id, options)
         if tx is None:
             stored = await self._call(lambda: self.provider.add(job, checked))
@@ -146,6 +147,7 @@ class Queue(Listening, Generic[T]):
         self, name: str | Step[T, Any], data: Iterable[T], **options: Unpack[JobOptions]
     ) -> list[QueueJob[T]]:
         """Add a job for each of them, in as few round trips as the provider allows."""
+        name = name.name if isinstance(name, Step) else name
         values = list(data)
         jobs = [self._new(name, value, None, options) for value in values]
         stored = await self._call(lambda: self.provider.add_many(jobs))

@@ -21,7 +21,7 @@ from onward.errors import (
 from onward.lifecycle import settle
 from onward.lifecycle.start import start_jobs
 from onward.model import FailedJob, Job, LossReason
-from onward.notify.contract import HintKind, Listener
+from onward.notify.contract import Hint, HintKind, Listener
 from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob, reported
 from onward.queue.events import Emitter
 from onward.queue.model import QueueStats
@@ -36,6 +36,10 @@ from onward.state.driver import Connection
 from onward.worker.upkeep import Upkeep
 
 _POLL_WITHOUT_HINTS = 1.0
+_LOOK = 15.0
+"""Seconds between looks for what is due or expired, when nothing is known to become so."""
+_ANSWER_WITHIN = 30.0
+"""Seconds that a commit may take; later the outcome is unknown, and the caller is told so."""
 _PAGE = 1_000
 
 
@@ -66,7 +70,7 @@ class DatabaseProvider(Provider):
             (self._form.type_name,),
             crashed=self._crashed,
             held_here=tuple,  # a lease that ran out is over, whoever had it
-            every=self._lease / 4,
+            every=min(self._lease / 4, _LOOK if self._app.notify.crosses_processes else _POLL_WITHOUT_HINTS),
             lease=self._lease,
         )
 
@@ -139,13 +143,17 @@ class DatabaseProvider(Provider):
             taken = [await self._begin(row) for row in await self._link.take(self._claims, count)]
             jobs = [job for job in taken if job is not None]
             if jobs or listener is None or self._interrupted or time.monotonic() >= until:
-                return jobs
+                break
             await self._wait(listener, until)
+        if listener is not None:
+            listener.has_room = False  # until it is asked again: hints go to those who can take
+        return jobs
 
     async def _listen(self) -> Listener:
         if self._listener is None:
             listening = self._app.notify.listen(scheduled=[self._form.type_name], awaited=True)
             self._listener = await self._listening.enter_async_context(listening)
+        self._listener.has_room = True
         return self._listener
 
     async def _wait(self, listener: Listener, until: float) -> None:
@@ -209,7 +217,7 @@ class DatabaseProvider(Provider):
             raise self.not_active(job.id) if await self._find(job.id) else self.not_found(job.id)
         if failure.kind == "fail":
             return None
-        self._upkeep.next_look = 0.0  # it may be due before anything that is known
+        self._upkeep.hasten(Hint(HintKind.DEFERRED, self._form.type_name))
         return timedelta(seconds=failure.delay)
 
     @reported(QueueErrorCode.PROCESSING)
@@ -225,7 +233,7 @@ class DatabaseProvider(Provider):
         return job.native
 
     async def _settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        return await self._link.settle(settlements, within=self._lease)
+        return await self._link.settle(settlements, within=min(self._lease, _ANSWER_WITHIN))
 
     # -- the queue
 
