@@ -41,14 +41,16 @@ class Settler:
         self._reserved = Reserved(store.driver)
 
     async def put(self, settlement: Settlement) -> None:
-        """Have an outcome settled; waits only while too many others do."""
-        while self._unsettled >= self._capacity:
-            self._room.clear()
-            await self._room.wait()
-        self._unsettled += 1
-        self.idle.clear()
-        self._waiting.append(settlement)
-        self._ready.set()
+        """Have an outcome settled; waits only while too many others do. Who brings it may be cancelled meanwhile."""
+        try:
+            while self._unsettled >= self._capacity:
+                self._room.clear()
+                await self._room.wait()
+        finally:
+            self._unsettled += 1
+            self.idle.clear()
+            self._waiting.append(settlement)
+            self._ready.set()
 
     def give_up(self, *, within: float) -> None:
         """Try no longer than this: what is then unsettled is left to its lease."""

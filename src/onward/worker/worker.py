@@ -46,7 +46,7 @@ _POLL = timedelta(seconds=60)
 _POLL_WITHOUT_HINTS = timedelta(seconds=1)
 _SETTLE_AFTER_GRACE = 5.0
 _LEAST_GRACE = 1.0
-_LEAVE_WITHIN = 1.0
+_LEAVE_WITHIN = 0.5
 _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _NAME_AT_MOST = 10
 
@@ -203,7 +203,7 @@ class Worker:
             if ready is not None:
                 ready.set()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._settler.run())
+                settling = tasks.create_task(self._settler.run())
                 writing = tasks.create_task(self._progress.run())
                 try:
                     await self._loop.run()
@@ -211,6 +211,8 @@ class Worker:
                     writing.cancel()
                     self._settler.give_up(within=_SETTLE_AFTER_GRACE)
                     self._settler.close()
+                    # A group that is cancelled would cancel this task too, and leave what was given back leased.
+                    await asyncio.wait([settling])
         self._store.observers.emit(events.WorkerStopped(worker=self.id))
 
     # -- handlers that do not stop
