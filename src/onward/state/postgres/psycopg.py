@@ -230,7 +230,10 @@ class _Psycopg(ABC):
         try:
             await _answer(raw.set_autocommit(True))
             if self._prepared:
-                with suppress(psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue):
+                with (
+                    suppress(psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue),
+                    patience or nullcontext(),
+                ):
                     await _answer(raw.execute(CHECK_CLIENT))
             yield PsycopgConnection(raw, patience=patience)
         finally:
