@@ -32,6 +32,7 @@ async def test_cancelling_the_program_around_a_worker_that_drains_gives_its_jobs
     opened: Any, recorder: Recorder
 ) -> None:
     """As a second Ctrl-C, or a time limit around the whole, would."""
+
     @job("endless")
     async def endless(attempt: Attempt[None]) -> None:
         await asyncio.Event().wait()

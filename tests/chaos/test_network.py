@@ -121,6 +121,8 @@ async def test_a_guardian_that_is_cut_keeps_the_lease_and_gives_it_back_at_once_
             await asyncio.sleep(0.05)
     given_back = time.monotonic() - killed_at
 
-    say(f"{library}: an idle guardian was back after {idle:.1f} s; cut and orphaned, it gave back in {given_back:.1f} s")
+    say(
+        f"{library}: an idle guardian was back after {idle:.1f} s; cut and orphaned, it gave back in {given_back:.1f} s"
+    )
     assert idle < 10
     assert given_back < 10

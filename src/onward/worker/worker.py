@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -37,6 +37,7 @@ from onward.worker.progress import ProgressBoard
 from onward.worker.runner import Runner
 from onward.worker.settler import Settler
 from onward.worker.stall import StallWatch
+from onward.worker.stragglers import Stragglers
 from onward.worker.upkeep import Upkeep
 
 logger = logging.getLogger("onward.worker")
@@ -45,8 +46,6 @@ DEFAULT_STALL = timedelta(seconds=1)
 _POLL = timedelta(seconds=60)
 _POLL_WITHOUT_HINTS = timedelta(seconds=1)
 _SETTLE_AFTER_GRACE = 5.0
-_LEAST_GRACE = 1.0
-_LEAVE_WITHIN = 0.5
 _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _NAME_AT_MOST = 10
 
@@ -132,10 +131,9 @@ class Worker:
         self._runner: Runner | None = None
         self._recovering = 0
         self._tasks: asyncio.TaskGroup | None = None
-        self.stuck = asyncio.Event()
+        self._stragglers = Stragglers(self._attempts, self._settler, grace=self._grace, let_go=self._guardian.let_go)
+        self.stuck = self._stragglers.found
         """Set when a handler that was told to stop still runs a grace period later: its slot is lost to the process."""
-        self._stuck: set[RunningAttempt] = set()
-        self._changed = asyncio.Event()
 
     # -- life
 
@@ -217,42 +215,20 @@ class Worker:
 
     # -- handlers that do not stop
 
-    def _look_after_grace(self, attempt: RunningAttempt) -> None:
-        asyncio.get_running_loop().call_later(max(self._grace, _LEAST_GRACE), self._look_whether_stuck, attempt)
-
-    def _look_whether_stuck(self, attempt: RunningAttempt) -> None:
-        if attempt.is_running:
-            self._guardian.let_go(attempt.job.id, attempt.job.attempt)
-            logger.error(
-                "the handler of %s (job %s) was told to stop (%s) and still runs; its slot is lost until it returns",
-                attempt.job.type_name, attempt.job.id, attempt.cancelled,
-            )  # fmt: skip
-            self._stuck.add(attempt)
-            self._changed.set()
-            self.stuck.set()
-
     async def wait_for_others(self) -> None:
         """Wait until everything but stuck handlers is done and settled."""
-        while not self._stuck.issuperset(self._attempts.values()):
-            self._changed.clear()
-            await self._changed.wait()
-        await self._settler.idle.wait()
+        await self._stragglers.wait_for_others()
 
     async def leave_stuck(self) -> list[str]:
         """Settle the jobs of handlers that do not stop as if they had, and name their types.
 
         The process must end next: they still run.
         """
-        stuck = [attempt for attempt in self._attempts.values() if attempt.is_running and attempt.cancelled]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LEAVE_WITHIN):
-                for attempt in stuck:
-                    assert self._runner is not None
-                    settlement = self._runner.after_cancel(attempt, self._policies[attempt.job.type_name])
-                    if settlement is not None:
-                        await self._settler.put(settlement)
-                await self._settler.idle.wait()
-        return [attempt.job.type_name for attempt in stuck]
+        return await self._stragglers.leave(self._after_cancel)
+
+    def _after_cancel(self, attempt: RunningAttempt) -> Settlement | None:
+        assert self._runner is not None
+        return self._runner.after_cancel(attempt, self._policies[attempt.job.type_name])
 
     # -- the source of the slot loop
 
@@ -285,7 +261,7 @@ class Worker:
             progress=self._progress,
             blockers=blockers,
             provided=self._provided,
-            on_cancel=self._look_after_grace,
+            on_cancel=self._stragglers.was_told,
         )
         stale = self._attempts.get(job.id)
         if stale is not None:
@@ -362,7 +338,7 @@ class Worker:
             self._store.observers.emit(events.AttemptCompleted(**attempt.facts, worker=self.id))
 
     def _forget(self, attempt: RunningAttempt) -> None:
-        self._changed.set()
+        self._stragglers.has_ended(attempt)
         self._guardian.let_go(attempt.job.id, attempt.job.attempt)
         if self._attempts.get(attempt.job.id) is attempt:
             del self._attempts[attempt.job.id]
