@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -46,6 +46,7 @@ DEFAULT_STALL = timedelta(seconds=1)
 _POLL = timedelta(seconds=60)
 _POLL_WITHOUT_HINTS = timedelta(seconds=1)
 _SETTLE_AFTER_GRACE = 5.0
+_LAST_LOOK = 1.0
 _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _NAME_AT_MOST = 10
 
@@ -130,6 +131,7 @@ class Worker:
         self._next_poll = 0.0
         self._runner: Runner | None = None
         self._recovering = 0
+        self._may_have_strays = False
         self._tasks: asyncio.TaskGroup | None = None
         self._stragglers = Stragglers(self._attempts, self._settler, grace=self._grace, let_go=self._guardian.let_go)
         self.stuck = self._stragglers.found
@@ -207,6 +209,9 @@ class Worker:
                     await self._loop.run()
                 finally:
                     writing.cancel()
+                    with suppress(Exception):  # they are left to their leases
+                        async with asyncio.timeout(_LAST_LOOK):
+                            await self._give_back_strays()
                     self._settler.give_up(within=_SETTLE_AFTER_GRACE)
                     self._settler.close()
                     # A group that is cancelled would cancel this task too, and leave what was given back leased.
@@ -233,9 +238,12 @@ class Worker:
     # -- the source of the slot loop
 
     async def fill(self, free: int) -> Sequence[RunningAttempt]:
+        await self._give_back_strays()
         await self._upkeep.look()
         since = time.monotonic()
+        self._may_have_strays = True
         taken, blockers = await self._taking.run(partial(self._take, limit=free))
+        self._may_have_strays = False
         self._recovering = 0
         poll = self._poll if self._notify.is_up else min(self._poll, _POLL_WITHOUT_HINTS.total_seconds())
         self._next_poll = time.monotonic() + poll
@@ -247,6 +255,14 @@ class Worker:
         taken = await self._store.state.take(connection, types=self._claims, limit=limit, worker=self.id)
         waited = [job.id for job in taken if job.blockers]
         return taken, await self._store.state.blockers_of(connection, waited) if waited else {}
+
+    async def _give_back_strays(self) -> None:
+        """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure."""
+        if self._may_have_strays:
+            find = partial(self._store.state.strays, worker=self.id, held_here=[*self._attempts, *self._settler.jobs])
+            for job in await self._taking.run(find):
+                await self._settler.put(settle.given_back(job, self.id))
+            self._may_have_strays = False
 
     def _begin(self, job: TakenJob, blockers: Sequence[Blocker], since: float) -> RunningAttempt:
         kind = self._types[job.type_name]

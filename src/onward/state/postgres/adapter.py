@@ -278,6 +278,12 @@ class PostgresState:
         count, held = rows[0]
         return Expired(count, held - count)
 
+    async def strays(
+        self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
+    ) -> Sequence[TakenJob]:
+        parameters = {"worker": worker, "held_here": list(held_here)}
+        return [TakenJob(*row) for row in await connection.fetch(self.sql("strays"), parameters)]
+
     def lease_statements(self) -> LeaseStatements:
         return LeaseStatements((self.sql("renew"),), self.sql("expire"))
 
