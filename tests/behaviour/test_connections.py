@@ -104,9 +104,10 @@ async def test_an_engine_whose_server_does_not_answer_is_not_waited_for(
         driver = SqlAlchemyDriver(engine)
 
         with pytest.raises(TimeoutError) as raised:
-            async with asyncio.timeout(SOON.total_seconds()), driver.reserved():
+            async with asyncio.timeout(SOON.total_seconds()) as limit, driver.reserved():
                 pass
 
+    assert not limit.expired()
     assert driver.is_disconnect(raised.value)
 
 
