@@ -297,6 +297,12 @@ class StateAdapter(Protocol):
         """Let all leases of a worker run out that is known to be dead, skipping rows that are locked."""
         ...
 
+    async def strays(
+        self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
+    ) -> Sequence[TakenJob]:
+        """What `worker` holds beside `held_here`: taken, but the answer was lost on its way."""
+        ...
+
     def lease_statements(self) -> LeaseStatements:
         """What `renew` and `expire` run."""
         ...

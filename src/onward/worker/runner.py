@@ -82,6 +82,7 @@ class Runner:
             except asyncio.CancelledError:
                 if work.cancelled():
                     raise
+                attempt.cancel(LossReason.STOPPING)  # heard only if it has not been told to stop yet
 
     def after_cancel(self, attempt: RunningAttempt, policy: RetryPolicy) -> Settlement | None:
         """What follows when a handler ended because it was told to."""
