@@ -132,6 +132,11 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it can be settled together with others."""
         return not self.next or (len(self.next) == 1 and self.next[0].is_plain)
 
+    @property
+    def only_completes(self) -> bool:
+        """Whether all it says is the output of a chain that is complete."""
+        return self.kind == "complete" and self.errors is None and self.progress is None and self.holder is not None
+
 
 ChangeKind: TypeAlias = Literal[
     "settled", "unblocked", "failed", "cancel_requested", "retried", "blocked", "triggered", "deleted"

@@ -158,12 +158,28 @@ class PostgresState:
     async def settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
         plain = sorted((s for s in settlements if s.is_plain), key=lambda settlement: settlement.job_id)
         changes: list[Change] = []
-        if plain:
+        if plain and all(s.only_completes and s.holder == s.completed_by == plain[0].holder for s in plain):
+            changes.extend(await self._settle_completed(connection, plain))
+        elif plain:
             changes.extend(await self._settle_plain(connection, plain))
         for settlement in settlements:
             if not settlement.is_plain:
                 changes.extend(await self._settle_with_blockers(connection, settlement))
         return changes
+
+    async def _settle_completed(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
+        rows = await connection.fetch(
+            self.sql("settle_completed"),
+            {
+                "now": self.clock(),
+                "ids": [s.job_id for s in settlements],
+                "attempts": [s.attempt for s in settlements],
+                "outputs": [s.output for s in settlements],
+                "holder": settlements[0].holder,
+                "completed_by": settlements[0].completed_by,
+            },
+        )
+        return _settled_changes(rows)
 
     async def _settle_plain(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
         nexts = [settlement.next[0] if settlement.next else None for settlement in settlements]
@@ -196,7 +212,7 @@ class PostgresState:
                 "next_ats": [n and n.at for n in nexts],
             },
         )
-        return [Change(row[0], row[1], row[2], row[4], row[3] and JobStatus(row[3])) for row in rows]
+        return _settled_changes(rows)
 
     async def _settle_with_blockers(self, connection: Connection, settlement: Settlement) -> Sequence[Change]:
         """The continuation must see its blockers as they are after the settlement's locks: a second statement."""
@@ -429,3 +445,10 @@ def _chain(row: Sequence[Any]) -> Chain:
 
 def _blocker(row: Sequence[Any]) -> Blocker:
     return Blocker(chain_id=row[0], type_name=row[1], status=JobStatus(row[2]), current_type_name=row[3], output=row[4])
+
+
+_STATUS: dict[str, JobStatus] = {status.value: status for status in JobStatus}
+
+
+def _settled_changes(rows: Rows) -> list[Change]:
+    return [Change(row[0], row[1], row[2], row[4], row[3] and _STATUS[row[3]]) for row in rows]
