@@ -132,6 +132,17 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it can be settled together with others."""
         return not self.next or (len(self.next) == 1 and self.next[0].is_plain)
 
+    @property
+    def only_completes(self) -> bool:
+        """Whether all it says is the output of a chain that its holder has completed."""
+        return (
+            self.kind == "complete"
+            and self.holder is not None
+            and self.holder == self.completed_by
+            and self.errors is None
+            and self.progress is None
+        )
+
 
 ChangeKind: TypeAlias = Literal[
     "settled", "unblocked", "failed", "cancel_requested", "retried", "blocked", "triggered", "deleted"

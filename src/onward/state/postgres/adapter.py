@@ -156,7 +156,23 @@ class PostgresState:
                 changes.extend(await self._continue_checked(connection, settlement))
         return changes
 
+    async def _settle_completed(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
+        rows = await connection.fetch(
+            self.sql("settle_completed"),
+            {
+                "now": self.clock(),
+                "ids": [s.job_id for s in settlements],
+                "attempts": [s.attempt for s in settlements],
+                "outputs": [s.output for s in settlements],
+                "holder": settlements[0].holder,
+                "completed_by": settlements[0].completed_by,
+            },
+        )
+        return [_change(row) for row in rows]
+
     async def _settle_plain(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
+        if settlements and all(s.only_completes and s.holder == settlements[0].holder for s in settlements):
+            return await self._settle_completed(connection, settlements)
         nexts = [settlement.next[0] if settlement.next else None for settlement in settlements]
         rows = await connection.fetch(
             self.sql("settle"),
@@ -426,8 +442,11 @@ def _started(job: NewJob, row: Sequence[Any] | None) -> Started:
     return Started(row[1], row[3] and JobStatus(row[3]), row[2])
 
 
+_STATUS: dict[str, JobStatus] = {status.value: status for status in JobStatus}
+
+
 def _change(row: Sequence[Any]) -> Change:
-    return Change(row[0], row[1], row[2], row[4], row[3] and JobStatus(row[3]))
+    return Change(row[0], row[1], row[2], row[4], row[3] and _STATUS[row[3]])
 
 
 def _job(row: Sequence[Any]) -> Job:
