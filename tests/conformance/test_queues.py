@@ -9,6 +9,7 @@ import pytest
 
 from onward.queue.contract import ProviderFactory
 from onward.queue.providers.memory import Memory
+from onward.queue.providers.redis import Redis
 from onward.testing.queue.suite import *  # noqa: F403
 
 
@@ -26,8 +27,18 @@ def in_memory(_: None) -> Callable[[], ProviderFactory[Any]]:
     return lambda: memory
 
 
+def in_redis(url: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: Redis(url)
+
+
+def in_redis_cluster(url: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: Redis(url, cluster=True)
+
+
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
+    Backend("redis", "redis_url", in_redis),
+    Backend("redis-cluster", "redis_cluster_url", in_redis_cluster),
 ]
 
 
