@@ -7,7 +7,7 @@ from onward.testing.state.counting import TestCounting, TestFailed
 from onward.testing.state.deduplicating import TestDeduplication
 from onward.testing.state.expiring import TestExpiring
 from onward.testing.state.failing import TestFailingBlockers, TestRetrying
-from onward.testing.state.leases import TestLockedJobs, TestProgress, TestReaping, TestRenewing
+from onward.testing.state.leases import TestLockedJobs, TestProgress, TestReaping, TestRenewing, TestStrays
 from onward.testing.state.races import TestChainsThatMoveOn, TestRaces
 from onward.testing.state.reading import TestFinding, TestListing
 from onward.testing.state.schema import TestSchema
@@ -41,6 +41,7 @@ __all__ = [
     "TestSchema",
     "TestSettling",
     "TestStarting",
+    "TestStrays",
     "TestTaking",
     "TestTheFence",
 ]
