@@ -338,6 +338,27 @@ class TestLeases:
         found = await queue.get_job(job_id)
         return found is not None and found.status is QueueJobStatus.FAILED
 
+    async def test_jobs_whose_take_was_not_answered_are_taken_again_and_nothing_is_counted(
+        self, app: Onward, queue: Queue[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await queue.add_many("one", range(3), attempts=1)
+        [held] = await arrived(queue.provider, 1)
+        take = app.state.take
+
+        async def take_and_lose(connection: Any, **options: Any) -> Any:
+            await take(connection, **options)
+            monkeypatch.undo()
+            raise ConnectionResetError
+
+        monkeypatch.setattr(app.state, "take", take_and_lose)
+        with pytest.raises(QueueRuntimeError) as caught:
+            await queue.provider.fetch(2)
+
+        jobs = await arrived(queue.provider, 2)
+        assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.CONNECTION, True)
+        assert [one.attempts for one in jobs] == [0, 0]
+        await queue.provider.ack(held)
+
     async def test_a_lock_token_of_another_take_is_worth_nothing(self, queue: Queue[Any]) -> None:
         await queue.add("one", 1)
         [job] = await arrived(queue.provider, 1)

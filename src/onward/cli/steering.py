@@ -143,7 +143,7 @@ class Steering:
             words = self._leave(worker, loop)
         _last_words(words or "the database does not answer: ended; its jobs are left to their leases", NOT_STOPPED)
 
-    def _leave(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> str | None:
+    def _leave(self, worker: Steered, loop: asyncio.AbstractEventLoop) -> str | None:
         """Give back what is left; why this process does not end by itself, if handlers are to blame."""
         if loop.is_closed():
             faulthandler.dump_traceback()

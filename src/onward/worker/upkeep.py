@@ -35,8 +35,8 @@ class Upkeep:
     """Has the attempt of a reaped job, which is now this worker's, settled as a crash."""
     held_here: Callable[[], Collection[JobId]]
     every: float
-    lease: float = _REAP_LEASE
-    """For how long reaped jobs are this worker's: should it die too, others take them over then."""
+    lease: float
+    """The shortest there is. Should this worker die too before it has settled what it reaped, others do so then."""
     next_look: float = 0.0
     _last_look: float = 0.0
 
@@ -68,7 +68,7 @@ class Upkeep:
             type_names=self.type_names,
             held_here=list(self.held_here()),
             limit=_AT_MOST,
-            lease=self.lease,
+            lease=min(self.lease, _REAP_LEASE),
         )
         return promoted, reaped
 

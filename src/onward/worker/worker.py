@@ -127,6 +127,7 @@ class Worker:
             crashed=self._crashed,
             held_here=lambda: self._attempts,
             every=min(shortest / 4, self._poll),
+            lease=shortest,
         )
         self._next_poll = 0.0
         self._runner: Runner | None = None
