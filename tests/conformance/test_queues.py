@@ -3,13 +3,16 @@
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from onward.queue.contract import ProviderFactory
 from onward.queue.providers.memory import Memory
+from onward.queue.providers.sqs import SQS, NewQueue
 from onward.testing.queue.suite import *  # noqa: F403
+from servers import SQS_CLIENT
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,13 @@ def in_memory(_: None) -> Callable[[], ProviderFactory[Any]]:
     return lambda: memory
 
 
+def at_sqs(url: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: SQS(url, create=NewQueue(attempts=3), wait=timedelta(seconds=1), **SQS_CLIENT)
+
+
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
+    Backend("sqs", "sqs_url", at_sqs),
 ]
 
 
