@@ -12,6 +12,8 @@ import pytest
 
 import servers
 
+pytest.register_assert_rewrite("onward.testing")  # lets pytest explain the assertions of the shipped suites
+
 
 @pytest.fixture(scope="session")
 def scale() -> Callable[[int], int]:

@@ -10,6 +10,7 @@ import pytest
 
 from onward.queue.contract import ProviderFactory
 from onward.queue.providers.memory import Memory
+from onward.queue.providers.redis import Redis
 from onward.queue.providers.sqs import SQS, NewQueue
 from onward.testing.queue.suite import *  # noqa: F403
 from servers import SQS_CLIENT
@@ -29,12 +30,22 @@ def in_memory(_: None) -> Callable[[], ProviderFactory[Any]]:
     return lambda: memory
 
 
+def in_redis(url: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: Redis(url)
+
+
+def in_redis_cluster(url: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: Redis(url, cluster=True)
+
+
 def at_sqs(url: str) -> Callable[[], ProviderFactory[Any]]:
     return lambda: SQS(url, create=NewQueue(attempts=3), wait=timedelta(seconds=1), **SQS_CLIENT)
 
 
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
+    Backend("redis", "redis_url", in_redis),
+    Backend("redis-cluster", "redis_cluster_url", in_redis_cluster),
     Backend("sqs", "sqs_url", at_sqs),
 ]
 

@@ -280,8 +280,9 @@ class QueueWorker(Listening, Generic[T]):
                 self._report(error)
                 continue
             for job in lost:
-                held[job.id].cancel(Told.LOST)
-                self._report(self.provider.not_active(job.id))
+                # One whose handler has returned is being settled, or was while we asked: that tells, if it must.
+                if held[job.id].cancel(Told.LOST):
+                    self._report(self.provider.not_active(job.id))
 
     # -- push
 
@@ -331,7 +332,7 @@ class QueueWorker(Listening, Generic[T]):
 
     @contextmanager
     def _active(self, job: TakenJob) -> Iterator[Running]:
-        running = Running(job, worker_id=self.id, emit=self._emit)
+        running = Running(job, worker_id=self.id, events=self._events)
         self._running[id(running)] = running
         try:
             yield running
