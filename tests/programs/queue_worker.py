@@ -27,7 +27,16 @@ def redis(address: str) -> ProviderFactory[Any]:
     return Redis(address, lease=LEASE)
 
 
-PROVIDERS: dict[str, Callable[[str], ProviderFactory[Any]]] = {"redis": redis}
+def sqs(address: str) -> ProviderFactory[Any]:
+    from onward.queue.providers.sqs import SQS, NewQueue
+
+    # A thousand is the most that SQS allows.
+    new = NewQueue(attempts=1000, visibility_timeout=LEASE)
+    client = {"region": "eu-west-1", "aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    return SQS(address, create=new, wait=timedelta(seconds=1), **client)
+
+
+PROVIDERS: dict[str, Callable[[str], ProviderFactory[Any]]] = {"redis": redis, "sqs": sqs}
 
 
 def factory(spec: str) -> ProviderFactory[Any]:

@@ -1,14 +1,11 @@
-"""Native calls: refusals in words, batches answered entry by entry, and small calls gathered into large ones."""
+"""Native calls: refusals in words, and batches answered entry by entry."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from onward.queue.providers.sqs.native import ClientError, NoCredentialsError, PartialCredentialsError
 
-E = TypeVar("E")
-A = TypeVar("A")
 MOST = 10
 """Messages or entries in one call."""
 _NO_SUCH_QUEUE = {"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"}
@@ -98,40 +95,3 @@ def _in_words(error: ClientError, queue: object) -> Refusal | None:
     if code in _NO_SUCH_QUEUE:
         return NoSuchQueue(f"there is no queue {queue}: it was deleted, or is in another region or account")
     return None
-
-
-class Gathered(Generic[E, A]):
-    """Sends one call at a time: what is asked for meanwhile goes into the next one, up to ten together."""
-
-    def __init__(self, call: Callable[[list[E]], Awaitable[Sequence[A]]]) -> None:
-        self._call, self._turn = call, asyncio.Lock()
-        self._waiting: list[tuple[E, asyncio.Future[A]]] = []
-
-    async def __call__(self, entry: E) -> A:
-        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
-        self._waiting.append((entry, answer))
-        try:
-            async with self._turn:
-                if not answer.done():
-                    await self._send()
-        except asyncio.CancelledError:
-            answer.cancel()  # whoever sends next leaves it out
-            raise
-        return answer.result()
-
-    async def _send(self) -> None:
-        waiting = [(entry, answer) for entry, answer in self._waiting if not answer.done()]
-        sent, self._waiting = waiting[:MOST], waiting[MOST:]
-        try:
-            answers = await self._call([entry for entry, _ in sent])
-        except asyncio.CancelledError:
-            self._waiting[:0] = sent  # the others' turn comes
-            raise
-        except Exception as error:  # noqa: BLE001 - told to each of them
-            for _, answer in sent:
-                if not answer.done():
-                    answer.set_exception(error)
-        else:
-            for (_, answer), said in zip(sent, answers, strict=True):
-                if not answer.done():
-                    answer.set_result(said)

@@ -15,7 +15,8 @@ from onward.queue.contract import Provider, StoredJob, TakenJob, is_permanent, r
 from onward.queue.events import Emitter
 from onward.queue.model import Capabilities, QueueStats
 from onward.queue.options import Options
-from onward.queue.providers.sqs.calls import MOST, Calls, Failed, Gathered, NoSuchQueue
+from onward.queue.providers.grouped import Grouped
+from onward.queue.providers.sqs.calls import MOST, Calls, Failed, NoSuchQueue
 from onward.queue.providers.sqs.dead_letters import DeadLetters, received
 from onward.queue.providers.sqs.facts import ENDLESS, Facts, found_or_made, is_fifo, own_failed_name, url_of
 from onward.queue.providers.sqs.held import Held
@@ -67,10 +68,11 @@ class SQSProvider(Provider):
         )
         self._sending = Sending(self._calls, self._facts)
         self._held = Held(self._facts.visibility)
-        self._delete = Gathered[str, Failed | None](self._delete_all)
+        self._delete = Grouped[str, Failed | None](self._delete_all, most=MOST)
         self._dead_letters: DeadLetters | None = None
 
     async def _close(self) -> None:
+        await self._delete.close()
         await self._factory.let_go()
 
     # -- adding
