@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from aiobotocore.session import get_session
 
 from onward.queue.contract import ProviderFactory
 from onward.queue.providers.memory import Memory
@@ -14,6 +15,9 @@ from onward.queue.providers.redis import Redis
 from onward.queue.providers.sqs import SQS, NewQueue
 from onward.testing.queue.suite import *  # noqa: F403
 from servers import SQS_CLIENT
+
+AWS = get_session()
+"""One for all tests: reading the descriptions of AWS takes longer than a test."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,8 @@ def in_redis_cluster(url: str) -> Callable[[], ProviderFactory[Any]]:
 
 
 def at_sqs(url: str) -> Callable[[], ProviderFactory[Any]]:
-    return lambda: SQS(url, create=NewQueue(attempts=3), wait=timedelta(seconds=1), **SQS_CLIENT)
+    new, second = NewQueue(attempts=3), timedelta(seconds=1)
+    return lambda: SQS(url, create=new, wait=second, session=AWS, **SQS_CLIENT)
 
 
 BACKENDS = [

@@ -9,7 +9,8 @@ from onward.queue.providers.sqs.native import ClientError, NoCredentialsError, P
 MOST = 10
 """Messages or entries in one call."""
 _NO_SUCH_QUEUE = {"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"}
-_NOT_ALLOWED = {"AccessDenied", "AccessDeniedException", "KMS.AccessDeniedException"}
+_NOT_ALLOWED = {"AccessDenied", "AccessDeniedException", "KMS.AccessDeniedException", "403"}
+"""The last one where an imitation of SQS gives no code that the client can read."""
 _NOT_KNOWN = {"InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch"}
 _GONE = {
     "ReceiptHandleIsInvalid",

@@ -20,7 +20,8 @@ class SQS(ProviderFactory[Calls]):
 
     A queue must be there, unless `create` says what a new one is like. `wait` is how long a worker's request for jobs
     stays open; closing a worker waits for the one under way. Everything else goes to the native client untouched
-    (`aws_access_key_id`, `verify`, `config`, …); or hand over a `client` that you made, and close it yourself.
+    (`aws_access_key_id`, `verify`, `config`, …). It is made from `session`, an aiobotocore session, where you have one;
+    or hand over a `client` that you made, and close it yourself.
 
     >>> queue = SQS(region="eu-west-1").for_queue("emails.fifo")
     >>> queue.capabilities.ordered, queue.capabilities.delayed_jobs
@@ -34,6 +35,7 @@ class SQS(ProviderFactory[Calls]):
         region: str | None = None,
         create: NewQueue | None = None,
         wait: timedelta = timedelta(seconds=5),
+        session: Any = None,
         client: Any = None,
         **client_options: Any,
     ) -> None:
@@ -41,7 +43,7 @@ class SQS(ProviderFactory[Calls]):
         if not timedelta() <= wait <= _LONGEST_WAIT:
             raise ConfigurationError(f"SQS(wait=…) must be from 0 to {_LONGEST_WAIT.seconds} seconds, got: {wait}")
         self.wait, self.create = wait, create
-        self._client = client
+        self._session, self._client = session, client
         self._options = {"endpoint_url": endpoint_url, "region_name": region, **client_options}
         self._stack = AsyncExitStack()
 
@@ -60,7 +62,7 @@ class SQS(ProviderFactory[Calls]):
         )
         theirs = self._options.get("config")
         options = {**self._options, "config": ours.merge(theirs) if theirs is not None else ours}
-        create_client: Callable[..., Any] = get_session().create_client
+        create_client: Callable[..., Any] = (self._session or get_session()).create_client
         try:
             return Calls(await self._stack.enter_async_context(create_client("sqs", **options)))
         except NoRegionError as error:
