@@ -13,6 +13,8 @@ from onward.queue.providers.sqs.native import AioConfig, NoRegionError, get_sess
 from onward.queue.providers.sqs.provider import SQSProvider
 
 _LONGEST_WAIT = timedelta(seconds=20)
+_DEFAULT_WAIT = timedelta(seconds=4)
+"""Less than the five seconds for which a worker that is told to stop at once waits for what is under way."""
 
 
 class SQS(ProviderFactory[Calls]):
@@ -34,7 +36,7 @@ class SQS(ProviderFactory[Calls]):
         *,
         region: str | None = None,
         create: NewQueue | None = None,
-        wait: timedelta = timedelta(seconds=5),
+        wait: timedelta = _DEFAULT_WAIT,
         session: Any = None,
         client: Any = None,
         **client_options: Any,

@@ -18,7 +18,7 @@ from onward.queue.options import Options
 from onward.queue.providers.grouped import Grouped
 from onward.queue.providers.sqs.calls import MOST, Calls, Failed, NoSuchQueue
 from onward.queue.providers.sqs.dead_letters import DeadLetters, received
-from onward.queue.providers.sqs.facts import ENDLESS, Facts, found_or_made, is_fifo, own_failed_name, url_of
+from onward.queue.providers.sqs.facts import ENDLESS, found_or_made, is_fifo, own_failed_name, url_of
 from onward.queue.providers.sqs.held import Held
 from onward.queue.providers.sqs.messages import backoff_of, dead_job_of, dead_message_of, job_of
 from onward.queue.providers.sqs.sending import Sending
@@ -78,13 +78,14 @@ class SQSProvider(Provider):
     # -- adding
 
     def lacks(self, option: str, value: Any) -> str | None:
-        facts: Facts | None = getattr(self, "_facts", None)
-        if facts is not None and option == "attempts":
-            if value == facts.max_attempts:
-                return None
-            allowed = "does not limit them" if facts.max_attempts == ENDLESS else f"allows {facts.max_attempts}"
-            return f"{value} attempts for this job: the redrive policy of the queue {allowed}"
-        if facts is not None and option == "backoff" and value.delay(facts.max_attempts - 1) > _LONGEST_HOLD:
+        if not self.is_connected:  # through an outbox: what the queue allows is not known
+            return super().lacks(option, value)
+        most = self._facts.max_attempts
+        if option == "attempts":
+            allowed = "does not limit them" if most == ENDLESS else f"allows {most}"
+            words = f"{value} attempts for this job: the redrive policy of the queue {allowed}"
+            return None if value == most else words
+        if option == "backoff" and value.delay(most - 1) > _LONGEST_HOLD:
             return "more than 12 hours between two attempts"
         return super().lacks(option, value)
 

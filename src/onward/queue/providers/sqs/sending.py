@@ -47,11 +47,14 @@ class Sending:
         try:
             message = message_of(job, options)
             problem = problem_with(message, self._facts.max_bytes)
-        except (TypeError, ValueError) as error:  # metadata that is not JSON
-            problem = f"metadata: {error}"
+        except (TypeError, ValueError) as error:
+            raise self._refused(job, f"its metadata is not JSON: {error}") from error
         if problem is not None:
-            raise QueueDataError(problem, code=QueueErrorCode.VALIDATION, queue_name=job.queue_name, job_id=job.id)
+            raise self._refused(job, problem)
         return message
+
+    def _refused(self, job: StoredJob, problem: str) -> QueueDataError:
+        return QueueDataError(problem, code=QueueErrorCode.VALIDATION, queue_name=job.queue_name, job_id=job.id)
 
     def _stored(self, job: StoredJob) -> StoredJob:
         return msgspec.structs.replace(job, max_attempts=self._facts.max_attempts)
