@@ -19,6 +19,8 @@ from typing import Any, NoReturn
 from onward.queue import ProviderFactory, QueueWorker
 
 LEASE = timedelta(seconds=1)
+PATIENCE = 30
+"""Seconds until a worker that gets nothing to die of gives up: then something is lost."""
 
 
 def redis(address: str) -> ProviderFactory[Any]:
@@ -51,7 +53,7 @@ def die(*_: object) -> NoReturn:
 
 
 async def work(spec: str, queue_name: str, trace: Path) -> None:
-    """Until it dies."""
+    """Until it dies, which it should."""
 
     async def handler(data: int, job: object) -> None:
         with trace.open("a") as file:
@@ -68,7 +70,8 @@ async def work(spec: str, queue_name: str, trace: Path) -> None:
         return await deliver(handle, **options)
 
     provider.ack, provider.process = die, process
-    await QueueWorker(queue_name, handler, provider=provider, concurrency=3, batch_size=3).run()
+    async with asyncio.timeout(PATIENCE):
+        await QueueWorker(queue_name, handler, provider=provider, concurrency=3, batch_size=3).run()
 
 
 def main(spec: str, queue_name: str, count: int, trace: Path) -> None:
