@@ -3,17 +3,24 @@
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiobotocore.session import get_session
 
 from onward import Onward
 from onward.queue.contract import ProviderFactory
 from onward.queue.providers.database import Database
 from onward.queue.providers.memory import Memory
 from onward.queue.providers.redis import Redis
+from onward.queue.providers.sqs import SQS, NewQueue
 from onward.testing.queue.suite import *  # noqa: F403
+from servers import SQS_CLIENT
+
+AWS = get_session()
+"""One for all tests: reading the descriptions of AWS takes longer than a test."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +49,18 @@ def in_redis_cluster(url: str) -> Callable[[], ProviderFactory[Any]]:
     return lambda: Redis(url, cluster=True)
 
 
+def at_sqs(url: str) -> Callable[[], ProviderFactory[Any]]:
+    new, second = NewQueue(attempts=3), timedelta(seconds=1)
+    return lambda: SQS(url, create=new, wait=second, session=AWS, **SQS_CLIENT)
+
+
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
     Backend("sqlite", "sqlite_address", in_database),
     Backend("postgres", "postgres_dsn", in_database),
     Backend("redis", "redis_url", in_redis),
     Backend("redis-cluster", "redis_cluster_url", in_redis_cluster),
+    Backend("sqs", "sqs_url", at_sqs),
 ]
 
 

@@ -36,10 +36,20 @@ def database(address: str) -> ProviderFactory[Any]:
     return Database(Onward(address, jobs=[], migrate=True), lease=LEASE)
 
 
+def sqs(address: str) -> ProviderFactory[Any]:
+    from onward.queue.providers.sqs import SQS, NewQueue
+
+    # A thousand is the most that SQS allows.
+    new = NewQueue(attempts=1000, visibility_timeout=LEASE)
+    client = {"region": "eu-west-1", "aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    return SQS(address, create=new, wait=timedelta(seconds=1), **client)
+
+
 PROVIDERS: dict[str, Callable[[str], ProviderFactory[Any]]] = {
     "redis": redis,
     "sqlite": database,
     "postgres": database,
+    "sqs": sqs,
 }
 
 
