@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from onward.queue.contract import ProviderFactory
+from onward.queue.providers.bullmq import BullMQ
 from onward.queue.providers.memory import Memory
 from onward.testing.queue.suite import *  # noqa: F403
 
@@ -28,6 +29,7 @@ def in_memory(_: None) -> Callable[[], ProviderFactory[Any]]:
 
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
+    Backend("bullmq", "redis_url", lambda url: lambda: BullMQ(url)),
 ]
 
 

@@ -19,14 +19,16 @@ _ANSWER = 5.0
 """Seconds the server has to answer, where the user says nothing else. Longer than any call of ours blocks."""
 
 
-def client_for(target: "str | Redis | RedisCluster", options: dict[str, Any]) -> "Redis | RedisCluster":
+def client_for(
+    target: "str | Redis | RedisCluster", options: dict[str, Any], *, decode_responses: bool = False
+) -> "Redis | RedisCluster":
     """A client on connections of its own; a cluster's client is used as it is."""
     if isinstance(target, RedisCluster):
         return target
     timeouts = {"socket_timeout": _ANSWER, "socket_connect_timeout": _ANSWER, "socket_keepalive": True}
     # A call that may have been carried out is not repeated behind our back: a second `add` would be a duplicate, and
     # whoever called knows best.
-    ours = {"decode_responses": False, "retry": Retry(NoBackoff(), 0)}
+    ours = {"decode_responses": decode_responses, "retry": Retry(NoBackoff(), 0)}
     if isinstance(target, str):
         pool = ConnectionPool.from_url(target, **{**timeouts, **options, **ours})
     else:
