@@ -27,7 +27,13 @@ def redis(address: str) -> ProviderFactory[Any]:
     return Redis(address, lease=LEASE)
 
 
-PROVIDERS: dict[str, Callable[[str], ProviderFactory[Any]]] = {"redis": redis}
+def bullmq(address: str) -> ProviderFactory[Any]:
+    from onward.queue.providers.bullmq import BullMQ
+
+    return BullMQ(address, lock=LEASE, stalled_interval=LEASE / 2, max_stalled=10_000)
+
+
+PROVIDERS: dict[str, Callable[[str], ProviderFactory[Any]]] = {"redis": redis, "bullmq": bullmq}
 
 
 def factory(spec: str) -> ProviderFactory[Any]:
