@@ -44,14 +44,6 @@ class Bell:
             if not asking.cancelled():
                 asking.result()
 
-    @property
-    def is_woken(self) -> bool:
-        return self._woken.is_set()
-
-    def forget(self) -> None:
-        """A wake before now is no reason to look."""
-        self._woken.clear()
-
     def wake(self) -> None:
         """End the wait under way, or the next one."""
         self._woken.set()

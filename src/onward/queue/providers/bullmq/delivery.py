@@ -14,8 +14,6 @@ from onward.queue.providers.bullmq.taker import Taker
 from onward.slots.loop import SlotLoop
 
 _ERROR_BACKOFF = 1.0
-_WHILE_BUSY = 1.0
-"""Seconds between looks while something runs: no marker comes when a limit for the whole queue has room again."""
 _RENEWAL = "could not renew lock for job "
 
 
@@ -102,8 +100,6 @@ class Jobs:
     async def wait(self) -> None:
         if self.loop.free == 0:
             await self._taker.bell.sleep(None)
-        elif self.loop.busy:
-            await self._taker.wait(_WHILE_BUSY)
         else:
             await self._taker.wait()
 
@@ -137,6 +133,7 @@ class Jobs:
             retry_delay = await self._provider.nack(job, error)
         else:
             await self._provider.ack(job, result)
+        self.wake()  # no marker comes when a limit for the whole queue has room again
         if self._on_settled is not None:
             self._on_settled(job, retry_delay)
 

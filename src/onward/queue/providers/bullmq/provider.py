@@ -130,7 +130,7 @@ class BullMQProvider(Provider):
 
     def interrupt(self) -> None:
         if self.is_connected and self._taker is not None:
-            self._taker.bell.wake()
+            self._taker.interrupt()
 
     def _pulling(self) -> Taker:
         if self._taker is None:

@@ -67,7 +67,7 @@ class Taker:
         self._tokens = itertools.count(1)
         self._due = self._limited = 0.0
         self._checked = float("-inf")
-        self._closed = False
+        self._interrupted = self._closed = False
 
     async def close(self) -> None:
         self._closed = True
@@ -116,15 +116,20 @@ class Taker:
         """Take, and wait for something to take."""
         loop = asyncio.get_running_loop()
         until = loop.time() + wait.total_seconds()
-        self.bell.forget()
+        self._interrupted = False
         while not self._closed:
             await self._check_stalled_if_due()
             taken = await self.take(count)
             left = until - loop.time()
-            if taken or left <= 0 or self.bell.is_woken:
+            if taken or left <= 0 or self._interrupted:
                 return taken
             await self.wait(left)
         return []
+
+    def interrupt(self) -> None:
+        """End the wait of a `fetch` under way."""
+        self._interrupted = True
+        self.bell.wake()
 
     async def _check_stalled_if_due(self) -> None:
         now = asyncio.get_running_loop().time()
