@@ -9,8 +9,8 @@ For each server, the first of these that is there:
 
 A test that stops, freezes or kills its server asks for `private_postgres()` and so never hurts anyone else's;
 `private_redis_cluster()` is always private, because nobody has one running.
-What is started here is stopped here. Another server is one more `Server(...)`: see POSTGRES. Node.js, for BullMQ's other
-side, is found or installed likewise, with packages of npm's in a cache of the user's.
+What is started here is stopped here. Another server is one more `Server(...)`: see POSTGRES.
+Node.js, for BullMQ's other side, is found or installed likewise, with packages of npm's in a cache of the user's.
 
 Standard library only: this runs before anything else is known to work.
 """

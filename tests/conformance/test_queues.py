@@ -10,6 +10,7 @@ import pytest
 from onward.queue.contract import ProviderFactory
 from onward.queue.providers.bullmq import BullMQ
 from onward.queue.providers.memory import Memory
+from onward.queue.providers.redis import Redis
 from onward.testing.queue.suite import *  # noqa: F403
 
 
@@ -27,9 +28,23 @@ def in_memory(_: None) -> Callable[[], ProviderFactory[Any]]:
     return lambda: memory
 
 
+def in_redis(url: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: Redis(url)
+
+
+def in_redis_cluster(url: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: Redis(url, cluster=True)
+
+
+def in_bullmq(url: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: BullMQ(url)
+
+
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
-    Backend("bullmq", "redis_url", lambda url: lambda: BullMQ(url)),
+    Backend("redis", "redis_url", in_redis),
+    Backend("redis-cluster", "redis_cluster_url", in_redis_cluster),
+    Backend("bullmq", "redis_url", in_bullmq),
 ]
 
 

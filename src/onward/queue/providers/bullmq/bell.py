@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import ResponseError
+from onward.queue.providers.bullmq.native import ResponseError
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -1,4 +1,4 @@
-"""The `bullmq` package, as far as it is used here."""
+"""The `bullmq` package and the client it brings, as far as they are used here."""
 
 from typing import Any
 
@@ -7,10 +7,24 @@ from onward.errors import QueueConfigurationError, QueueErrorCode
 try:
     import bullmq  # type: ignore[import-untyped]
     from bullmq.redis_connection import loadScript  # type: ignore[import-untyped]
+    from redis.asyncio import RedisCluster
+    from redis.exceptions import ResponseError
 except ImportError as error:
     raise QueueConfigurationError(
         "bullmq is not installed: pip install 'onward[bullmq]'", code=QueueErrorCode.INVALID_OPTION
     ) from error
+
+__all__ = [
+    "GIVE_BACK",
+    "Job",
+    "Queue",
+    "RedisCluster",
+    "ResponseError",
+    "UnrecoverableError",
+    "Worker",
+    "is_gone",
+    "is_refusal",
+]
 
 # The package has no types: what it makes is `Any` here.
 Job: Any = bullmq.Job

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw
-from redis.exceptions import ResponseError
 
 from onward.errors import QueueDataError, QueueError, QueueErrorCode
 from onward.queue.contract import (
@@ -23,7 +22,7 @@ from onward.queue.events import Emitter
 from onward.queue.model import Capabilities, QueueHealth, QueueJobStatus, QueueStats
 from onward.queue.options import Options
 from onward.queue.providers.bullmq.delivery import Delivery, Jobs
-from onward.queue.providers.bullmq.native import Job, Queue, is_gone, is_refusal
+from onward.queue.providers.bullmq.native import Job, Queue, ResponseError, is_gone, is_refusal
 from onward.queue.providers.bullmq.taker import Settings, Taker
 from onward.queue.providers.bullmq.translation import MOST_URGENT, STATUS, from_native, problem_with_id, to_native
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,12 +17,10 @@ from onward.queue.model import ActiveJob, QueueJobStatus
 from onward.queue.providers.bullmq.bell import Bell
 from onward.queue.providers.bullmq.native import GIVE_BACK, UnrecoverableError, Worker
 from onward.queue.providers.bullmq.translation import from_native, retry_backoff
+from onward.queue.providers.redis.connection import longest_block
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
-
-_BLOCK = 5.0
-"""Seconds of one wait for the marker: what comes without one is found after that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +60,11 @@ class Taker:
         )
         name = None if workers is None else f"{workers}:w:{self.worker.id}"
         self.bell = Bell(client, self.worker.keys["marker"], name=name)
-        socket_timeout = client.connection_pool.connection_kwargs.get("socket_timeout")
-        self._block = min(_BLOCK, socket_timeout / 2) if socket_timeout else _BLOCK
+        self._block = longest_block(client)
         self._give_back = client.register_script(GIVE_BACK)
         self._tokens = itertools.count(1)
         self._due = self._limited = 0.0
-        self._checked = float("-inf")
+        self._checked = -inf
         self._interrupted = self._closed = False
 
     async def close(self) -> None:
@@ -104,13 +102,15 @@ class Taker:
             # Stalled too often: BullMQ leaves it to whoever takes it next to say so.
             await job.moveToFailed(UnrecoverableError(job.deferredFailure), token)
 
-    async def wait(self, longest: float = _BLOCK) -> None:
-        """Until there may be a job, or woken."""
+    async def wait(self, longest: float = inf) -> None:
+        """Until there may be a job, or woken, or some seconds: what comes without a marker is found after that."""
+        longest = min(longest, self._block)
         if self._limited:
             await self.bell.sleep(min(longest, self._limited))
+        elif self._due:
+            await self.bell.listen(min(longest, self._due - time.time()))
         else:
-            until_due = self._due - time.time() if self._due else longest
-            await self.bell.listen(min(longest, self._block, until_due))
+            await self.bell.listen(longest)
 
     async def fetch(self, count: int, wait: timedelta) -> list[TakenJob]:
         """Take, and wait for something to take."""

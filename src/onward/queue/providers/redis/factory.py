@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 class Redis(ProviderFactory[Any]):
     """Queues in Redis, each in a few keys of its own: `Queue("emails", provider=Redis("redis://localhost"))`.
 
-    Give an address with options for the `redis` package (`Redis(url, password=…, ssl_ca_certs=…)`), or a client: a
-    `redis.asyncio.Redis` lends its settings, not its connections; a `RedisCluster` is used as it is and stays open.
+    Give an address with options for the `redis` package (`Redis(url, password=…, ssl_ca_certs=…)`; one node's with
+    `cluster=True` for a Redis Cluster), or a client: a `redis.asyncio.Redis` lends its settings, not its connections; a
+    `RedisCluster` is used as it is and stays open.
 
     `lease` is how long a job stays with a worker that is not heard of; workers renew it as long as a handler runs. Of
     the jobs that completed, the newest `keep_completed` of each queue are kept, to be looked up and for their ids to be
@@ -31,6 +32,7 @@ class Redis(ProviderFactory[Any]):
         self,
         target: "str | RedisClient | RedisCluster",
         *,
+        cluster: bool = False,
         lease: timedelta = timedelta(seconds=30),
         keep_completed: int = 10_000,
         **client_options: Any,
@@ -38,7 +40,7 @@ class Redis(ProviderFactory[Any]):
         super().__init__()
         self._expect(lease >= timedelta(seconds=1), "lease must be a timedelta of at least a second", lease)
         self._expect(keep_completed >= 0, "keep_completed must be a whole number from 0", keep_completed)
-        self._target, self._options = target, client_options
+        self._target, self._cluster, self._options = target, cluster, client_options
         self._lease, self._keep_completed = lease, keep_completed
 
     def for_queue(self, queue_name: str) -> RedisProvider:
@@ -52,7 +54,7 @@ class Redis(ProviderFactory[Any]):
         )
 
     async def _open(self) -> Any:
-        client = client_for(self._target, self._options)
+        client = client_for(self._target, cluster=self._cluster, options=self._options)
         try:
             await warn_of_eviction(client)
         except BaseException:

@@ -16,17 +16,18 @@ class Grouped(Generic[I, A]):
 
     def __init__(self, send: Callable[[Sequence[I]], Awaitable[Sequence[A]]], *, most: int) -> None:
         self._send, self._most = send, most
+        # Kept, because Python 3.11 makes a system call to tell which one it is.
+        self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[I, asyncio.Future[A]]] = []
         self._sending: asyncio.Task[None] | None = None
 
     async def __call__(self, item: I) -> A:
         """The answer to this item."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[A] = loop.create_future()
+        answer: asyncio.Future[A] = self._loop.create_future()
         self._waiting.append((item, answer))
         if self._sending is None:
             # Owned by this object: it ends when nothing is left to send, and `close` waits for that.
-            self._sending = loop.create_task(self._send_all())
+            self._sending = self._loop.create_task(self._send_all())
         return await answer
 
     async def close(self) -> None:

@@ -23,6 +23,7 @@ from onward.queue.events import Emitter
 from onward.queue.model import Capabilities, QueueStats
 from onward.queue.options import Options
 from onward.queue.providers.redis import record
+from onward.queue.providers.redis.connection import longest_block
 from onward.queue.providers.redis.grouped import Grouped
 from onward.queue.providers.redis.record import Addition, Ending, Record, microseconds, moment
 from onward.queue.providers.redis.scripts import QueueKeys, Scripts
@@ -52,6 +53,7 @@ class RedisProvider(Provider):
         retries=True,
         backoff=True,
         removal=True,
+        ordered=True,
         batching=True,
         long_polling=True,
         dead_letters=True,
@@ -74,7 +76,7 @@ class RedisProvider(Provider):
     async def _open(self) -> None:
         self._client = await self._factory.hold()
         self._run = Scripts(self._client, self._keys)
-        self._waking = Waking(self._client, self._keys.wake)
+        self._waking = Waking(self._client, self._keys.wake, longest=longest_block(self._client))
         self._adding = Grouped(self._add_groups, most=_MOST)
         self._settling = Grouped(self._settle, most=_MOST)
 

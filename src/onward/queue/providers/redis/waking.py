@@ -11,11 +11,10 @@ class Waking:
     with it. A token that nobody here wants any more goes back, for a worker elsewhere.
     """
 
-    LONGEST = 2.0
-    """Seconds a sleeper sleeps at most: a worker that died with a token in its hands delays others by no more."""
-
-    def __init__(self, client: Any, key: bytes) -> None:
+    def __init__(self, client: Any, key: bytes, *, longest: float) -> None:
         self._client, self._key = client, key
+        self._longest = longest
+        """Seconds a sleeper sleeps at most: a worker that died with a token in its hands delays others by no more."""
         self._sleepers: list[asyncio.Future[None]] = []
         self._listening: asyncio.Task[None] | None = None
         self.interruptions = 0
@@ -29,7 +28,7 @@ class Waking:
             # Owned by this object: it ends when nobody sleeps, or with `close`.
             self._listening = loop.create_task(self._listen())
         try:
-            async with asyncio.timeout(min(seconds, self.LONGEST)):
+            async with asyncio.timeout(min(seconds, self._longest)):
                 await sleeper
         except TimeoutError:
             if sleeper.done() and not sleeper.cancelled():
@@ -53,7 +52,7 @@ class Waking:
     async def _listen(self) -> None:
         try:
             while self._sleepers:
-                token = await self._client.execute_command("BLPOP", self._key, self.LONGEST)
+                token = await self._client.execute_command("BLPOP", self._key, self._longest)
                 if token is not None and not self._wake(1):
                     await self._client.execute_command("RPUSH", self._key, 1)
         except Exception as error:  # noqa: BLE001 - given to those who wait; without any, the next call meets it, too
