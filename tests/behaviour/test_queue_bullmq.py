@@ -3,19 +3,21 @@
 import asyncio
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 import servers
-from onward import Backoff
+from onward import Backoff, Permanent
 from onward.errors import QueueConfigurationError, QueueDataError, QueueErrorCode, QueueRuntimeError
 from onward.queue import ActiveJob, Provider, Queue, QueueJobStatus, QueueWorker
 from onward.queue.providers.bullmq import BullMQ
@@ -460,12 +462,13 @@ async def test_limits_that_node_set_for_the_whole_queue_are_kept(
     assert most <= limit.get("concurrency", 2)
 
 
-async def test_nothing_is_left_behind(queue: Queue[Any], redis_url: str, redis: Redis) -> None:
+async def test_nothing_is_left_behind(queue: Queue[Any]) -> None:
     before = asyncio.all_tasks()
 
     async def handler(data: int, job: ActiveJob[int]) -> None: ...
 
-    worker = QueueWorker(queue.name, handler, provider=BullMQ(redis_url), concurrency=3)
+    # On the queue's connections: the one that a worker named goes back to them.
+    worker = QueueWorker(queue.name, handler, provider=queue.provider, concurrency=3)
     for _ in range(2):
         await worker.start()
 
@@ -583,3 +586,48 @@ async def test_a_server_that_is_not_there(unused_address: str) -> None:
 @pytest.fixture
 def unused_address() -> str:
     return "redis://127.0.0.1:1"
+
+
+# -- rights
+
+
+async def test_the_rights_that_the_page_names_suffice() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "queues-bullmq.md"
+    [rights] = re.findall(r"^ACL SETUSER jobs (.*)$", page.read_text(), re.MULTILINE)
+    done: list[str] = []
+    troubles: list[Any] = []
+
+    async def handler(data: str, job: ActiveJob[str]) -> None:
+        if data == "broken":
+            raise Permanent("no such mailbox")
+        done.append(data)
+
+    with servers.private_redis() as server:
+        async with Redis.from_url(server.dsn) as admin:
+            await admin.execute_command("ACL", "SETUSER", "jobs", *rights.split())  # type: ignore[no-untyped-call]
+        factory = BullMQ(server.dsn, username="jobs", password="secret", **SHORT)
+        async with Queue("letters", provider=factory) as queue:
+            await queue.add("later", "later", delay=timedelta(milliseconds=100), attempts=2)
+            await queue.add("broken", "broken")
+            await queue.add("one", "one", priority=3, remove_on_complete=True)
+            await queue.pause()
+            await queue.resume()
+            async with QueueWorker("letters", handler, provider=factory, concurrency=2) as worker:
+                worker.on("queue.error", troubles.append)
+                await until(lambda: sorted(done) == ["later", "one"])
+
+                async def has_failed() -> bool:
+                    return (await queue.stats()).failed == 1
+
+                await until(has_failed)
+                [letter] = await queue.dead_letters()
+                await queue.retry(letter.id)
+                await until(has_failed)
+            await queue.add("held", "held")
+            [job] = await arrived(queue.provider, 1)
+            assert list(await queue.provider.renew([job])) == []
+            await queue.provider.release([job])
+            assert (await queue.health()).active_workers is None
+            await queue.delete()
+
+    assert troubles == []

@@ -8,7 +8,7 @@ try:
     import bullmq  # type: ignore[import-untyped]
     from bullmq.redis_connection import loadScript  # type: ignore[import-untyped]
     from redis.asyncio import RedisCluster
-    from redis.exceptions import ResponseError
+    from redis.exceptions import NoScriptError, ResponseError
 except ImportError as error:
     raise QueueConfigurationError(
         "bullmq is not installed: pip install 'onward[bullmq]'", code=QueueErrorCode.INVALID_OPTION
@@ -17,6 +17,7 @@ except ImportError as error:
 __all__ = [
     "GIVE_BACK",
     "Job",
+    "NoScriptError",
     "Queue",
     "RedisCluster",
     "ResponseError",

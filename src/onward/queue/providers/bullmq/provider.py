@@ -22,7 +22,7 @@ from onward.queue.events import Emitter
 from onward.queue.model import Capabilities, QueueHealth, QueueJobStatus, QueueStats
 from onward.queue.options import Options
 from onward.queue.providers.bullmq.delivery import Delivery, Jobs
-from onward.queue.providers.bullmq.native import Job, Queue, ResponseError, is_gone, is_refusal
+from onward.queue.providers.bullmq.native import Job, NoScriptError, Queue, ResponseError, is_gone, is_refusal
 from onward.queue.providers.bullmq.taker import Settings, Taker
 from onward.queue.providers.bullmq.translation import MOST_URGENT, STATUS, from_native, problem_with_id, to_native
 
@@ -79,7 +79,11 @@ class BullMQProvider(Provider):
 
     @reported(QueueErrorCode.ENQUEUE)
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
-        [added] = await self._add([self._new(job, options)])
+        new = self._new(job, options)
+        try:
+            [added] = await self._add([new], scripts_are_known=True)
+        except NoScriptError:  # a server that was started anew; nothing was added
+            [added] = await self._add([new])
         return added
 
     @reported(QueueErrorCode.ENQUEUE)
@@ -91,12 +95,14 @@ class BullMQProvider(Provider):
             added += await self._add(new[first : first + _MOST_ADDED])
         return added
 
-    async def _add(self, jobs: Sequence[Any]) -> list[StoredJob]:
+    async def _add(self, jobs: Sequence[Any], *, scripts_are_known: bool = False) -> list[StoredJob]:
         """BullMQ answers alike for a job it added and for one that was there: within one transaction we ask first."""
         async with self._client.pipeline(transaction=True) as pipe:
             for job in jobs:
                 pipe.exists(self._queue.toKey(job.id))
                 await self._queue.scripts.addJob(job, pipe)
+            if scripts_are_known:
+                pipe.scripts.clear()  # saves the question whether the server has them, a round trip
             answers = await pipe.execute()
         for job, existed, answer in zip(jobs, answers[::2], answers[1::2], strict=True):
             if isinstance(answer, int):
