@@ -38,6 +38,7 @@ class Delivery:
 
     async def abandon(self) -> None:
         """The provider closes: what still runs is left to the recovery of stalled jobs."""
+        self._loop.stop()
         await end(self._task)
 
 
@@ -74,8 +75,10 @@ class Jobs:
             async with asyncio.TaskGroup() as tasks:
                 self._taker.worker.lockManager.start()
                 tasks.create_task(self._check_stalled())
-                await self.loop.run()
-                self._over.set()
+                try:
+                    await self.loop.run()
+                finally:
+                    self._over.set()
         finally:
             await self._taker.worker.lockManager.close()
             await self._taker.close()
