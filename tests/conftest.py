@@ -77,6 +77,12 @@ def nats_url(pytestconfig: pytest.Config) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def sqs_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    with _heard(pytestconfig, servers.sqs()) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
 def node_modules(pytestconfig: pytest.Config) -> Iterator[str]:
     """Where Node.js finds BullMQ and the Redis client it wants."""
     with _heard(pytestconfig, servers.node_modules("bullmq@6.7.0", "ioredis@6.0.0")) as folder:

@@ -1,4 +1,4 @@
-"""A TCP proxy in the test's own loop whose connections can fall silent: open as before, but nothing gets through."""
+"""A TCP proxy in the test's own loop whose connections can fall silent (open, but nothing gets through), or end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,11 +7,13 @@ from urllib.parse import urlsplit
 
 
 class Proxy:
-    """Forwards to one server. New connections always work."""
+    """Forwards to one server. New connections work, unless it was cut off."""
 
     def __init__(self, target: tuple[str, int], tasks: asyncio.TaskGroup) -> None:
         self._target, self._tasks = target, tasks
         self._open: set[asyncio.Event] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._is_cut = False
         self.accepted = 0
 
     def silence(self) -> None:
@@ -19,8 +21,22 @@ class Proxy:
         for forwards in self._open:
             forwards.clear()
 
+    def cut(self) -> None:
+        """End every connection, and each new one at once, as if the server were away."""
+        self._is_cut = True
+        for writer in tuple(self._writers):
+            writer.close()
+
+    def mend(self) -> None:
+        """The server is back."""
+        self._is_cut = False
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            writer.close()
+            return
         self.accepted += 1
+        self._writers.add(writer)
         forwards = asyncio.Event()
         forwards.set()
         self._open.add(forwards)
@@ -37,6 +53,7 @@ class Proxy:
                     await sink.drain()
         finally:
             sink.close()
+            self._writers.discard(sink)
 
 
 @asynccontextmanager
@@ -49,7 +66,8 @@ async def proxied(dsn: str) -> AsyncIterator[tuple[Proxy, str]]:
         port = server.sockets[0].getsockname()[1]
         holder = tasks.create_task(asyncio.Event().wait())
         try:
-            yield proxy, url._replace(netloc=f"{url.username or 'postgres'}@127.0.0.1:{port}").geturl()
+            user = "" if url.scheme == "http" else f"{url.username or 'postgres'}@"
+            yield proxy, url._replace(netloc=f"{user}127.0.0.1:{port}").geturl()
         finally:
             server.close()
             for task in list(tasks._tasks):  # whatever still waits for a peer that will not come

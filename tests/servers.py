@@ -2,7 +2,8 @@
 
 For each server, the first of these that is there:
 
-1. the address in its environment variable (`ONWARD_TEST_POSTGRES`, `…_PGBOUNCER`, `…_REDIS`, `…_NATS`), used as it is;
+1. the address in its environment variable (`ONWARD_TEST_POSTGRES`, `…_PGBOUNCER`, `…_REDIS`, `…_NATS`, `…_SQS`),
+   used as it is;
 2. its usual address on this machine, if it answers there and lets us in;
 3. a private instance, started from an installed program in a scratch directory on a free port;
 4. the same after `apt-get install`, when we are root; otherwise an error that says what to install.
@@ -71,6 +72,8 @@ class Server:
     """How it stops: the modes of `Instance.stop`."""
     port: Callable[[], int] = lambda: _free_port()
     """Where a private one listens."""
+    runs_as_us: bool = False
+    """Whether it may run as root: others refuse, but a program of the virtual environment may be for us alone."""
 
 
 class Instance:
@@ -148,11 +151,14 @@ class Instance:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                **_unprivileged(),
+                **self._user(),
             )
         self._dismiss_guard()
-        self._guard = _guard(process.pid, self._scratch)
+        self._guard = _guard(process.pid, self._scratch, self._user())
         return process
+
+    def _user(self) -> dict[str, Any]:
+        return {} if self.server.runs_as_us else _unprivileged()
 
     def _dismiss_guard(self) -> None:
         guard, self._guard = self._guard, None
@@ -244,7 +250,7 @@ def _apt_get(*arguments: str) -> None:
         raise ServerMissing(f"apt-get {' '.join(arguments)} failed:\n{done.stdout[-2000:]}")
 
 
-def _guard(pid: int, scratch: Path) -> subprocess.Popen[bytes]:
+def _guard(pid: int, scratch: Path, user: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     """A shell that clears up if the tests are killed, when neither `with` nor atexit runs: its input ends with us."""
     script = 'read _; kill -QUIT "$0"; kill -CONT "$0"; sleep 1; rm -rf "$1"'
     return subprocess.Popen(
@@ -254,7 +260,7 @@ def _guard(pid: int, scratch: Path) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        **_unprivileged(),
+        **user,
     )
 
 
@@ -535,6 +541,39 @@ def nats() -> AbstractContextManager[str]:
 def private_nats() -> AbstractContextManager[Instance]:
     """For tests that stop, freeze or kill the server."""
     return private(NATS)
+
+
+# --- SQS ----------------------------------------------------------------------------------------------------------
+
+
+SQS = Server(
+    name="SQS (moto)",
+    variable="ONWARD_TEST_SQS",
+    default=None,  # moto comes with pip: ours is there wherever the tests run
+    program="python3",
+    package="python3",
+    dsn=lambda port: f"http://127.0.0.1:{port}",
+    # Not `program`: moto is in our virtual environment.
+    command=lambda program, scratch, port: [
+        *(sys.executable, str(Path(__file__).parent / "programs" / "sqs_server.py")),
+        *("-H", "127.0.0.1", "-p", str(port)),
+    ],
+    answers=lambda dsn: _says(dsn, b"GET /moto-api/ HTTP/1.0\r\n\r\n", b"HTTP/1."),
+    runs_as_us=True,
+)
+
+SQS_CLIENT = {"region": "eu-west-1", "aws_access_key_id": "test", "aws_secret_access_key": "test"}
+"""What moto does not check, and a client does not do without."""
+
+
+def sqs() -> AbstractContextManager[str]:
+    """The endpoint of a server that speaks SQS; tests use queues of their own."""
+    return found_or_started(SQS)
+
+
+def private_sqs() -> AbstractContextManager[Instance]:
+    """For tests that stop, freeze or kill the server: it forgets everything when it stops."""
+    return private(SQS)
 
 
 # --- Node.js ------------------------------------------------------------------------------------------------------

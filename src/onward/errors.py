@@ -31,6 +31,7 @@ OnwardError
 │   ├── QueueConfigurationError     (also a ConfigurationError) an option or a method that the provider lacks
 │   ├── QueueDataError              the data or the id of a job cannot be taken
 │   ├── QueueRuntimeError           the provider could not do it now
+│   │   └── QueuePartlyAdded        it took some of several jobs
 │   └── QueueNotFound               no such job
 ├── HandlerFailed                   what a handler raised in another process, or how that process died
 └── HandlerSignal                   raised by handlers to steer their job
@@ -285,6 +286,19 @@ class QueueRuntimeError(QueueError):
     """The provider could not do it; `cause` is what its client raised."""
 
     type = "RuntimeError"
+
+
+class QueuePartlyAdded(QueueRuntimeError):
+    """`add_many` took some jobs and not others: `added` has the ids of those that are known to be in the queue.
+
+    Adding all of them again would add those twice: add the others.
+    """
+
+    def __init__(
+        self, message: str, *, added: Sequence[str], queue_name: str, cause: BaseException | None = None
+    ) -> None:
+        self.added = added
+        super().__init__(message, code=QueueErrorCode.ENQUEUE, queue_name=queue_name, cause=cause)
 
 
 class QueueNotFound(QueueError):

@@ -94,6 +94,23 @@ async def test_a_reserved_connection_that_gets_no_answer_is_replaced(
     assert after != before
 
 
+@pytest.mark.parametrize("client", ["asyncpg", "psycopg"])
+async def test_an_engine_whose_server_does_not_answer_is_not_waited_for(
+    client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.state.sqlalchemy.driver.CONNECT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        engine = create_async_engine(f"postgresql+{client}://postgres@127.0.0.1:{deaf.getsockname()[1]}/postgres")
+        driver = SqlAlchemyDriver(engine)
+
+        with pytest.raises(TimeoutError) as raised:
+            async with asyncio.timeout(SOON.total_seconds()) as limit, driver.reserved():
+                pass
+
+    assert not limit.expired()
+    assert driver.is_disconnect(raised.value)
+
+
 async def test_a_connection_that_cannot_write_any_more_is_not_used_again(postgres_dsn: str, opened_driver: Any) -> None:
     async def fail_to_write(connection: Connection) -> None:
         await connection.script("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")

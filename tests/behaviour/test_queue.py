@@ -22,8 +22,9 @@ from onward.queue import (
     QueueStats,
     QueueWorker,
 )
-from onward.queue.contract import TakenJob
-from onward.queue.providers.memory import MemoryProvider
+from onward.queue.contract import StoredJob, TakenJob
+from onward.queue.options import Options, UnsupportedFeature
+from onward.queue.providers.memory import MemoryProvider, _Contents
 from onward.testing.queue.session import until
 
 
@@ -439,3 +440,33 @@ async def _is(queue: Queue[Any], job_id: str, status: QueueJobStatus) -> bool:
 
 def test_an_outbox_is_an_app() -> None:
     assert Queue("with-outbox", outbox=Onward("memory://", jobs=[]))
+
+
+class SlowToOpen(MemoryProvider):
+    """Learns what it supports while it opens."""
+
+    opened = 0
+    capabilities = Capabilities(pull=True)
+
+    async def _open(self) -> None:
+        await asyncio.sleep(0.01)
+        self.opened += 1
+        self.capabilities = Capabilities(pull=True, priority=True)
+
+    async def add(self, job: StoredJob, options: Options) -> StoredJob:
+        assert self.opened == 1
+        return await super().add(job, options)
+
+
+async def test_the_first_calls_wait_for_one_connection_and_see_what_it_supports() -> None:
+    memory, warnings = Memory(), list[UnsupportedFeature]()
+    provider = SlowToOpen("letters", memory._contents.setdefault("letters", _Contents()), memory.events_of("letters"))
+    queue = Queue[int]("letters", provider=provider, on_unsupported_feature=warnings.append)
+
+    async with asyncio.TaskGroup() as tasks:
+        for n in range(3):
+            tasks.create_task(queue.add("letter", n, priority=1))
+
+    assert (provider.opened, provider._holders, warnings) == (1, 1, [])
+    await queue.disconnect()
+    assert not provider.is_connected

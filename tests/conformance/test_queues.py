@@ -3,15 +3,22 @@
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from aiobotocore.session import get_session
 
 from onward.queue.contract import ProviderFactory
 from onward.queue.providers.bullmq import BullMQ
 from onward.queue.providers.memory import Memory
 from onward.queue.providers.redis import Redis
+from onward.queue.providers.sqs import SQS, NewQueue
 from onward.testing.queue.suite import *  # noqa: F403
+from servers import SQS_CLIENT
+
+AWS = get_session()
+"""One for all tests: reading the descriptions of AWS takes longer than a test."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +47,17 @@ def in_bullmq(url: str) -> Callable[[], ProviderFactory[Any]]:
     return lambda: BullMQ(url)
 
 
+def at_sqs(url: str) -> Callable[[], ProviderFactory[Any]]:
+    new, second = NewQueue(attempts=3), timedelta(seconds=1)
+    return lambda: SQS(url, create=new, wait=second, session=AWS, **SQS_CLIENT)
+
+
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
     Backend("redis", "redis_url", in_redis),
     Backend("redis-cluster", "redis_cluster_url", in_redis_cluster),
     Backend("bullmq", "redis_url", in_bullmq),
+    Backend("sqs", "sqs_url", at_sqs),
 ]
 
 

@@ -19,6 +19,8 @@ from typing import Any, NoReturn
 from onward.queue import ProviderFactory, QueueWorker
 
 LEASE = timedelta(seconds=1)
+PATIENCE = 30
+"""Seconds until a worker that gets nothing to die of gives up: then something is lost."""
 
 
 def redis(address: str) -> ProviderFactory[Any]:
@@ -33,7 +35,16 @@ def bullmq(address: str) -> ProviderFactory[Any]:
     return BullMQ(address, lock=LEASE, stalled_interval=LEASE / 2, max_stalled=10_000)
 
 
-PROVIDERS: dict[str, Callable[[str], ProviderFactory[Any]]] = {"redis": redis, "bullmq": bullmq}
+def sqs(address: str) -> ProviderFactory[Any]:
+    from onward.queue.providers.sqs import SQS, NewQueue
+
+    # A thousand is the most that SQS allows.
+    new = NewQueue(attempts=1000, visibility_timeout=LEASE)
+    client = {"region": "eu-west-1", "aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    return SQS(address, create=new, wait=timedelta(seconds=1), **client)
+
+
+PROVIDERS: dict[str, Callable[[str], ProviderFactory[Any]]] = {"redis": redis, "bullmq": bullmq, "sqs": sqs}
 
 
 def factory(spec: str) -> ProviderFactory[Any]:
@@ -48,7 +59,7 @@ def die(*_: object) -> NoReturn:
 
 
 async def work(spec: str, queue_name: str, trace: Path) -> None:
-    """Until it dies."""
+    """Until it dies, which it should."""
 
     async def handler(data: int, job: object) -> None:
         with trace.open("a") as file:
@@ -65,7 +76,8 @@ async def work(spec: str, queue_name: str, trace: Path) -> None:
         return await deliver(handle, **options)
 
     provider.ack, provider.process = die, process
-    await QueueWorker(queue_name, handler, provider=provider, concurrency=3, batch_size=3).run()
+    async with asyncio.timeout(PATIENCE):
+        await QueueWorker(queue_name, handler, provider=provider, concurrency=3, batch_size=3).run()
 
 
 def main(spec: str, queue_name: str, count: int, trace: Path) -> None:

@@ -21,8 +21,10 @@ NOT_STOPPED = 3
 """The exit code of a process that ended although a handler, or the database, kept it: start a new one."""
 KILLED = 130
 PATIENCE = 5.0
-"""Seconds that handlers have to end once their jobs are given back; a `def` handler in its thread may never do so."""
-MARGIN = 2.0
+"""Seconds that handlers have to end when the grace period is over; a `def` handler in its thread may never do so."""
+AT_ONCE = 0.75
+"""The same after a second signal, which promises that every job is given back within 2 s."""
+MARGIN = 0.75
 """Seconds that the event loop has for its last words."""
 
 
@@ -82,7 +84,7 @@ class Steering:
         if self._steered is None:
             _last_words(f"{why}: stopped while no job was running", 0)
         worker, loop = self._steered
-        self._deadlines.put(time.monotonic() + PATIENCE + (self._grace if how is Stop.DRAIN else 0.0))
+        self._deadlines.put(time.monotonic() + (self._grace + PATIENCE if how is Stop.DRAIN else AT_ONCE))
         loop.call_soon_threadsafe(self._drain if how is Stop.DRAIN else self._give_back, worker, why)
 
     def leave(self) -> None:
@@ -120,16 +122,23 @@ class Steering:
         while (left := deadline - time.monotonic()) > 0:
             with suppress(queue.Empty):
                 deadline = min(deadline, self._deadlines.get(timeout=left))
+        words = self._leave(worker, loop)
+        if words is None and self._reached == Stop.GIVE_BACK:
+            time.sleep(PATIENCE - AT_ONCE)  # every job is given back: the rest is taking leave of the database
+            words = self._leave(worker, loop)
+        _last_words(words or "the database does not answer: ended; its jobs are left to their leases", NOT_STOPPED)
+
+    def _leave(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> str | None:
+        """Give back what is left; why this process does not end by itself, if handlers are to blame."""
+        if loop.is_closed():
+            faulthandler.dump_traceback()
+            return "the worker has stopped, but another thread (see above) does not end: ended without it"
         try:
             names = asyncio.run_coroutine_threadsafe(worker.leave_stuck(), loop).result(MARGIN)
         except TimeoutError:
             faulthandler.dump_traceback()
-            words = "a handler blocks the event loop (see above): ended without it; its jobs are left to their leases"
-        else:
-            words = f"a handler does not stop ({', '.join(names)}): ended without it"
-            if not names:
-                words = "the database does not answer: ended without it; its jobs are left to their leases"
-        _last_words(words, NOT_STOPPED)
+            return "a handler blocks the event loop (see above): ended without it; its jobs are left to their leases"
+        return f"a handler does not stop ({', '.join(names)}): ended without it" if names else None
 
 
 def _last_words(words: str, code: int) -> Never:

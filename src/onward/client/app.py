@@ -33,7 +33,7 @@ from onward.observe import events
 from onward.observe.logs import LogObserver
 from onward.observe.observer import Observer, Observers
 from onward.state.connect import connect
-from onward.state.driver import Driver
+from onward.state.driver import Driver, run_now
 from onward.worker.guardian.contract import GuardianKind
 from onward.worker.worker import DEFAULT_LEASE, DEFAULT_STALL, Worker
 
@@ -134,8 +134,9 @@ class Onward:
             tasks.create_task(self._announcer.run(), name="onward announcer")
             stack.push_async_callback(self._announcer.close)
             if self._sync_driver is not None:
-                await self._sync_driver.open()
-                stack.push_async_callback(self._sync_driver.close)
+                # In a thread: it waits for its server, and the loop may have other things to do meanwhile.
+                await asyncio.to_thread(run_now, self._sync_driver.open())
+                stack.push_async_callback(asyncio.to_thread, self._close_sync_driver, self._sync_driver)
             self._stack = stack.pop_all()
 
     async def close(self) -> None:
@@ -143,6 +144,9 @@ class Onward:
         if self._stack is not None:
             stack, self._stack = self._stack, None
             await stack.aclose()
+
+    def _close_sync_driver(self, driver: Driver) -> None:
+        run_now(driver.close())
 
     async def migrate(self) -> Sequence[str]:
         """Bring the tables to the newest version; the migrations applied. Safe beside others doing the same."""

@@ -31,11 +31,14 @@ class Codec:
         self._encode = msgspec.json.Encoder(enc_hook=_encode_foreign).encode
         try:
             self._decode = _decoder(kind)
+            self._takes_null = kind is None or kind is type(None)
         except TypeError as error:
             raise DefinitionError([f"{job_type}: {part} type {kind!r} cannot be stored as JSON: {error}"]) from error
 
     def encode(self, value: Any) -> str:
         """The JSON text of `value`, or a PayloadError: nothing is stored that could not be read back."""
+        if value is None and self._takes_null:
+            return "null"
         try:
             data = self._encode(value)
         except RecursionError:

@@ -20,6 +20,7 @@ from onward.state.contract import Change, ChangeKind, NewJob, Settlement, Starte
 
 logger = logging.getLogger("onward")
 _MOST_ERROR_TEXT = 4_000
+_BETWEEN_ROUNDS = 0.002
 
 
 class Effects(msgspec.Struct):
@@ -86,6 +87,8 @@ class BackgroundAnnouncer:
                     await self._notify.announce(merged(hints))
             except Exception as error:  # noqa: BLE001 - one turn of a loop
                 self._observers.emit(events.NotifyError(doing="announce", error=describe(error)))
+            # The first hint leaves at once; in a stream of them one in so often wakes everybody as well.
+            await asyncio.sleep(_BETWEEN_ROUNDS)
 
 
 class DirectAnnouncer:

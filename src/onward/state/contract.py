@@ -132,6 +132,17 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it can be settled together with others."""
         return not self.next or (len(self.next) == 1 and self.next[0].is_plain)
 
+    @property
+    def only_completes(self) -> bool:
+        """Whether all it says is the output of a chain that its holder has completed."""
+        return (
+            self.kind == "complete"
+            and self.holder is not None
+            and self.holder == self.completed_by
+            and self.errors is None
+            and self.progress is None
+        )
+
 
 ChangeKind: TypeAlias = Literal[
     "settled", "unblocked", "failed", "cancel_requested", "retried", "blocked", "triggered", "deleted"
@@ -295,6 +306,12 @@ class StateAdapter(Protocol):
 
     async def expire(self, connection: Connection, *, worker: WorkerId) -> Expired:
         """Let all leases of a worker run out that is known to be dead, skipping rows that are locked."""
+        ...
+
+    async def strays(
+        self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
+    ) -> Sequence[TakenJob]:
+        """What `worker` holds beside `held_here`: taken, but the answer was lost on its way."""
         ...
 
     def lease_statements(self) -> LeaseStatements:

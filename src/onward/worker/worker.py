@@ -37,6 +37,7 @@ from onward.worker.progress import ProgressBoard
 from onward.worker.runner import Runner
 from onward.worker.settler import Settler
 from onward.worker.stall import StallWatch
+from onward.worker.stragglers import Stragglers
 from onward.worker.upkeep import Upkeep
 
 logger = logging.getLogger("onward.worker")
@@ -45,8 +46,7 @@ DEFAULT_STALL = timedelta(seconds=1)
 _POLL = timedelta(seconds=60)
 _POLL_WITHOUT_HINTS = timedelta(seconds=1)
 _SETTLE_AFTER_GRACE = 5.0
-_LEAST_GRACE = 1.0
-_LEAVE_WITHIN = 1.0
+_LAST_LOOK = 1.0
 _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _NAME_AT_MOST = 10
 
@@ -131,11 +131,11 @@ class Worker:
         self._next_poll = 0.0
         self._runner: Runner | None = None
         self._recovering = 0
+        self._may_have_strays = False
         self._tasks: asyncio.TaskGroup | None = None
-        self.stuck = asyncio.Event()
+        self._stragglers = Stragglers(self._attempts, self._settler, grace=self._grace, let_go=self._guardian.let_go)
+        self.stuck = self._stragglers.found
         """Set when a handler that was told to stop still runs a grace period later: its slot is lost to the process."""
-        self._stuck: set[RunningAttempt] = set()
-        self._changed = asyncio.Event()
 
     # -- life
 
@@ -203,61 +203,47 @@ class Worker:
             if ready is not None:
                 ready.set()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._settler.run())
+                settling = tasks.create_task(self._settler.run())
                 writing = tasks.create_task(self._progress.run())
                 try:
                     await self._loop.run()
                 finally:
                     writing.cancel()
+                    with suppress(Exception):  # they are left to their leases
+                        async with asyncio.timeout(_LAST_LOOK):
+                            await self._give_back_strays()
                     self._settler.give_up(within=_SETTLE_AFTER_GRACE)
                     self._settler.close()
+                    # A group that is cancelled would cancel this task too, and leave what was given back leased.
+                    await asyncio.wait([settling])
         self._store.observers.emit(events.WorkerStopped(worker=self.id))
 
     # -- handlers that do not stop
 
-    def _look_after_grace(self, attempt: RunningAttempt) -> None:
-        asyncio.get_running_loop().call_later(max(self._grace, _LEAST_GRACE), self._look_whether_stuck, attempt)
-
-    def _look_whether_stuck(self, attempt: RunningAttempt) -> None:
-        if attempt.is_running:
-            self._guardian.let_go(attempt.job.id, attempt.job.attempt)
-            logger.error(
-                "the handler of %s (job %s) was told to stop (%s) and still runs; its slot is lost until it returns",
-                attempt.job.type_name, attempt.job.id, attempt.cancelled,
-            )  # fmt: skip
-            self._stuck.add(attempt)
-            self._changed.set()
-            self.stuck.set()
-
     async def wait_for_others(self) -> None:
         """Wait until everything but stuck handlers is done and settled."""
-        while not self._stuck.issuperset(self._attempts.values()):
-            self._changed.clear()
-            await self._changed.wait()
-        await self._settler.idle.wait()
+        await self._stragglers.wait_for_others()
 
     async def leave_stuck(self) -> list[str]:
         """Settle the jobs of handlers that do not stop as if they had, and name their types.
 
         The process must end next: they still run.
         """
-        stuck = [attempt for attempt in self._attempts.values() if attempt.is_running and attempt.cancelled]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LEAVE_WITHIN):
-                for attempt in stuck:
-                    assert self._runner is not None
-                    settlement = self._runner.after_cancel(attempt, self._policies[attempt.job.type_name])
-                    if settlement is not None:
-                        await self._settler.put(settlement)
-                await self._settler.idle.wait()
-        return [attempt.job.type_name for attempt in stuck]
+        return await self._stragglers.leave(self._after_cancel)
+
+    def _after_cancel(self, attempt: RunningAttempt) -> Settlement | None:
+        assert self._runner is not None
+        return self._runner.after_cancel(attempt, self._policies[attempt.job.type_name])
 
     # -- the source of the slot loop
 
     async def fill(self, free: int) -> Sequence[RunningAttempt]:
+        await self._give_back_strays()
         await self._upkeep.look()
         since = time.monotonic()
+        self._may_have_strays = True
         taken, blockers = await self._taking.run(partial(self._take, limit=free))
+        self._may_have_strays = False
         self._recovering = 0
         poll = self._poll if self._notify.is_up else min(self._poll, _POLL_WITHOUT_HINTS.total_seconds())
         self._next_poll = time.monotonic() + poll
@@ -269,6 +255,14 @@ class Worker:
         taken = await self._store.state.take(connection, types=self._claims, limit=limit, worker=self.id)
         waited = [job.id for job in taken if job.blockers]
         return taken, await self._store.state.blockers_of(connection, waited) if waited else {}
+
+    async def _give_back_strays(self) -> None:
+        """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure."""
+        if self._may_have_strays:
+            find = partial(self._store.state.strays, worker=self.id, held_here=[*self._attempts, *self._settler.jobs])
+            for job in await self._taking.run(find):
+                await self._settler.put(settle.given_back(job, self.id))
+            self._may_have_strays = False
 
     def _begin(self, job: TakenJob, blockers: Sequence[Blocker], since: float) -> RunningAttempt:
         kind = self._types[job.type_name]
@@ -283,7 +277,7 @@ class Worker:
             progress=self._progress,
             blockers=blockers,
             provided=self._provided,
-            on_cancel=self._look_after_grace,
+            on_cancel=self._stragglers.was_told,
         )
         stale = self._attempts.get(job.id)
         if stale is not None:
@@ -360,7 +354,7 @@ class Worker:
             self._store.observers.emit(events.AttemptCompleted(**attempt.facts, worker=self.id))
 
     def _forget(self, attempt: RunningAttempt) -> None:
-        self._changed.set()
+        self._stragglers.has_ended(attempt)
         self._guardian.let_go(attempt.job.id, attempt.job.attempt)
         if self._attempts.get(attempt.job.id) is attempt:
             del self._attempts[attempt.job.id]

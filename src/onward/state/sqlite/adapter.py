@@ -235,6 +235,12 @@ class SqliteState:
         rows = await connection.fetch(self.sql("expire"), {"worker": worker, "now": self._now()})
         return Expired(len(rows), 0)
 
+    async def strays(
+        self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
+    ) -> Sequence[TakenJob]:
+        parameters = {"worker": worker, "held_here": many(list(held_here))}
+        return values.taken(await connection.fetch(self.sql("strays"), parameters))
+
     def lease_statements(self) -> LeaseStatements:
         return LeaseStatements((self.sql("renew"), self.sql("renewed")), self.sql("expire"))
 

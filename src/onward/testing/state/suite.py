@@ -6,7 +6,7 @@ from onward.testing.state.continuing import TestContinuing
 from onward.testing.state.deduplicating import TestDeduplication
 from onward.testing.state.expiring import TestExpiring
 from onward.testing.state.failing import TestFailingBlockers, TestRetrying
-from onward.testing.state.leases import TestLockedJobs, TestProgress, TestReaping, TestRenewing
+from onward.testing.state.leases import TestLockedJobs, TestProgress, TestReaping, TestRenewing, TestStrays
 from onward.testing.state.races import TestChainsThatMoveOn, TestRaces
 from onward.testing.state.reading import TestFinding, TestListing
 from onward.testing.state.schema import TestSchema
@@ -37,6 +37,7 @@ __all__ = [
     "TestSchema",
     "TestSettling",
     "TestStarting",
+    "TestStrays",
     "TestTaking",
     "TestTheFence",
 ]
