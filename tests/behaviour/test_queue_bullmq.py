@@ -485,7 +485,7 @@ async def test_nothing_is_left_behind(queue: Queue[Any]) -> None:
         await until(is_gone)
 
 
-async def test_a_cancelled_worker_leaves_nothing_running(queue: Queue[Any], redis_url: str) -> None:
+async def test_a_cancelled_worker_leaves_nothing_running(queue: Queue[Any]) -> None:
     before = asyncio.all_tasks()
     began = asyncio.Event()
 
@@ -494,12 +494,36 @@ async def test_a_cancelled_worker_leaves_nothing_running(queue: Queue[Any], redi
         await asyncio.sleep(60)
 
     await queue.add("long", 1)
-    running = asyncio.get_running_loop().create_task(QueueWorker(queue.name, handler, provider=BullMQ(redis_url)).run())
+    worker = QueueWorker(queue.name, handler, provider=queue.provider)
+    running = asyncio.get_running_loop().create_task(worker.run())
     async with asyncio.timeout(30):
         await began.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
+
+    assert asyncio.all_tasks() == before
+    assert (await queue.stats()).waiting == 1
+
+
+async def test_closing_the_provider_ends_what_it_delivers(queue: Queue[Any], redis_url: str) -> None:
+    before = asyncio.all_tasks()
+    began, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def handler(data: int, job: ActiveJob[int]) -> None:
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.set()
+
+    provider = BullMQ(redis_url).for_queue(queue.name)
+    async with asyncio.timeout(30):
+        async with QueueWorker(queue.name, handler, provider=provider):
+            await queue.add("long", 1)
+            await began.wait()
+            await provider.disconnect(everyone=True)
+            assert cancelled.is_set()
 
     assert asyncio.all_tasks() == before
 

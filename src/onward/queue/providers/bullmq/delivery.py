@@ -36,6 +36,10 @@ class Delivery:
         if not self._task.cancelled():
             self._task.result()
 
+    @property
+    def is_over(self) -> bool:
+        return self._task.done()
+
     async def abandon(self) -> None:
         """The provider closes: what still runs is left to the recovery of stalled jobs."""
         self._loop.stop()

@@ -187,7 +187,7 @@ class BullMQProvider(Provider):
         taker = Taker(self.queue_name, self._client, self._settings, workers=self._workers)
         jobs = Jobs(self, taker, handler, on_error=on_error, on_settled=on_settled)
         delivery = Delivery(jobs, concurrency=concurrency)
-        self._deliveries.append(delivery)
+        self._deliveries = [*(one for one in self._deliveries if not one.is_over), delivery]
         return delivery
 
     # -- the queue
