@@ -12,6 +12,7 @@ from aiobotocore.session import get_session
 
 from onward import Onward
 from onward.queue.contract import ProviderFactory
+from onward.queue.providers.bullmq import BullMQ
 from onward.queue.providers.database import Database
 from onward.queue.providers.memory import Memory
 from onward.queue.providers.redis import Redis
@@ -49,6 +50,10 @@ def in_redis_cluster(url: str) -> Callable[[], ProviderFactory[Any]]:
     return lambda: Redis(url, cluster=True)
 
 
+def in_bullmq(url: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: BullMQ(url)
+
+
 def at_sqs(url: str) -> Callable[[], ProviderFactory[Any]]:
     new, second = NewQueue(attempts=3), timedelta(seconds=1)
     return lambda: SQS(url, create=new, wait=second, session=AWS, **SQS_CLIENT)
@@ -60,6 +65,7 @@ BACKENDS = [
     Backend("postgres", "postgres_dsn", in_database),
     Backend("redis", "redis_url", in_redis),
     Backend("redis-cluster", "redis_cluster_url", in_redis_cluster),
+    Backend("bullmq", "redis_url", in_bullmq),
     Backend("sqs", "sqs_url", at_sqs),
 ]
 

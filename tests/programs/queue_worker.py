@@ -36,6 +36,12 @@ def database(address: str) -> ProviderFactory[Any]:
     return Database(Onward(address, jobs=[], migrate=True), lease=LEASE)
 
 
+def bullmq(address: str) -> ProviderFactory[Any]:
+    from onward.queue.providers.bullmq import BullMQ
+
+    return BullMQ(address, lock=LEASE, stalled_interval=LEASE / 2, max_stalled=10_000)
+
+
 def sqs(address: str) -> ProviderFactory[Any]:
     from onward.queue.providers.sqs import SQS, NewQueue
 
@@ -47,6 +53,7 @@ def sqs(address: str) -> ProviderFactory[Any]:
 
 PROVIDERS: dict[str, Callable[[str], ProviderFactory[Any]]] = {
     "redis": redis,
+    "bullmq": bullmq,
     "sqlite": database,
     "postgres": database,
     "sqs": sqs,

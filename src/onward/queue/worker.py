@@ -307,13 +307,18 @@ class QueueWorker(Listening, Generic[T]):
         self._consumer = consumer
         if ready is not None:
             ready.set()
-        while not self._loop.is_stopping:
-            await self._woken.wait()
-            self._woken.clear()
-            await self._look_whether_drained()
-        await consumer.stop()
-        await consumer.wait()
-        self._consumer = None
+        try:
+            while not self._loop.is_stopping:
+                await self._woken.wait()
+                self._woken.clear()
+                await self._look_whether_drained()
+        except asyncio.CancelledError:
+            self.give_back()
+            raise
+        finally:
+            await consumer.stop()
+            await consumer.wait()
+            self._consumer = None
 
     async def _deliver(self, job: TakenJob) -> Raw | None:
         running = self._begin(job)
