@@ -287,9 +287,9 @@ class Flow(Generic[I]):
 
     async def wait(self, job_id: str, *, timeout: timedelta) -> FlowJob:
         """The job when it has ended well; raises FlowJobFailed or FlowWaitTimeout. It looks now and then."""
-        pause = _SOONEST_LOOK
+        pause, limit = _SOONEST_LOOK, asyncio.timeout(timeout.total_seconds())
         try:
-            async with asyncio.timeout(timeout.total_seconds()) as limit:
+            async with limit:
                 while (job := await self.get(job_id)).status == "open":
                     await asyncio.sleep(pause)
                     pause = min(pause * 1.5, _LATEST_LOOK)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from onward.flow.attributes import Attributes
@@ -48,8 +49,8 @@ class Handling:
 
     async def _in_thread(self, arguments: tuple[Any, ...], threads: Executor) -> Any:
         """A thread cannot be cancelled: it is waited for, and what comes too late is dropped by Redis."""
-        context = copy_context()
-        work = asyncio.get_running_loop().run_in_executor(threads, context.run, self._stage.handler, *arguments)
+        call = partial(copy_context().run, self._stage.handler, *arguments)
+        work = asyncio.get_running_loop().run_in_executor(threads, call)
         while True:
             try:
                 return await asyncio.shield(work)

@@ -64,7 +64,6 @@ def _of_stage(stage: Stage) -> dict[str, Any]:
     if stage.priorities:
         told["prioritised"] = True
     if stage.rate is not None:
-        told["rate"] = {"limit": stage.rate.limit, "per": milliseconds(stage.rate.per)}
-        if stage.rate.group is not None:
-            told["rate"]["group"] = stage.rate.group
+        group = {} if stage.rate.group is None else {"group": stage.rate.group}
+        told["rate"] = {"limit": stage.rate.limit, "per": milliseconds(stage.rate.per), **group}
     return told

@@ -100,7 +100,7 @@ class Server:
 
     async def script(self, name: str, key: str, *arguments: str | int | float) -> Any:
         """A script by its digest; a server that does not know it, new or restarted, is handed its text."""
-        text, digest = _load(name)
+        text, digest = load(name)
         try:
             return await self.execute("EVALSHA", digest, 1, key, *arguments)
         except NoScriptError:
@@ -139,7 +139,7 @@ class Server:
 
 
 @cache
-def _load(name: str) -> tuple[str, str]:
+def load(name: str) -> tuple[str, str]:
     """A script with what all of them begin with, and its digest."""
     folder = files("onward.flow").joinpath("scripts")
     text = folder.joinpath("common.lua").read_text() + folder.joinpath(f"{name}.lua").read_text()

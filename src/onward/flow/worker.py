@@ -108,6 +108,7 @@ class FlowWorker:
         self._woken.set()
 
     async def recover(self, error: Exception) -> None:
+        _heed_cancellation()
         pause = self._pauses.next()
         self._tell_redis_error("take", error, pause)
         with suppress(TimeoutError):
@@ -174,7 +175,9 @@ class FlowWorker:
             try:
                 return await ask()
             except Exception as error:
-                if not is_transient(error) or (self._insist_until or time.monotonic()) < time.monotonic():
+                _heed_cancellation()
+                gives_up = self._insist_until is not None and time.monotonic() > self._insist_until
+                if gives_up or not is_transient(error):
                     raise
                 pause = pauses.next()
                 self._tell_redis_error(doing, error, pause)
@@ -191,3 +194,10 @@ class FlowWorker:
 
     def _tell_redis_error(self, doing: str, error: Exception, retry_in: float) -> None:
         self._reporter.tell(events.RedisError(flow=self._flow, doing=doing, error=describe(error), retry_in=retry_in))
+
+
+def _heed_cancellation() -> None:
+    """The client of Redis may turn our cancellation into an error, or an answer, of its own: it still stands."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

@@ -100,9 +100,14 @@ local function holds(stage, id, worker, claim)
     and redis.call('HGET', job_key(id), 'claim-number') == claim
 end
 
--- A worker's answer came twice when the first reply was lost on the way.
-local function is_repeated(id, claim)
-  return redis.call('HGET', job_key(id), 'settled-claim') == claim
+-- A worker says it again when the first reply was lost on the way; by then the job may be far ahead, so a claim is
+-- noted for each stage.
+local function note_settled(id, stage, claim)
+  redis.call('HSET', job_key(id), 'settled-claim:' .. stage, claim)
+end
+
+local function is_repeated(id, stage, claim)
+  return redis.call('HGET', job_key(id), 'settled-claim:' .. stage) == claim
 end
 
 -- Take a job out of a worker's hands.

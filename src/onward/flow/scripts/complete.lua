@@ -3,12 +3,13 @@
 -- Returns 'completed'; 'repeated' when this claim was settled before; 'lost' when it changed nothing.
 local stage, id, worker, claim = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 if not holds(stage, id, worker, claim) then
-  return is_repeated(id, claim) and 'repeated' or 'lost'
+  return is_repeated(id, stage, claim) and 'repeated' or 'lost'
 end
 local outcome = cjson.decode(ARGV[6])
 local key = job_key(id)
 save(id, outcome.attributes)
-redis.call('HSET', key, 'completed-queue', stage, 'settled-claim', claim)
+redis.call('HSET', key, 'completed-queue', stage)
+note_settled(id, stage, claim)
 redis.call('HDEL', key, 'retry-count', 'last-error')
 leave(id, stage)
 if outcome.children then

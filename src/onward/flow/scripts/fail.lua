@@ -3,8 +3,8 @@
 -- Returns 'retried' or 'failed'; 'repeated' when this claim was settled before; 'lost' when it changed nothing.
 local stage, id, worker, claim = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 if not holds(stage, id, worker, claim) then
-  return is_repeated(id, claim) and 'repeated' or 'lost'
+  return is_repeated(id, stage, claim) and 'repeated' or 'lost'
 end
-redis.call('HSET', job_key(id), 'settled-claim', claim)
+note_settled(id, stage, claim)
 leave(id, stage)
 return retry_or_fail(id, stage, ARGV[6], ARGV[7] == '1')
