@@ -23,6 +23,7 @@ from onward.flow.attributes import Attributes, as_text
 from onward.flow.check import NAME, check
 from onward.flow.events import FlowObserver, Reporter
 from onward.flow.keys import Keys, milliseconds, settings
+from onward.flow.retrying import patiently
 from onward.flow.server import Server, Target
 from onward.flow.stage import Handler, Rate, Stage, read_signature
 from onward.flow.store import NewJob, Store
@@ -264,23 +265,24 @@ class Flow(Generic[I]):
             raise ConfigurationError(f"priority={priority}: from 0 to 1000, the higher the more urgent")
         if priority and not any(stage.priorities for stage in self._stages.values()):
             raise ConfigurationError(f"priority={priority}: no stage of flow {self.name!r} has priorities=True")
-        jobs = []
+        jobs, token = [], secrets.token_hex(8)
         for fresh, given, input in zip(new_ids(len(inputs)), ids, inputs, strict=True):
             job_id = str(fresh) if given is None else given
-            facts = {"correlation-id": correlation_id or job_id}
+            facts = {"correlation-id": correlation_id or job_id, "start-token": token}
             if priority:
                 facts["job-priority"] = str(priority)
             attributes, _ = self._start_with.write(self._start_with.convert(input))
             wait = None if delay is None else milliseconds(delay)
             jobs.append(NewJob(id=job_id, stage=self._first_stage, attributes=attributes, facts=facts, delay=wait))
-        await store.start(jobs, max_waiting=self._max_waiting)
+        await patiently(lambda: store.start(jobs, max_waiting=self._max_waiting))
         return [job.id for job in jobs]
 
     # -- ask and steer
 
     async def get(self, job_id: str) -> FlowJob:
         """The job as it is stored now."""
-        job = await self._store.get(job_id)
+        store = self._store
+        job = await patiently(lambda: store.get(job_id))
         if job is None:
             raise FlowJobNotFound(self.name, job_id)
         return job
@@ -305,13 +307,13 @@ class Flow(Generic[I]):
         """Jobs by the value of an attribute named in `index=[…]`, those that have ended first, while they are kept."""
         if attribute not in self._indexed:
             raise ConfigurationError(f"flow {self.name!r} has no index of {attribute!r}: Flow(index=[{attribute!r}])")
-        store = self._store
-        found = [await store.get(i) for i in await store.find(attribute, as_text(msgspec.json.encode(value)), limit)]
-        return [job for job in found if job is not None]
+        store, text = self._store, as_text(msgspec.json.encode(value))
+        return await patiently(lambda: store.find(attribute, text, limit))
 
     async def positions(self, *, limit: int = 1000) -> Positions:
         """Where every job is, at one moment: counts of all, and up to `limit` jobs of each stage and place."""
-        return await self._store.positions(limit)
+        store = self._store
+        return await patiently(lambda: store.positions(limit))
 
     async def retry(self, job_id: str) -> None:
         """Put a failed job back into the stage it failed in, with all its retries."""

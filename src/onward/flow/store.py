@@ -169,9 +169,10 @@ class Store:
         stored = await self.server.execute("HGETALL", self._keys.job(job_id))
         return read_job(self._flow, job_id, stored) if stored else None
 
-    async def find(self, attribute: str, value: str, limit: int) -> list[str]:
-        key = self._keys.index(attribute, value)
-        return [str(job_id) for job_id in await self.server.execute("ZRANGE", key, 0, limit - 1)]
+    async def find(self, attribute: str, value: str, limit: int) -> list[FlowJob]:
+        ids = await self.server.execute("ZRANGE", self._keys.index(attribute, value), 0, limit - 1)
+        found = [await self.get(str(job_id)) for job_id in ids]
+        return [job for job in found if job is not None]
 
     async def _settle(self, script: str, lease: Lease, *arguments: str | int) -> Any:
         return await self._run(script, lease.job_id, lease.stage, lease.job_id, lease.worker, lease.claim, *arguments)

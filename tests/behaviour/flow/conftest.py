@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 
 import servers
-from flows import FlowRecorder, QUICK
+from flows import QUICK, FlowRecorder
 from onward.flow import Flow
 from onward.flow.keys import Keys
 

@@ -105,7 +105,7 @@ async def test_a_delayed_job_waits_and_is_seen_to_wait(make_flow: MakeFlow) -> N
     flow, began = make_flow(), dict[str, float]()
 
     @flow.stage("pick", next="pack", goto=["ship"])
-    async def pick(job: Item) -> None | Goto[None]:
+    async def pick(job: Item) -> Goto[None] | None:
         began["pick"] = time.monotonic()
         return Goto("ship", delay=timedelta(0)) if job.name == "b" else None
 
@@ -200,7 +200,9 @@ def album(flow: Flow[Any], *, fails: str = "") -> Flow[Any]:
     return flow
 
 
-async def test_children_run_at_once_and_their_results_come_together(make_flow: MakeFlow, recorder: FlowRecorder) -> None:
+async def test_children_run_at_once_and_their_results_come_together(
+    make_flow: MakeFlow, recorder: FlowRecorder
+) -> None:
     flow = album(make_flow())
     async with flow, flow.workers(3):
         job_id = await flow.start(Album(["a", "bb", "ccc"]), correlation_id="album-1")
@@ -400,9 +402,7 @@ async def test_a_worker_whose_job_is_deleted_changes_nothing(
     assert {key for key in await all_keys() if not key.endswith(":flow")} == set()
 
 
-async def test_deleting_takes_children_along_and_fails_a_parent_that_waits(
-    make_flow: MakeFlow, all_keys: Any
-) -> None:
+async def test_deleting_takes_children_along_and_fails_a_parent_that_waits(make_flow: MakeFlow, all_keys: Any) -> None:
     flow = album(make_flow(index=["url"], keep_failed=timedelta(milliseconds=1)))
     async with flow:
         first, second = await flow.start_many([Album(["a", "b"]), Album(["c", "d"])])
