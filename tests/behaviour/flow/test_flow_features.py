@@ -238,7 +238,7 @@ async def test_a_child_that_fails_fails_its_parent(make_flow: MakeFlow) -> None:
     flow = album(make_flow(), fails="b")
     async with flow, flow.workers(2):
         job_id = await flow.start(Album(["a", "b", "c"]))
-        with pytest.raises(FlowJobFailed, match="failed at stage 'split': child .* failed: RuntimeError: no page b"):
+        with pytest.raises(FlowJobFailed, match=r"failed at stage 'split': child .* failed: RuntimeError: no page b"):
             await flow.wait(job_id, timeout=SOON)
 
 

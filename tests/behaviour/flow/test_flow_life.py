@@ -231,7 +231,7 @@ async def test_attributes_that_do_not_fit_fail_the_job_and_name_the_field(
         job_id = await flow.start(Request("ann", 30))
         await redis.hset(keys.job(job_id), "age", "old")
         async with flow.workers():
-            with pytest.raises(FlowJobFailed, match="attributes of stage 'check' .* at age: Expected `int`, got `str`"):
+            with pytest.raises(FlowJobFailed, match=r"of stage 'check' .* at age: Expected `int`, got `str`"):
                 await flow.wait(job_id, timeout=SOON)
 
 

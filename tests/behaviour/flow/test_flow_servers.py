@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError
 
 from flows import QUICK, SOON
 from onward import ConfigurationError
-from onward.flow import Flow, FlowKeysTaken
+from onward.flow import Flow, FlowKeysTaken, events
 
 
 @dataclass
@@ -110,7 +110,7 @@ async def test_two_flows_on_one_server_cannot_have_stages_of_one_name(
         if isinstance(redis, RedisCluster):
             assert await goes_through(one_stage(redis, name="other"))
         else:
-            with pytest.raises(FlowKeysTaken, match="queue:check:waiting, which belongs to flow 'access': .*rename"):
+            with pytest.raises(FlowKeysTaken, match=r"queue:check:waiting, which belongs to flow 'access': .*rename"):
                 async with one_stage(redis, name="other"):
                     pass
             assert await goes_through(one_stage(redis, name="other", stage="other-check"))
@@ -130,8 +130,6 @@ async def test_a_key_taken_while_working_is_reported_and_got_over(redis: Any, ke
     flow = one_stage(redis, observers=[recorder])
     async with flow, flow.workers():
         await redis.set(keys.queue("check", "waiting"), "mine")
-        from onward.flow import events
-
         assert "WRONGTYPE" in (await recorder.next(events.RedisError)).error.message
         await redis.delete(keys.queue("check", "waiting"))
         assert (await flow.wait(await flow.start(Item("a")), timeout=SOON)).status == "done"

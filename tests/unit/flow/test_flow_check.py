@@ -61,7 +61,7 @@ def test_an_attribute_that_no_earlier_stage_provides_is_named() -> None:
     @flow.stage("grant")
     async def grant(job: Grant) -> None: ...
 
-    with pytest.raises(MissingAttribute, match="stage 'grant' asks for 'score'.* available are 'user'") as refused:
+    with pytest.raises(MissingAttribute, match=r"stage 'grant' asks for 'score'.* available are 'user'") as refused:
         flow.check()
     assert (refused.value.stage, refused.value.attribute, refused.value.available) == ("grant", "score", ("user",))
 
