@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
@@ -19,17 +20,18 @@ from onward.errors import (
     FlowJobNotFound,
     FlowWaitTimeout,
 )
-from onward.flow.attributes import Attributes, as_text
+from onward.flow.attributes import as_text
 from onward.flow.check import NAME, check
 from onward.flow.events import FlowObserver, Reporter
-from onward.flow.keys import Keys, milliseconds, settings
+from onward.flow.keys import Keys, settings
 from onward.flow.retrying import patiently
 from onward.flow.server import Server, Target
 from onward.flow.stage import Handler, Rate, Stage, read_signature
+from onward.flow.starting import Starting
 from onward.flow.store import NewJob, Store
 from onward.flow.views import FlowJob, Positions
 from onward.flow.workers import FlowWorkers
-from onward.model import Backoff, new_ids
+from onward.model import Backoff
 
 I = TypeVar("I")  # noqa: E741 - the input
 H = TypeVar("H", bound=Handler)
@@ -109,7 +111,7 @@ class Flow(Generic[I]):
         self._keep, self._keep_failed, self._max_waiting, self._wait = keep, keep_failed, max_waiting, wait
         self._stages: dict[str, Stage] = {}
         self._reporter = Reporter(observers)
-        self._open_store: Store | None = None
+        self._open: _Open | None = None
 
     # -- define
 
@@ -176,6 +178,8 @@ class Flow(Generic[I]):
     # -- life
 
     async def __aenter__(self) -> "Flow[I]":
+        if self._open is not None:
+            raise ConfigurationError(f"flow {self.name!r} is open already")
         self.check()
         keys = Keys(self.name, tagged=self._tagged)
         server = Server(
@@ -193,21 +197,26 @@ class Flow(Generic[I]):
         except BaseException:
             await server.close()
             raise
-        self._start_with = Attributes(self._input_type, flow=self.name, stage="", part="input")
-        self._open_store = store
+        has_priorities = any(stage.priorities for stage in self._stages.values())
+        starting = Starting(self.name, self._first_stage, self._input_type, has_priorities=has_priorities)
+        self._open = _Open(store, starting)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        store, self._open_store = self._store, None
+        store, self._open = self._store, None
         await store.server.close()
 
     @property
-    def _store(self) -> Store:
-        if self._open_store is None:
+    def _opened(self) -> "_Open":
+        if self._open is None:
             raise ConfigurationError(f"flow {self.name!r} is not open: use it inside `async with flow`")
-        return self._open_store
+        return self._open
+
+    @property
+    def _store(self) -> Store:
+        return self._opened.store
 
     def workers(
         self, counts: Mapping[str, int] | int = 1, *, janitor: timedelta | None = timedelta(seconds=1)
@@ -237,7 +246,9 @@ class Flow(Generic[I]):
         priority: int = 0,
     ) -> str:
         """Start a job at the first stage; its id. The correlation id is the job's own unless you have one."""
-        [job_id] = await self._begin([input], [id], correlation_id, delay, priority)
+        starting = self._opened.starting
+        jobs = starting.jobs([input], id=id, correlation_id=correlation_id, delay=delay, priority=priority)
+        [job_id] = await self._start(jobs)
         return job_id
 
     async def start_many(
@@ -249,32 +260,14 @@ class Flow(Generic[I]):
         priority: int = 0,
     ) -> list[str]:
         """Start jobs, all or none, in one round trip; their ids."""
-        inputs = list(inputs)
-        return await self._begin(inputs, [None] * len(inputs), correlation_id, delay, priority) if inputs else []
+        starting = self._opened.starting
+        jobs = starting.jobs(list(inputs), correlation_id=correlation_id, delay=delay, priority=priority)
+        return await self._start(jobs)
 
-    async def _begin(
-        self,
-        inputs: Sequence[Any],
-        ids: Sequence[str | None],
-        correlation_id: str | None,
-        delay: timedelta | None,
-        priority: int,
-    ) -> list[str]:
+    async def _start(self, jobs: Sequence[NewJob]) -> list[str]:
         store = self._store
-        if not 0 <= priority <= 1000:
-            raise ConfigurationError(f"priority={priority}: from 0 to 1000, the higher the more urgent")
-        if priority and not any(stage.priorities for stage in self._stages.values()):
-            raise ConfigurationError(f"priority={priority}: no stage of flow {self.name!r} has priorities=True")
-        jobs, token = [], secrets.token_hex(8)
-        for fresh, given, input in zip(new_ids(len(inputs)), ids, inputs, strict=True):
-            job_id = str(fresh) if given is None else given
-            facts = {"correlation-id": correlation_id or job_id, "start-token": token}
-            if priority:
-                facts["job-priority"] = str(priority)
-            attributes, _ = self._start_with.write(self._start_with.convert(input))
-            wait = None if delay is None else milliseconds(delay)
-            jobs.append(NewJob(id=job_id, stage=self._first_stage, attributes=attributes, facts=facts, delay=wait))
-        await patiently(lambda: store.start(jobs, max_waiting=self._max_waiting))
+        if jobs:
+            await patiently(lambda: store.start(jobs, max_waiting=self._max_waiting))
         return [job.id for job in jobs]
 
     # -- ask and steer
@@ -326,3 +319,9 @@ class Flow(Generic[I]):
         A handler that runs it is not stopped, and what it returns is dropped. A parent that waits for it fails.
         """
         return await self._store.delete(job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    store: Store
+    starting: Starting

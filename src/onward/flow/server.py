@@ -10,6 +10,7 @@ from typing import Any
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AskError,
@@ -20,6 +21,7 @@ from redis.exceptions import (
     OutOfMemoryError,
     ReadOnlyError,
     RedisClusterException,
+    ResponseError,
     TimeoutError,
     TryAgainError,
 )
@@ -31,6 +33,8 @@ _TRANSIENT = (
     *(ConnectionError, TimeoutError, OSError, ReadOnlyError, OutOfMemoryError),
     *(ClusterDownError, RedisClusterException, AskError, TryAgainError),
 )
+_SLOT_MOVES = "access a non local key"
+"""What a script is told that finds its slot on the move; see `common.lua`."""
 _ANSWER = 5.0
 """Seconds that Redis has to answer, beyond those that a command may block."""
 _OLDEST = (6, 2)
@@ -38,7 +42,7 @@ _OLDEST = (6, 2)
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same command may well succeed later: Redis is away, fails over, moves the slot or is full."""
-    return isinstance(error, _TRANSIENT)
+    return isinstance(error, _TRANSIENT) or (isinstance(error, ResponseError) and _SLOT_MOVES in str(error))
 
 
 class Server:
@@ -58,7 +62,8 @@ class Server:
             "socket_keepalive": True,
         }
         self._client: Any = None
-        self._clients: list[Any] = []
+        self._clients: dict[str, Any] = {}
+        """By the node they lead to: a cluster's slot may move there and back."""
         self._connecting = asyncio.Lock()
 
     async def open(self) -> None:
@@ -76,7 +81,7 @@ class Server:
 
     async def close(self) -> None:
         self._client = None
-        for client in self._clients:
+        for client in self._clients.values():
             await client.aclose()
             await client.connection_pool.disconnect()
         self._clients.clear()
@@ -121,20 +126,29 @@ class Server:
     async def _connect(self) -> Any:
         async with self._connecting:
             if self._client is None:
-                self._client = Redis(connection_pool=await self._pool())
-                self._clients.append(self._client)
+                node = await self._find_node()
+                if node not in self._clients:
+                    self._clients[node] = Redis(connection_pool=self._pool())
+                self._client = self._clients[node]
             return self._client
 
-    async def _pool(self) -> ConnectionPool:
+    async def _find_node(self) -> str:
+        if not isinstance(self._target, RedisCluster):
+            return ""
+        # Through the cluster's own client, which follows what has moved: afterwards it knows the node.
+        await self._target.execute_command("EXISTS", self._key)
+        return str(self._node_of(self._target).name)
+
+    def _node_of(self, cluster: RedisCluster) -> Any:
+        return cluster.get_node_from_key(self._key)
+
+    def _pool(self) -> ConnectionPool:
         target = self._target
         if isinstance(target, str):
             return ConnectionPool.from_url(target, **self._settings)
-        if isinstance(target, RedisCluster):
-            # Through the cluster's own client, which follows what has moved: afterwards it knows the node.
-            await target.execute_command("EXISTS", self._key)
-            lent: Any = target.get_node_from_key(self._key)
-        else:
-            lent = target.connection_pool
+        lent: Any = self._node_of(target) if isinstance(target, RedisCluster) else target.connection_pool
+        if isinstance(lent, SentinelConnectionPool):
+            raise ConfigurationError("flows do not follow Sentinel: pass the address of the master")
         return ConnectionPool(lent.connection_class, **{**lent.connection_kwargs, **self._settings})
 
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from onward.errors import FlowPayloadError, Permanent
@@ -96,7 +97,7 @@ class FlowWorker:
 
     async def hand_back(self, work: Sequence[Lease]) -> None:
         for lease in work:
-            await self._store.release(lease)
+            await self._insist("release", partial(self._store.release, lease))
 
     async def wait(self) -> None:
         """For the slot; without a job, Redis does the waiting."""
@@ -138,7 +139,9 @@ class FlowWorker:
         try:
             async with lock.held(self._tasks):
                 outcome = await self._handling.perform(lease, lock.run, self._threads)
-        except Exception as error:  # noqa: BLE001 - around the user's handler
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - around the user's handler
+            if isinstance(error, asyncio.CancelledError):
+                _heed_cancellation()  # else it is the handler's own
             if lock.is_lost:
                 self._reporter.tell(events.ResultDropped(**facts))
             else:
@@ -156,7 +159,7 @@ class FlowWorker:
             goes_to = None if count else outcome.next
             self._reporter.tell(events.StageCompleted(**facts, next=goes_to, children=count))
 
-    async def _fail(self, lease: Lease, error: Exception) -> None:
+    async def _fail(self, lease: Lease, error: BaseException) -> None:
         facts = self._facts(lease.job_id, lease.correlation_id)
         permanent = isinstance(error, (Permanent, FlowPayloadError))
         told = describe(error)

@@ -323,7 +323,7 @@ async def test_what_has_ended_expires_with_everything_about_it(make_flow: MakeFl
 
 
 async def test_an_index_lives_as_long_as_one_of_its_jobs(make_flow: MakeFlow, redis: Any, keys: Keys) -> None:
-    flow = make_flow(index=["tenant"], keep=timedelta(milliseconds=50))
+    flow, index = make_flow(index=["tenant"], keep=timedelta(hours=1)), keys.index("tenant", "acme")
 
     @flow.stage("pick")
     async def pick(job: Item) -> None:
@@ -331,12 +331,17 @@ async def test_an_index_lives_as_long_as_one_of_its_jobs(make_flow: MakeFlow, re
 
     async with flow:
         first = await flow.start(Item("a"))
+        assert await redis.pttl(index) == -1
         async with flow.workers():
-            while (await redis.exists(keys.job(first))) == 1:
-                await asyncio.sleep(0.01)
+            await flow.wait(first, timeout=SOON)
+        assert await redis.pttl(index) > 0
         second = await flow.start(Item("b"))
-        assert [job.id for job in await flow.find("tenant", "acme")] == [second]
-        assert await redis.pttl(keys.index("tenant", "acme")) == -1
+        assert await redis.pttl(index) == -1
+        assert [job.id for job in await flow.find("tenant", "acme")] == [first, second]
+        await redis.zadd(index, {first: 1})  # as if its hour was over
+        await redis.delete(keys.job(first))
+        await flow.delete(second)
+        assert await redis.exists(index) == 0
 
 
 # -- deletion

@@ -172,6 +172,18 @@ async def test_a_handler_that_raises_fails_the_job(
     assert "no answer" in failed.error.traceback
 
 
+async def test_a_cancellation_of_the_handlers_own_is_an_error_like_others(make_flow: MakeFlow) -> None:
+    flow = make_flow()
+
+    @flow.stage("check")
+    async def check(job: Request) -> None:
+        raise asyncio.CancelledError("from within")
+
+    async with flow, flow.workers():
+        with pytest.raises(FlowJobFailed, match="CancelledError: from within"):
+            await flow.wait(await flow.start(Request("ann", 30)), timeout=SOON)
+
+
 async def test_errors_are_retried_as_often_as_the_stage_says(make_flow: MakeFlow, recorder: FlowRecorder) -> None:
     flow, retries = make_flow(), list[int]()
 
@@ -191,6 +203,24 @@ async def test_errors_are_retried_as_often_as_the_stage_says(make_flow: MakeFlow
 
     assert retries[3:] == [0, 1, 2, 3]
     assert [event.will_retry for event in recorder.of(events.StageFailed)] == [True, True, True, True, True, False]
+
+
+async def test_every_stage_has_its_own_retries(make_flow: MakeFlow) -> None:
+    flow = make_flow()
+
+    @flow.stage("check", next="grant", max_retries=1)
+    async def check(job: Request, run: Run) -> None:
+        if run.retries == 0:
+            raise RuntimeError("once")
+
+    @flow.stage("grant", max_retries=1)
+    async def grant(job: Request, run: Run) -> None:
+        if run.retries == 0:
+            raise RuntimeError("once more")
+
+    async with flow, flow.workers():
+        job = await flow.wait(await flow.start(Request("ann", 30)), timeout=SOON)
+        assert (job.status, job.error) == ("done", None)
 
 
 async def test_what_cannot_help_is_not_tried_again(make_flow: MakeFlow, recorder: FlowRecorder) -> None:

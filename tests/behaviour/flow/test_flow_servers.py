@@ -1,7 +1,7 @@
 """Which servers and clients a flow takes, and whose keys it leaves alone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.sentinel import Sentinel
 from redis.exceptions import ConnectionError
 
-from flows import QUICK, SOON
+from flows import QUICK, SOON, FlowRecorder, places
 from onward import ConfigurationError
 from onward.flow import Flow, FlowKeysTaken, events
 
@@ -69,6 +70,13 @@ async def test_a_cluster_behind_a_plain_client_is_refused(redis_cluster_url: str
     async with RedisCluster.from_url(redis_cluster_url) as redis:
         with pytest.raises(ConfigurationError, match="there the names of keys need hash tags"):
             one_stage(redis, cluster=False)
+
+
+async def test_a_client_of_sentinel_is_refused_in_words() -> None:
+    redis = Sentinel([("127.0.0.1", 1)]).master_for("mymaster")
+    with pytest.raises(ConfigurationError, match="flows do not follow Sentinel"):
+        async with one_stage(redis):
+            pass
 
 
 async def test_nobody_there_is_said_at_once() -> None:
@@ -141,3 +149,59 @@ async def test_an_observer_that_raises_disturbs_nobody(redis: Any, caplog: pytes
 
     assert await goes_through(one_stage(redis, observers=[raises], keep=timedelta(seconds=1)))
     assert "observer" in caplog.text
+
+
+async def test_a_slot_that_moves_to_another_node_is_followed(redis_cluster_url: str, recorder: FlowRecorder) -> None:
+    running, go_on = asyncio.Event(), asyncio.Event()
+    async with RedisCluster.from_url(redis_cluster_url, decode_responses=True) as redis:
+        await redis.flushall()
+        flow = Flow("access", redis, wait=QUICK, index=["name"], observers=[recorder])
+
+        @flow.stage("check", next="count")
+        async def check(job: Item) -> None:
+            running.set()
+            await go_on.wait()
+
+        @flow.stage("count")
+        async def count(job: Item) -> None:
+            return None
+
+        async with flow, flow.workers({"check": 1, "count": 2}, janitor=QUICK):
+            ids = await flow.start_many(Item(str(n)) for n in range(20))
+            await running.wait()
+
+            async def midway() -> None:
+                """The job's hash and lock are here, its queues are there: completing it must wait."""
+                go_on.set()
+                while not [error for error in recorder.of(events.RedisError) if error.doing == "complete"]:
+                    await asyncio.sleep(0.01)
+                assert "completed-queue" not in await redis.hgetall(f"job:{{access}}:{ids[0]}")
+
+            await move_slot(redis, "{access}", last=ids[0], midway=midway)
+            ids.append(await flow.start(Item("late")))
+            for job_id in ids:
+                await flow.wait(job_id, timeout=SOON)
+            assert places(await flow.positions()) == dict.fromkeys(ids, (None, "done"))
+    assert len(recorder.of(events.StageCompleted)) == 2 * len(ids)
+    assert recorder.of(events.LockExpired) == []
+
+
+async def move_slot(redis: Any, key: str, *, last: str, midway: Callable[[], Awaitable[None]]) -> None:
+    """Give the slot of a key to another master, with its keys, as `redis-cli --cluster reshard` does."""
+    slot = redis.keyslot(key)
+    source = redis.get_node_from_key(key)
+    target = next(node for node in redis.get_primaries() if node.name != source.name)
+    names = {node.name: await redis.execute_command("CLUSTER MYID", target_nodes=node) for node in (source, target)}
+
+    async def tell(node: Any, *words: Any) -> Any:
+        return await redis.execute_command(*words, target_nodes=node)
+
+    await tell(target, "CLUSTER SETSLOT", slot, "IMPORTING", names[source.name])
+    await tell(source, "CLUSTER SETSLOT", slot, "MIGRATING", names[target.name])
+    found = await tell(source, "CLUSTER GETKEYSINSLOT", slot, 1_000)
+    first, rest = [one for one in found if last not in one], [one for one in found if last in one]
+    await tell(source, "MIGRATE", target.host, target.port, "", 0, 5000, "KEYS", *first)
+    await midway()
+    await tell(source, "MIGRATE", target.host, target.port, "", 0, 5000, "KEYS", *rest)
+    for node in (target, *(node for node in redis.get_primaries() if node.name != target.name)):
+        await tell(node, "CLUSTER SETSLOT", slot, "NODE", names[target.name])
