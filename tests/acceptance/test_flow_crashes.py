@@ -74,6 +74,7 @@ async def check_that_each_ended_once(address: str, flow: Flow[Number], ids: list
             assert key == "runs-of-five" or await redis.pttl(key) > 0, f"{key} is left behind"
 
 
+@pytest.mark.timeout(900)
 async def test_each_job_ends_once_though_a_worker_is_killed_every_second(scale: Callable[[int], int]) -> None:
     count, kills = scale(10_000), 0
     with servers.private_redis() as server:
@@ -94,6 +95,7 @@ async def test_each_job_ends_once_though_a_worker_is_killed_every_second(scale: 
 
 
 @pytest.mark.chaos
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", ["fast", "kill"])
 async def test_workers_come_back_when_redis_is_restarted(scale: Callable[[int], int], mode: str) -> None:
     count = scale(5_000)

@@ -305,8 +305,8 @@ class Flow(Generic[I]):
 
     async def positions(self, *, limit: int = 1000) -> Positions:
         """Where every job is, at one moment: counts of all, and up to `limit` jobs of each stage and place."""
-        store = self._store
-        return await patiently(lambda: store.positions(limit))
+        store, order = self._store, tuple(self._stages)
+        return await patiently(lambda: store.positions(order, limit))
 
     async def retry(self, job_id: str) -> None:
         """Put a failed job back into the stage it failed in, with all its retries."""

@@ -162,8 +162,10 @@ class Store:
     async def delete(self, job_id: str) -> int:
         return int(await self._run("delete", job_id, job_id))
 
-    async def positions(self, limit: int) -> Positions:
-        return read_positions(await self._run("positions", "", limit))
+    async def positions(self, order: Sequence[str], limit: int) -> Positions:
+        """Of the stages in this order, and then of jobs that have ended."""
+        rows = await self._run("positions", "", limit)
+        return read_positions(sorted(rows, key=lambda row: order.index(row[0]) if row[0] else len(order)))
 
     async def get(self, job_id: str) -> FlowJob | None:
         stored = await self.server.execute("HGETALL", self._keys.job(job_id))

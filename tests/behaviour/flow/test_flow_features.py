@@ -408,7 +408,7 @@ async def test_a_worker_whose_job_is_deleted_changes_nothing(
 
 
 async def test_deleting_takes_children_along_and_fails_a_parent_that_waits(make_flow: MakeFlow, all_keys: Any) -> None:
-    flow = album(make_flow(index=["url"], keep_failed=timedelta(milliseconds=1)))
+    flow = album(make_flow(index=["url"]))
     async with flow:
         first, second = await flow.start_many([Album(["a", "b"]), Album(["c", "d"])])
         async with flow.workers({"split": 1}):
@@ -418,8 +418,9 @@ async def test_deleting_takes_children_along_and_fails_a_parent_that_waits(make_
         [child, other] = [*await flow.find("url", "c"), *await flow.find("url", "d")]
         assert child.parent_id == second
         assert await flow.delete(child.id) == 1
-        assert places(await flow.positions()) == {other.id: ("fetch", "waiting")}  # the parent failed, and expired
-        assert await flow.delete(other.id) == 1
+        assert places(await flow.positions()) == {other.id: ("fetch", "waiting"), second: (None, "failed")}
+        assert (await flow.get(second)).error == f"child {child.id} failed: deleted"
+        assert await flow.delete(other.id) == await flow.delete(second) == 1
 
     assert {key for key in await all_keys() if not key.endswith(":flow")} == set()
 
