@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from hashlib import sha1
 from threading import Event
 from typing import Any
@@ -156,10 +157,10 @@ async def test_a_job_that_kills_every_worker_is_not_tried_for_ever(make_flow: Ma
 async def test_a_renewed_lock_outlives_its_timeout(make_flow: MakeFlow, recorder: FlowRecorder, by: str) -> None:
     flow = make_flow()
 
-    @flow.stage("price", timeout=SHORT, renew=by == "worker")
+    @flow.stage("price", timeout=timedelta(seconds=1), renew=by == "worker")
     async def price(job: Item, run: Run) -> Priced:
         for _ in range(10):
-            await asyncio.sleep(SHORT.total_seconds() / 5)
+            await asyncio.sleep(0.2)
             if by == "handler":
                 await run.renew()
         return Priced(7)
@@ -277,27 +278,32 @@ class Mortal:
             raise ConnectionError(f"cut {'after' if self._after else 'before'} {name}")
 
 
-def shop(make_flow: MakeFlow, *, max_retries: int) -> Flow[Any]:
-    """Everything that workers say to Redis: plain stages, priorities, children, errors, a lock that is renewed."""
-    flow = make_flow(index=["name"])
+def shop(make_flow: MakeFlow, number: int, *, max_retries: int, timeout: timedelta) -> Flow[Any]:
+    """Everything that workers say to Redis: plain stages, priorities, children, errors, a lock that is renewed.
 
-    @flow.stage("split", next="sum", children="price", collect="prices", timeout=SHORT, max_retries=max_retries)
-    async def split(job: Item) -> FanOut[Item]:
+    Each has a name and queues of its own, so that a life is that of one job, whatever else goes on.
+    """
+    flow = make_flow(name=f"shop{number}", index=["name"])
+    patience: dict[str, Any] = {"timeout": timeout, "max_retries": max_retries}
+    split, price, add, end = (f"{flow.name}.{stage}" for stage in ("split", "price", "add", "end"))
+
+    @flow.stage(split, next=add, children=price, collect="prices", **patience)
+    async def split_up(job: Item) -> FanOut[Item]:
         return FanOut([Item(f"{job.name}{n}") for n in range(2)])
 
-    @flow.stage("price", priorities=True, timeout=SHORT, max_retries=max_retries)
-    async def price(job: Item) -> Priced:
+    @flow.stage(price, priorities=True, **patience)
+    async def find_price(job: Item) -> Priced:
         return Priced(3)
 
-    @flow.stage("sum", next="end", timeout=SHORT, renew=True, max_retries=max_retries)
-    async def sum_up(job: Prices, run: Run) -> Priced:
+    @flow.stage(add, next=end, renew=True, **patience)
+    async def add_up(job: Prices, run: Run) -> Priced:
         if run.retries == 0 and max_retries:
             raise RuntimeError("once")
-        await asyncio.sleep(SHORT.total_seconds() / 2)
+        await asyncio.sleep(timeout.total_seconds() / 2)
         return Priced(sum(one.price for one in job.prices))
 
-    @flow.stage("end", timeout=SHORT, max_retries=max_retries)
-    async def end(job: Priced) -> None:
+    @flow.stage(end, **patience)
+    async def finish(job: Priced) -> None:
         return None
 
     return flow
@@ -310,52 +316,59 @@ async def commands_of_a_life(flow: Flow[Any], *, after: bool) -> list[str]:
         mortal = Mortal(flow, after=after)
         async with flow.workers(janitor=None):
             await flow.wait(job_id, timeout=SOON)
-        await flow.delete(job_id)
         return mortal.seen
 
 
-@pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
-async def test_workers_that_die_at_any_command_lose_no_job(make_flow: MakeFlow, redis: Any, after: bool) -> None:
-    life = await commands_of_a_life(shop(make_flow, max_retries=5), after=after)
-    assert {"claim", "renew", "complete", "fail"} <= set(life)
-    await redis.flushall()
-    survivors = shop(make_flow, max_retries=5)
-    async with survivors:
-        ids = []
-        for number in range(1, len(life) + 1):
-            dying = shop(make_flow, max_retries=5)
-            async with dying, asyncio.TaskGroup() as tasks:
-                ids.append(await dying.start(Item(f"j{number}-")))
-                mortal = Mortal(dying, number=number, after=after, for_ever=True)
-                running = tasks.create_task(dying.workers(janitor=None).run())
-                await mortal.struck.wait()
-                while not running.done():  # a second time is not asked to finish
-                    running.cancel()
-                    await asyncio.sleep(0)
+async def check_the_end(flow: Flow[Any], job_id: str) -> None:
+    """The job and its two children are done, and nowhere else."""
+    assert (await flow.wait(job_id, timeout=SOON)).attributes["price"] == 6
+    found = places(await flow.positions())
+    assert list(found.values()) == [(None, "done")] * 3
 
-        async with survivors.workers(3, janitor=OFTEN):
-            for job_id in ids:
-                assert (await survivors.wait(job_id, timeout=SOON)).attributes["price"] == 6
-            found = places(await survivors.positions(limit=10_000))
-    assert len(found) == 3 * len(ids)  # each with two children
-    assert set(found.values()) == {(None, "done")}
+
+@pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
+async def test_workers_that_die_at_any_command_lose_no_job(make_flow: MakeFlow, after: bool) -> None:
+    make = partial(shop, make_flow, max_retries=20, timeout=SHORT)
+
+    async def die_and_be_survived(number: int) -> None:
+        async with make(number) as dying, asyncio.TaskGroup() as tasks:
+            job_id = await dying.start(Item("a"))
+            mortal = Mortal(dying, number=number, after=after, for_ever=True)
+            running = tasks.create_task(dying.workers(janitor=None).run())
+            await mortal.struck.wait()
+            while not running.done():  # told once it would finish what it has
+                running.cancel()
+                await asyncio.sleep(0)
+        async with make(number) as survivors, survivors.workers(janitor=OFTEN):
+            await check_the_end(survivors, job_id)
+
+    life = await commands_of_a_life(make(0), after=after)
+    assert {"claim", "renew", "complete", "fail"} <= set(life)
+    assert len(life) >= 13
+    async with asyncio.TaskGroup() as lives:
+        for number in range(1, len(life) + 1):
+            lives.create_task(die_and_be_survived(number))
 
 
 @pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
 async def test_a_connection_lost_at_any_command_costs_no_try(
-    make_flow: MakeFlow, recorder: FlowRecorder, redis: Any, after: bool
+    make_flow: MakeFlow, recorder: FlowRecorder, after: bool
 ) -> None:
-    life = await commands_of_a_life(shop(make_flow, max_retries=0), after=after)
-    await redis.flushall()
-    recorder.events.clear()
-    for number in range(1, len(life) + 1):
-        flow = shop(make_flow, max_retries=0)
-        async with flow:
-            job_id = await flow.start(Item(f"j{number}-"))
+    make = partial(shop, make_flow, max_retries=0, timeout=timedelta(seconds=2))
+
+    async def stumble(number: int) -> None:
+        async with make(number) as flow:
+            job_id = await flow.start(Item("a"))
             mortal = Mortal(flow, number=number, after=after)
             async with flow.workers(janitor=OFTEN):
-                assert (await flow.wait(job_id, timeout=SOON)).attributes["price"] == 6
+                await check_the_end(flow, job_id)
             assert mortal.struck.is_set()
+
+    life = await commands_of_a_life(make(0), after=after)
+    recorder.events.clear()
+    async with asyncio.TaskGroup() as lives:
+        for number in range(1, len(life) + 1):
+            lives.create_task(stumble(number))
 
     assert recorder.of(events.LockExpired) == recorder.of(events.ResultDropped) == recorder.of(events.StageFailed) == []
     assert len(recorder.of(events.StageCompleted)) == 5 * len(life)
