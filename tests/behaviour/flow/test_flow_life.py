@@ -293,6 +293,25 @@ async def test_an_id_is_taken_once_and_many_start_together_or_not_at_all(make_fl
         assert len(await flow.start_many(Request("ann", age) for age in range(4))) == 4
 
 
+async def test_a_start_whose_answer_was_lost_is_not_started_twice(make_flow: MakeFlow) -> None:
+    flow = three_stages(make_flow(max_waiting=3))
+    async with flow:
+        script, lost = flow._store.server.script, list[str]()
+
+        async def loses_the_first_answer(name: str, *words: Any) -> Any:
+            answer = await script(name, *words)
+            if not lost:
+                lost.append(name)
+                raise ConnectionError("the answer was lost")
+            return answer
+
+        flow._store.server.script = loses_the_first_answer  # type: ignore[method-assign]
+        ids = await flow.start_many([Request("ann", 1), Request("bob", 2)])
+
+        assert lost == ["start"]
+        assert places(await flow.positions()) == dict.fromkeys(ids, ("check", "waiting"))
+
+
 async def test_def_handlers_run_in_threads_and_know_their_run(make_flow: MakeFlow) -> None:
     flow, seen = make_flow(), list[Any]()
 

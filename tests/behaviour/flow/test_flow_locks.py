@@ -217,6 +217,32 @@ async def test_a_job_moved_but_never_locked_is_taken_back_without_counting(
     assert [event.job_id for event in recorder.of(events.JobTakenBack)] == [job_id]
 
 
+async def test_a_job_that_was_taken_back_before_the_lock_is_not_locked(
+    make_flow: MakeFlow, redis: Any, keys: Keys, recorder: FlowRecorder
+) -> None:
+    flow, runs = make_flow(), list[str]()
+
+    @flow.stage("price")
+    async def price(job: Item, run: Run) -> None:
+        runs.append(run.job_id)
+
+    async with flow:
+        script, job_id, taken_back = flow._store.server.script, await flow.start(Item("a")), asyncio.Event()
+
+        async def slow(name: str, *words: Any) -> Any:
+            if name == "claim" and not taken_back.is_set():
+                await redis.lmove(keys.queue("price", "processing"), keys.queue("price", "waiting"))
+                taken_back.set()
+            return await script(name, *words)
+
+        flow._store.server.script = slow  # type: ignore[method-assign]
+        async with flow.workers(janitor=None):
+            await flow.wait(job_id, timeout=SOON)
+        assert taken_back.is_set()
+        assert places(await flow.positions()) == {job_id: (None, "done")}
+    assert runs == [job_id]
+
+
 async def test_a_name_without_a_job_is_dropped(
     make_flow: MakeFlow, redis: Any, keys: Keys, recorder: FlowRecorder, all_keys: Any
 ) -> None:
