@@ -216,8 +216,9 @@ async def test_children_run_at_once_and_their_results_come_together(
     assert {event.correlation_id for event in of_children} == {"album-1"}
 
 
-async def test_a_job_is_parked_while_its_children_run(make_flow: MakeFlow, all_keys: Any) -> None:
-    flow = album(make_flow(keep=timedelta(milliseconds=1)))
+@pytest.mark.parametrize("keep", [timedelta(0), timedelta(milliseconds=1)], ids=str)
+async def test_a_job_is_parked_while_its_children_run(make_flow: MakeFlow, all_keys: Any, keep: timedelta) -> None:
+    flow = album(make_flow(keep=keep))
     async with flow:
         job_id = await flow.start(Album(["a", "b"]))
         async with flow.workers({"split": 1}):

@@ -172,12 +172,13 @@ finish = function(id, failed, result)
   local key, expires = job_key(id), now + (failed and flow.keep_failed or flow.keep)
   redis.call('HSET', key, 'done', 'true', 'finished-at', now)
   redis.call('HDEL', key, 'current-queue', 'held-by')
-  redis.call('PEXPIREAT', key, expires)
   redis.call('ZADD', ended_key(failed), expires, id)
   expire_with_last(ended_key(failed))
   index_all(id, expires)
   local parent, number = unpack(redis.call('HMGET', key, 'parent-id', 'child-number'))
   if parent then child_ended(parent, number, id, failed, result or 'null') end
+  -- Last: a job that is not kept at all is gone with this, and was needed until now.
+  redis.call('PEXPIREAT', key, expires)
 end
 
 -- After an error or a worker's timeout: again, as long as the stage allows it; then the job has failed.
