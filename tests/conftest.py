@@ -56,6 +56,19 @@ def redis_url(pytestconfig: pytest.Config) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def redis_cluster_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    """One node of a cluster of three masters; it knows the others."""
+    with _heard(pytestconfig, _first_node()) as url:
+        yield url
+
+
+@contextmanager
+def _first_node() -> Iterator[str]:
+    with servers.private_redis_cluster() as nodes:
+        yield nodes[0].dsn
+
+
+@pytest.fixture(scope="session")
 def nats_url(pytestconfig: pytest.Config) -> Iterator[str]:
     with _heard(pytestconfig, servers.nats()) as url:
         yield url
