@@ -18,10 +18,11 @@ import redis.asyncio
 
 import servers
 from onward.notify.changes import ChangeNotify
-from onward.notify.contract import Hint, HintKind, NotifyAdapter
+from onward.notify.contract import Changed, Hint, HintKind, NotifyAdapter, ignore
 from onward.notify.memory import MemoryNotify
 from onward.notify.nats import NatsNotify
-from onward.notify.postgres import PostgresNotify, asyncpg_wire, psycopg_wire
+from onward.notify.postgres import PostgresNotify
+from onward.notify.postgres_wires import asyncpg_wire, psycopg_wire
 from onward.notify.redis import RedisNotify
 from onward.state.sqlite.sqlite3 import SqliteDriver
 from onward.testing.notify.budgets import *  # noqa: F403
@@ -36,7 +37,6 @@ class Adapter:
     """The fixture that knows the address."""
     make: Callable[[Any, str], NotifyAdapter]
     """(address, a name of the test's own) → an adapter."""
-    shares_budgets: bool = True
 
 
 def changes(path: Path, _: str) -> NotifyAdapter:
@@ -48,9 +48,8 @@ def changes(path: Path, _: str) -> NotifyAdapter:
 ADAPTERS = [
     Adapter("memory", "nowhere", lambda _address, _name: MemoryNotify()),
     Adapter("changes", "sqlite_file", changes),
-    # The hint reaches every process, and each wakes as many as there are jobs.
-    Adapter("asyncpg", "postgres_dsn", lambda dsn, name: PostgresNotify(asyncpg_wire(dsn), channel=name), False),
-    Adapter("psycopg", "postgres_dsn", lambda dsn, name: PostgresNotify(psycopg_wire(dsn), channel=name), False),
+    Adapter("asyncpg", "postgres_dsn", lambda dsn, name: PostgresNotify(asyncpg_wire(dsn), channel=name)),
+    Adapter("psycopg", "postgres_dsn", lambda dsn, name: PostgresNotify(psycopg_wire(dsn), channel=name)),
     Adapter("redis", "redis_url", lambda url, name: RedisNotify(url, channel=name)),
     Adapter(
         "redis-client", "redis_url", lambda url, name: RedisNotify(redis.asyncio.Redis.from_url(url), channel=name)
@@ -61,9 +60,7 @@ ADAPTERS = [
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "adapter" in metafunc.fixturenames:
-        shares = metafunc.cls is not None and metafunc.cls.__name__ == "TestBudgets"
-        able = [one for one in ADAPTERS if one.shares_budgets or not shares]
-        metafunc.parametrize("adapter", able, ids=lambda adapter: adapter.name)
+        metafunc.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.name)
 
 
 @pytest.fixture
@@ -79,12 +76,12 @@ def sqlite_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def opened() -> AsyncIterator[Callable[[NotifyAdapter], Any]]:
+async def opened() -> AsyncIterator[Callable[..., Any]]:
     async with AsyncExitStack() as stack:
 
-        async def open_one(notify: NotifyAdapter) -> NotifyAdapter:
+        async def open_one(notify: NotifyAdapter, changed: Changed = ignore) -> NotifyAdapter:
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            await notify.open(tasks)
+            await notify.open(tasks, changed)
             stack.push_async_callback(notify.close)
             return notify
 
@@ -136,16 +133,16 @@ BROKERS = [
 
 @pytest.mark.parametrize(("private", "make"), BROKERS)
 async def test_hints_come_back_with_the_broker(private: Any, make: Any, opened: Any) -> None:
-    errors: list[Exception] = []
+    changes: list[Exception | None] = []
     with private() as broker:
-        here = await opened(make(broker.dsn, lost=errors.append))
+        here = await opened(make(broker.dsn), changes.append)
         there = await opened(make(broker.dsn))
         async with here.listen(lost=True) as listener, there.listen(lost=True) as other:
             assert here.is_up
             await asyncio.to_thread(broker.stop)
             for one in (listener, other):
                 assert [hint.kind for hint in await one.wait(LONG)] == [HintKind.UNKNOWN]
-            assert (here.is_up, len(errors)) == (False, 1)
+            assert (here.is_up, [type(error) for error in changes].count(type(None)), len(changes)) == (False, 0, 1)
             began = time.monotonic()
             with pytest.raises((OSError, TimeoutError)):
                 await there.announce([Hint(HintKind.LOST, "meanwhile")])
@@ -162,7 +159,7 @@ async def test_hints_come_back_with_the_broker(private: Any, make: Any, opened: 
                 while Hint(HintKind.LOST, "later") not in await listener.wait(LONG):
                     pass
             assert here.is_up
-            assert len(errors) == 1
+            assert changes[1:] == [None]
 
 
 @pytest.mark.parametrize(("private", "make"), BROKERS)
