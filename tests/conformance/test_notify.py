@@ -45,6 +45,11 @@ def changes(path: Path, _: str) -> NotifyAdapter:
     return ChangeNotify(open_counter)
 
 
+def as_cluster(*urls: str) -> str:
+    """The address of a cluster by some of its nodes."""
+    return "redis+cluster://" + ",".join(url.removeprefix("redis://") for url in urls)
+
+
 ADAPTERS = [
     Adapter("memory", "nowhere", lambda _address, _name: MemoryNotify()),
     Adapter("changes", "sqlite_file", changes),
@@ -54,6 +59,7 @@ ADAPTERS = [
     Adapter(
         "redis-client", "redis_url", lambda url, name: RedisNotify(redis.asyncio.Redis.from_url(url), channel=name)
     ),
+    Adapter("redis-cluster", "redis_cluster_url", lambda url, name: RedisNotify(as_cluster(url), channel=name)),
     Adapter("nats", "nats_url", lambda url, name: NatsNotify(url, subject=name)),
 ]
 
@@ -175,6 +181,37 @@ async def test_a_broker_that_falls_silent_is_noticed(private: Any, make: Any, op
 
             assert [hint.kind for hint in await listener.wait(LONG)] == [HintKind.UNKNOWN]
             assert notify.is_up
+
+
+@pytest.mark.parametrize("fault", ["freeze", "kill"])
+async def test_a_cluster_without_one_of_its_nodes_is_down_until_it_is_whole(fault: str, opened: Any) -> None:
+    with servers.private_redis_cluster() as nodes:
+        address = as_cluster(*(node.dsn for node in nodes))
+        here, there = await opened(RedisNotify(address)), await opened(RedisNotify(address))
+        async with here.listen(lost=True) as listener:
+            await there.announce([Hint(HintKind.LOST, "before")])
+            assert await listener.wait(LONG) == [Hint(HintKind.LOST, "before")]
+
+            node = nodes[0]
+            if fault == "kill":
+                await asyncio.to_thread(node.stop, "kill")
+            else:
+                os.kill(node.pid, signal.SIGSTOP)
+            async with asyncio.timeout(2 * LONG):
+                while here.is_up:
+                    await asyncio.sleep(0.05)
+            if fault == "kill":
+                await asyncio.to_thread(node.start)
+            else:
+                os.kill(node.pid, signal.SIGCONT)
+
+            async with asyncio.timeout(2 * LONG):
+                while not (here.is_up and there.is_up):
+                    await asyncio.sleep(0.05)
+            await there.announce([Hint(HintKind.LOST, "after")])
+            async with asyncio.timeout(LONG):
+                while Hint(HintKind.LOST, "after") not in await listener.wait(LONG):
+                    pass
 
 
 @pytest.mark.parametrize(("scheme", "make"), [("redis", RedisNotify), ("nats", NatsNotify)])

@@ -17,6 +17,7 @@ missed. A job waits for a process that died without a word for at most two and a
 with up to forty processes, longer with more, and never longer than a worker's `poll`.
 """
 
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +71,7 @@ class Presence:
 
     def news(self, able: Mapping[str, int]) -> list[Hint]:
         """What to tell others; the next time is a beat later."""
-        self._beat_at = self._now() + self.beat
+        self._beat_at = self._now() + self.beat * random.uniform(0.8, 1.0)  # not all at once
         over = {name: 0 for name, number in self._told.items() if number and name not in able}
         return [Hint(HintKind.ABLE, name, number) for name, number in {**over, **able}.items()]
 
