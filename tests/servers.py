@@ -363,7 +363,7 @@ def postgres() -> AbstractContextManager[str]:
 
 
 def private_postgres(**settings: object) -> AbstractContextManager[Instance]:
-    """For tests that stop, freeze or kill the server, or need other settings: `private_postgres(log_statement="all")`."""
+    """For tests that stop, freeze or kill the server, or have settings of their own: `log_statement="all"`."""
     options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
     return private(replace(POSTGRES, command=lambda *where: [*_postgres_command(*where), *options]))
 

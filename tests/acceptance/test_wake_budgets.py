@@ -3,19 +3,15 @@
 import asyncio
 import re
 import secrets
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 import servers
 from programs.fleet import look, make_app
-from support import SOON
+from support import SOON, fleet
 
-PROGRAM = Path(__file__).parent.parent / "programs" / "fleet.py"
 WORKERS, SLOTS = 10, 10
 MOST_IDLE_STATEMENTS = 2.0
 """Per second and process of ten workers."""
@@ -62,27 +58,20 @@ async def test_jobs_one_by_one_are_claimed_about_once_and_idle_workers_ask_littl
 ) -> None:
     processes, jobs, seconds = max(scale(10), 3), scale(1000), max(scale(30), 5)
     schema = f"t_{secrets.token_hex(6)}"
-    command = [sys.executable, str(PROGRAM), database.dsn, schema, str(WORKERS), str(SLOTS), broker]
     statements = Statements(database)
 
-    async with make_app(database.dsn, schema, broker) as app:
-        with ExitStack() as stack:
-            fleet = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(processes)]
-            for one in fleet:
-                stack.enter_context(one)
-                stack.callback(one.kill)
-            for one in fleet:
-                assert one.stdout is not None
-                assert await asyncio.to_thread(one.stdout.readline) == b"ready\n"
-            await asyncio.sleep(3)  # until every process has told the others of itself
-            statements.since()
-            await asyncio.sleep(seconds)
-            idle = len(statements.since()) / seconds
-            for n in range(jobs):
-                await (await app.start(look, n)).wait(timeout=SOON)
-            claims = sum("leased_by =" in statement and "attempt + 1" in statement for statement in statements.since())
+    async with make_app(database.dsn, schema, broker) as app, fleet(processes, database.dsn, schema, broker):
+        await asyncio.sleep(3)  # until every process has told the others of itself
+        statements.since()
+        await asyncio.sleep(seconds)
+        idle = len(statements.since()) / seconds
+        for n in range(jobs):
+            await (await app.start(look, n)).wait(timeout=SOON)
+        claims = sum("leased_by =" in statement and "attempt + 1" in statement for statement in statements.since())
 
     with capsys.disabled():
-        sys.stderr.write(f"\n  {processes} processes: {idle:.1f} statements/s idle, {claims / jobs:.2f} claims per job\n")
+        sys.stderr.write(
+            f"\n  {processes} processes: {idle:.1f} statements/s idle, {claims / jobs:.2f} claims per job\n"
+        )
     assert jobs <= claims <= 2 * jobs
     assert idle <= MOST_IDLE_STATEMENTS * processes

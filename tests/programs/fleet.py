@@ -22,7 +22,9 @@ async def look(attempt: Attempt[int]) -> int:
 def make_app(url: str, schema: str, broker: str = "", **options: object) -> Onward:
     notify: NotifyAdapter | None = None
     if broker:
-        notify = NatsNotify(broker, subject=schema) if broker.startswith("nats") else RedisNotify(broker, channel=schema)
+        notify = (
+            NatsNotify(broker, subject=schema) if broker.startswith("nats") else RedisNotify(broker, channel=schema)
+        )
     return Onward(url, **{"jobs": [look], "schema": schema, "migrate": True, "notify": notify, **options})  # type: ignore[arg-type]
 
 
@@ -33,7 +35,7 @@ async def work(app: Onward, workers: int, concurrency: int) -> None:
         await stack.enter_async_context(app)
         for _ in range(workers):
             await stack.enter_async_context(app.worker(concurrency=concurrency))
-        print("ready", flush=True)
+        print("ready", flush=True)  # noqa: T201
         await stopped.wait()
 
 
