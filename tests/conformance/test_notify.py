@@ -183,6 +183,7 @@ async def test_a_broker_that_falls_silent_is_noticed(private: Any, make: Any, op
             assert notify.is_up
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("fault", ["freeze", "kill"])
 async def test_a_cluster_without_one_of_its_nodes_is_down_until_it_is_whole(fault: str, opened: Any) -> None:
     with servers.private_redis_cluster() as nodes:

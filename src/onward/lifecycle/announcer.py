@@ -118,7 +118,7 @@ class ThreadAnnouncer:
             self._app.post_from_thread(hints)
             return
         with self._turn:
-            if self._own is None or self._thread is None or not self._thread.is_alive():
+            if self._own is None:
                 self._own = self._start()
             self._own.post_from_thread(hints)
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -18,6 +18,8 @@ QUIET, ANSWER = 1.0, 1.5
 """Seconds without a word from the other end after which it is asked for one, and that it has to answer: a connection
 that has silently died is noticed in less than three."""
 _MOST_UNSENT = 1_000
+_GATHER = 0.005
+"""Seconds in which hints to pass on are gathered: where all are busy, one in a while says as much as many."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
 """Seconds between tries to connect: few enough that hints are back when the other end is."""
 
@@ -48,6 +50,7 @@ class LinkedNotify(ABC, Generic[W]):
         self._tasks: asyncio.TaskGroup | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Task[None]] = set()
+        self._passing: list[Hint] = []
         self._changed: Changed = ignore
 
     @abstractmethod
@@ -56,8 +59,8 @@ class LinkedNotify(ABC, Generic[W]):
         ...
 
     @abstractmethod
-    def _pass_on(self, hints: Sequence[Hint]) -> None:
-        """Have others follow hints about scheduled jobs that nobody here can follow. Does not wait."""
+    async def _redirect(self, wire: W, hints: Sequence[Hint]) -> None:
+        """Have others follow hints about scheduled jobs that nobody here can follow."""
         ...
 
     # -- the contract
@@ -78,6 +81,7 @@ class LinkedNotify(ABC, Generic[W]):
             task.cancel()
         if ending:
             await asyncio.wait(ending)
+        self._passing.clear()
         self._tried.clear()
         self._switchboard.wake_all()
 
@@ -111,20 +115,32 @@ class LinkedNotify(ABC, Generic[W]):
 
     # -- for adapters
 
-    def _run(self, errand: Coroutine[Any, Any, None]) -> None:
+    def _run(self, errand: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something beside, that ends with the adapter at the latest. If it fails, polling makes up for it."""
-        if self._tasks is None:
-            errand.close()
-            return
-        task = self._tasks.create_task(self._done_quietly(errand))
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+        if self._tasks is not None:
+            task = self._tasks.create_task(self._quietly(errand))
+            self._errands.add(task)
+            task.add_done_callback(self._errands.discard)
 
-    async def _done_quietly(self, errand: Coroutine[Any, Any, None]) -> None:
+    async def _quietly(self, errand: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await errand
+            await errand()
         except Exception as error:  # noqa: BLE001 - the connection is lost, and all look when it is back
             logger.debug("hints could not be shared out: %s", error)
+
+    def _pass_on(self, hints: Sequence[Hint]) -> None:
+        """Redirect hints, together with others that come at about the same time."""
+        if not self._passing:
+            self._run(self._pass_on_gathered)
+        self._passing.extend(hints)
+
+    async def _pass_on_gathered(self) -> None:
+        await asyncio.sleep(_GATHER)
+        hints, self._passing = merged(self._passing), []
+        if self._wire is None:
+            self._switchboard.deliver(hints)
+        else:
+            await self._redirect(self._wire, hints)
 
     # -- the connection
 

@@ -9,15 +9,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NoReturn
 from urllib.parse import quote
 
-from onward.notify.contract import Hint, HintKind, Listener, merged
+from onward.notify.contract import Hint, HintKind, Listener
 from onward.notify.encoding import decode_hints, encode_hints
 from onward.notify.link import ANSWER, QUIET, LinkedNotify
 
 logger = logging.getLogger("onward.notify")
 _MOST_MESSAGES = 32
 """For scheduled jobs of one type in one announcement; with more jobs than that, a message stands for several."""
-_PASS_ON = 0.01
-"""Seconds in which messages to pass on are gathered: where all are busy, one in a while says as much as many."""
 
 
 class NatsNotify(LinkedNotify["_Wire"]):
@@ -37,7 +35,6 @@ class NatsNotify(LinkedNotify["_Wire"]):
         self._subject = subject
         self._types: Counter[str] = Counter()
         """How many listen to each."""
-        self._passing: list[Hint] = []
 
     @asynccontextmanager
     async def listen(
@@ -100,20 +97,8 @@ class NatsNotify(LinkedNotify["_Wire"]):
             if here < hint.count:
                 self._pass_on([Hint(hint.kind, hint.key, hint.count - here)])
 
-    def _pass_on(self, hints: Sequence[Hint]) -> None:
-        if not self._passing:
-            self._run(self._broadcast())
-        self._passing.extend(hints)
-
-    async def _broadcast(self) -> None:
-        try:
-            await asyncio.sleep(_PASS_ON)
-        finally:
-            hints, self._passing = merged(self._passing), []
-        if self._wire is None:
-            self._switchboard.deliver(hints)
-        else:
-            await self._wire.broadcast(hints)
+    async def _redirect(self, wire: "_Wire", hints: Sequence[Hint]) -> None:
+        await wire.broadcast(hints)
 
 
 class _Wire:

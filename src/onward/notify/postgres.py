@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass
 from typing import NoReturn
 
-from onward.notify.contract import Hint, HintKind, merged
+from onward.notify.contract import Hint, HintKind
 from onward.notify.encoding import decode_hints, encode_hints
 from onward.notify.link import ANSWER, LinkedNotify
 from onward.notify.local import LocalNotify
@@ -29,7 +29,6 @@ class PostgresNotify(LinkedNotify["_Channel"]):
         super().__init__()
         self._connect_wire, self._name = connect, channel
         self._presence = Presence(secrets.token_hex(6))
-        self._passing: list[Hint] = []
 
     def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
         return notify_statement(self._name, hints)
@@ -78,16 +77,8 @@ class PostgresNotify(LinkedNotify["_Channel"]):
             if rest:
                 self._pass_on([Hint(hint.kind, hint.key, rest)])
 
-    def _pass_on(self, hints: Sequence[Hint]) -> None:
-        if not self._passing:
-            self._run(self._tell_and_pass_on())
-        self._passing.extend(hints)
-
-    async def _tell_and_pass_on(self) -> None:
-        await asyncio.sleep(0)  # what was received together is passed on together
-        hints, self._passing = merged(self._passing), []
-        if self._wire is not None:
-            await self._wire.say([*self._news(), *encode_hints(hints, _heading())])
+    async def _redirect(self, wire: "_Channel", hints: Sequence[Hint]) -> None:
+        await wire.say([*self._news(), *encode_hints(hints, _heading())])
 
 
 @dataclass(frozen=True, slots=True)

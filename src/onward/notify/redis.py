@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
@@ -54,15 +55,15 @@ class RedisNotify(LinkedNotify["_Wire"]):
                     pass
             yield _Wire(sending, subscription, self._channel, self._receive)
 
-    def _pass_on(self, hints: Sequence[Hint]) -> None:
-        self._run(self.announce(hints))
+    async def _redirect(self, wire: "_Wire", hints: Sequence[Hint]) -> None:
+        await wire.send(hints)
 
     def _receive(self, payload: str) -> None:
         budget, hints = decode_hints(payload)
         self._switchboard.deliver([hint for hint in hints if hint.kind is not HintKind.SCHEDULED])
         scheduled = [hint for hint in hints if hint.kind is HintKind.SCHEDULED and self._switchboard.able(hint)]
         if scheduled:
-            self._run(self._claim(budget, scheduled))
+            self._run(partial(self._claim, budget, scheduled))
 
     async def _claim(self, budget: str, hints: list[Hint]) -> None:
         """Wake as many as the budget grants: first those who wait; then, of what is left, those who are awake.

@@ -56,3 +56,17 @@ class TestBudgets:
             heard = [await hear([full, idle], here, [Hint(HintKind.SCHEDULED, "mail")]) for _ in range(5)]
 
         assert all(hints[1] for hints in heard)
+
+    async def test_one_that_has_filled_up_gives_its_hint_back(self, connect: Connect) -> None:
+        here, there = await two(connect)
+
+        async with listen(here, scheduled=["mail"]) as first:
+            await first.wait(0.05)
+            await here.announce([Hint(HintKind.SCHEDULED, "mail")])
+            await asyncio.sleep(0.3)  # awake, so that the hint waits for it
+            async with listen(there, scheduled=["mail"]) as second:
+                first.has_room = False
+                heard = await hear([first, second], here)
+
+        assert not heard[0]
+        assert [hint.key for hint in heard[1]] == ["mail"]
