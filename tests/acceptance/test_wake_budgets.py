@@ -60,7 +60,10 @@ async def test_jobs_one_by_one_are_claimed_about_once_and_idle_workers_ask_littl
     schema = f"t_{secrets.token_hex(6)}"
     statements = Statements(database)
 
-    async with make_app(database.dsn, schema, broker) as app, fleet(processes, database.dsn, schema, broker):
+    async with (
+        make_app(database.dsn, schema, broker) as app,
+        fleet(processes, database.dsn, schema, WORKERS, SLOTS, broker),
+    ):
         await asyncio.sleep(3)  # until every process has told the others of itself
         statements.since()
         await asyncio.sleep(seconds)

@@ -170,6 +170,23 @@ async def test_a_commit_that_comes_late_is_not_missed(
     assert await chain.wait(timeout=SOON) == 8
 
 
+async def test_a_blocker_that_was_locked_when_a_worker_looked_is_taken_after_the_commit(
+    running: Any, opened: Any
+) -> None:
+    @job("after", blocked_by=[double])
+    async def after(attempt: Attempt[int]) -> list[int]:
+        return attempt.outputs_of(double)
+
+    client: Onward = await opened(double, after)
+    first = await client.start(double, 4)
+    async with client.transaction() as tx:
+        second = await client.start(after, 1, blockers=[first], tx=tx)  # locks the first
+        await running(double, after, worker=NEVER)
+        await asyncio.sleep(0.5)  # the worker has looked, and sleeps
+
+    assert await second.wait(timeout=SOON) == [8]
+
+
 async def test_one_who_waits_for_a_chain_does_not_make_workers_look(
     running: Any, opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,7 +138,7 @@ class Onward:
             await asyncio.to_thread(self._from_threads.release)
             await self._notify.open(tasks, self._hints_changed)
             stack.push_async_callback(self._notify.close)
-            tasks.create_task(self._announcer.run(), name="onward announcer")
+            self._announcer.start(tasks)
             stack.push_async_callback(self._announcer.close)
             if self._sync_driver is not None:
                 await self._sync_driver.open()

@@ -46,7 +46,7 @@ class BackgroundAnnouncer:
         self._call(self.post, hints)
 
     def close_from_thread(self) -> None:
-        """Have `run` return when it has sent what is left."""
+        """Have it end when it has sent what is left."""
         self._call(self._close)
 
     async def close(self) -> None:
@@ -56,9 +56,13 @@ class BackgroundAnnouncer:
             async with asyncio.timeout(_FAREWELL):
                 await self._ended.wait()
 
-    async def run(self) -> None:
+    def start(self, tasks: asyncio.TaskGroup) -> asyncio.Task[None]:
+        """Send whatever is posted from now on, until closed."""
         self._ended.clear()
         self._closing, self._loop = False, asyncio.get_running_loop()
+        return tasks.create_task(self._run(), name="onward announcer")
+
+    async def _run(self) -> None:
         try:
             await self._send_rounds()
         finally:
@@ -148,8 +152,7 @@ class ThreadAnnouncer:
     async def _announce(self, own: BackgroundAnnouncer, ready: threading.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
             await self._notify.open(tasks, self._changed)
-            running = tasks.create_task(own.run())
-            await asyncio.sleep(0)  # until it takes hints
+            running = own.start(tasks)
             ready.set()
             await asyncio.wait([running])
             await self._notify.close()
