@@ -369,9 +369,10 @@ def postgres() -> AbstractContextManager[str]:
     return found_or_started(POSTGRES)
 
 
-def private_postgres() -> AbstractContextManager[Instance]:
-    """For tests that stop, freeze or kill the server."""
-    return private(POSTGRES)
+def private_postgres(**settings: object) -> AbstractContextManager[Instance]:
+    """For tests that stop, freeze or kill the server, or have settings of their own: `log_statement="all"`."""
+    options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+    return private(replace(POSTGRES, command=lambda *where: [*_postgres_command(*where), *options]))
 
 
 # --- PgBouncer ----------------------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ class _Plan:
             root_id=root_id,
             parent=parent,
             blockers=self._blockers(kind, chain.blockers, position, Family(family.origin_id, root_id)),
+            blocker_types=_types_there(chain.blockers),
             runs_anyway=kind.definition.on_blocker_failure == "run",
             deduplication=_checked_key(kind, chain.deduplication),
             id_is_callers=chain.id is not None,
@@ -76,6 +77,7 @@ class _Plan:
             origin_id=after.job_id,
             root_id=after.root_id,
             blockers=self._blockers(kind, outcome.blockers, position, Family(after.job_id, after.root_id)),
+            blocker_types=_types_there(outcome.blockers),
             runs_anyway=kind.definition.on_blocker_failure == "run",
         )
 
@@ -149,6 +151,10 @@ async def _already_stored(store: Store, connection: Connection, jobs: Sequence[N
     if not all(job.id in found and found[job.id].type_name == job.type_name for job in asked):
         return None
     return [Started(job.id, JobStatus(found[job.id].status), False) for job in asked]
+
+
+def _types_there(sources: Sequence[BlockerSource]) -> tuple[str, ...]:
+    return tuple({source.job_type.name for source in sources if not isinstance(source, NewChain)})
 
 
 def _size(chain: NewChain[Any]) -> int:

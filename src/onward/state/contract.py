@@ -49,6 +49,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     parent: int | None = None
     """The position, in the same call, of the job that this chain is a blocker of. Parents come first."""
     blockers: tuple[ChainId, ...] = ()
+    blocker_types: tuple[str, ...] = ()
+    """The types with which those blockers began that were there before: workers pass them by while this is started."""
     runs_anyway: bool = False
     """Run when all blockers have ended, though some failed."""
     deduplication: Deduplication | None = None
