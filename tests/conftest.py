@@ -61,6 +61,12 @@ def nats_url(pytestconfig: pytest.Config) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def rabbitmq_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    with _heard(pytestconfig, servers.rabbitmq()) as url:
+        yield url
+
+
 def _with_database(dsn: str, name: str) -> str:
     return urlsplit(dsn)._replace(path=f"/{name}").geturl()
 

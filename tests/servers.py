@@ -2,7 +2,8 @@
 
 For each server, the first of these that is there:
 
-1. the address in its environment variable (`ONWARD_TEST_POSTGRES`, `…_PGBOUNCER`, `…_REDIS`, `…_NATS`), used as it is;
+1. the address in its environment variable (`ONWARD_TEST_POSTGRES`, `…_PGBOUNCER`, `…_REDIS`, `…_NATS`,
+   `…_RABBITMQ`), used as it is;
 2. its usual address on this machine, if it answers there and lets us in;
 3. a private instance, started from an installed program in a scratch directory on a free port;
 4. the same after `apt-get install`, when we are root; otherwise an error that says what to install.
@@ -483,3 +484,53 @@ def nats() -> AbstractContextManager[str]:
 def private_nats() -> AbstractContextManager[Instance]:
     """For tests that stop, freeze or kill the server."""
     return private(NATS)
+
+
+# --- RabbitMQ -----------------------------------------------------------------------------------------------------
+
+
+def _rabbitmq_command(program: Path, scratch: Path, port: int) -> list[str]:
+    # Debian's program on PATH insists on a user of its own; the script behind it does not.
+    scripts = glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")
+    settings = {
+        "HOME": scratch,  # where Erlang keeps its cookie
+        "RABBITMQ_NODENAME": f"onward-{port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": port,
+        "RABBITMQ_DIST_PORT": _free_port(),
+        "RABBITMQ_BASE": scratch,
+        "RABBITMQ_MNESIA_BASE": scratch / "data",
+        "RABBITMQ_LOG_BASE": scratch,
+        "RABBITMQ_LOGS": "-",
+        "RABBITMQ_CONFIG_FILE": scratch / "rabbitmq",
+        "RABBITMQ_ADVANCED_CONFIG_FILE": scratch / "advanced",
+        "RABBITMQ_CONF_ENV_FILE": scratch / "environment",
+        "RABBITMQ_ENABLED_PLUGINS_FILE": scratch / "plugins",
+        "RABBITMQ_PID_FILE": scratch / "pid",
+        # The script then becomes the server instead of starting it, and our signals reach it.
+        "RUNNING_UNDER_SYSTEMD": "true",
+    }
+    return ["env", *(f"{key}={value}" for key, value in settings.items()), max(scripts, default=str(program))]
+
+
+RABBITMQ = Server(
+    name="RabbitMQ",
+    variable="ONWARD_TEST_RABBITMQ",
+    default="amqp://guest:guest@127.0.0.1:5672/",
+    program="rabbitmq-server",
+    package="rabbitmq-server",
+    dsn=lambda port: f"amqp://guest:guest@127.0.0.1:{port}/",
+    command=_rabbitmq_command,
+    # It listens once it is ready, and begins with a method on channel 0.
+    answers=lambda dsn: _says(dsn, b"AMQP\0\0\x09\x01", b"\1\0\0"),
+)
+
+
+def rabbitmq() -> AbstractContextManager[str]:
+    """The address of a RabbitMQ; tests use queues of their own."""
+    return found_or_started(RABBITMQ)
+
+
+def private_rabbitmq() -> AbstractContextManager[Instance]:
+    """For tests that stop, freeze or kill the server."""
+    return private(RABBITMQ)

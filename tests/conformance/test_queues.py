@@ -9,6 +9,7 @@ import pytest
 
 from onward.queue.contract import ProviderFactory
 from onward.queue.providers.memory import Memory
+from onward.queue.providers.rabbitmq import RabbitMQ
 from onward.testing.queue.suite import *  # noqa: F403
 
 
@@ -28,6 +29,8 @@ def in_memory(_: None) -> Callable[[], ProviderFactory[Any]]:
 
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
+    Backend("rabbitmq-quorum", "rabbitmq_url", lambda url: lambda: RabbitMQ(url)),
+    Backend("rabbitmq-classic", "rabbitmq_url", lambda url: lambda: RabbitMQ(url, queue_type="classic")),
 ]
 
 
