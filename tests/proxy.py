@@ -12,6 +12,7 @@ class Proxy:
     def __init__(self, target: tuple[str, int], tasks: asyncio.TaskGroup) -> None:
         self._target, self._tasks = target, tasks
         self._open: set[asyncio.Event] = set()
+        self._sinks: set[asyncio.StreamWriter] = set()
         self.accepted = 0
 
     def silence(self) -> None:
@@ -19,12 +20,18 @@ class Proxy:
         for forwards in self._open:
             forwards.clear()
 
+    def cut(self) -> None:
+        """End the connections there are."""
+        for sink in self._sinks:
+            sink.transport.abort()
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
         forwards = asyncio.Event()
         forwards.set()
         self._open.add(forwards)
         there, back = await asyncio.open_connection(*self._target)
+        self._sinks |= {writer, back}
         self._tasks.create_task(self._forward(reader, back, forwards))
         self._tasks.create_task(self._forward(there, writer, forwards))
 
@@ -36,6 +43,7 @@ class Proxy:
                     sink.write(data)
                     await sink.drain()
         finally:
+            self._sinks.discard(sink)
             sink.close()
 
 
@@ -47,9 +55,10 @@ async def proxied(dsn: str) -> AsyncIterator[tuple[Proxy, str]]:
         proxy = Proxy((url.hostname or "127.0.0.1", url.port or 5432), tasks)
         server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
+        user = url.netloc.rpartition("@")[0]
         holder = tasks.create_task(asyncio.Event().wait())
         try:
-            yield proxy, url._replace(netloc=f"{url.username or 'postgres'}@127.0.0.1:{port}").geturl()
+            yield proxy, url._replace(netloc=f"{user or 'postgres'}@127.0.0.1:{port}").geturl()
         finally:
             server.close()
             for task in list(tasks._tasks):  # whatever still waits for a peer that will not come

@@ -20,6 +20,9 @@ from onward.queue.providers.rabbitmq.post import Lost, Post
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 """Seconds between tries to consume again."""
 _LARGEST_PREFETCH = 65_535
+_IDLE = 60.0
+"""Seconds without a job after which an idle consumer is made anew: RabbitMQ 3.10 does not always tell one whose quorum
+queue was deleted and made again at once."""
 
 Report = Callable[[Exception, QueueErrorCode, TakenJob | None], QueueError]
 
@@ -145,7 +148,12 @@ class Delivery:
             await self._adjust(channel, queue)
             if not first.done():
                 first.set_result(None)
-            await self._news()
+            try:
+                async with asyncio.timeout(_IDLE):
+                    await self._news()
+            except TimeoutError:
+                if not self._works:
+                    return
         async with answered():
             while self._live:
                 await queue.cancel(self._live.pop().tag)

@@ -52,7 +52,7 @@ class RabbitMQ(ProviderFactory[Links]):
         **connect_options: Any,
     ) -> None:
         super().__init__()
-        arguments = Arguments("RabbitMQ", queue_type)
+        arguments = Arguments("RabbitMQ", "options")
         arguments.one_of("queue_type", queue_type, ("quorum", "classic").__contains__, '"quorum" or "classic"')
         arguments.one_of(
             "max_priority", max_priority, lambda n: isinstance(n, int) and 0 <= n <= 255, "a whole number from 0 to 255"
@@ -66,7 +66,9 @@ class RabbitMQ(ProviderFactory[Links]):
         """A provider bound to that queue."""
         arguments = Arguments("RabbitMQ", queue_name)
         if queue_name.startswith("amq.") or len(queue_name.encode()) > _LONGEST_NAME:
-            arguments.refuse("name", f"at most {_LONGEST_NAME} bytes, and begin with something else than amq.", queue_name)
+            arguments.refuse(
+                "name", f"at most {_LONGEST_NAME} bytes, and begin with something else than amq.", queue_name
+            )
         topology = Topology(queue_name, self._queue_type, self._max_priority)
         capabilities = capabilities_of(topology, self._max_job_size)
         return RabbitMQProvider(topology, self, self.events_of(queue_name), capabilities)
@@ -85,4 +87,5 @@ class RabbitMQ(ProviderFactory[Links]):
         options = dict(self._connect_options)
         if "heartbeat" not in URL(self._target).query:
             options.setdefault("heartbeat", _HEARTBEAT)
-        return await aio_pika.connect(self._target, **options)
+        connection: AbstractConnection = await aio_pika.connect(self._target, **options)
+        return connection

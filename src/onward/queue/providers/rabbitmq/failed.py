@@ -18,7 +18,8 @@ from onward.queue.providers.rabbitmq.post import Post
 
 MOST = 50_000
 """How many are read at most, from the oldest on; a prefetch count has 16 bits."""
-_BACK = 2.0
+_LOOKS = 200
+"""Whether they are back: for two seconds at least, then others will have removed some."""
 
 
 class TooMany(Exception):
@@ -93,9 +94,10 @@ class FailedJobs:
             await queue.cancel(tag)
 
     async def _have_returned(self, depth: int) -> None:
-        """The broker takes them back in its own time; without one that was retried, and bounded, since others add."""
-        until = time.monotonic() + _BACK
-        while await self._post.declare(self._post.topology.failed) < depth - 1 and time.monotonic() < until:
+        """The broker takes them back in its own time; all but one that may have been retried."""
+        for _ in range(_LOOKS):
+            if await self._post.declare(self._post.topology.failed) >= depth - 1:
+                return
             await asyncio.sleep(0.01)
 
     @asynccontextmanager

@@ -44,7 +44,7 @@ class Link:
     async def connected(self) -> AbstractConnection:
         """The connection, made now if there is none."""
         async with self._turn:
-            if self._connection is None or not self._connection.connected.is_set():
+            if self._connection is None or not _is_up(self._connection):
                 await self._leave()
                 async with answered(CONNECT):
                     self._connection = await self._connect()
@@ -65,6 +65,11 @@ class Link:
         connection, self._connection = self._connection, None
         if connection is not None:
             await leave(connection)
+
+
+def _is_up(connection: AbstractConnection) -> bool:
+    # What aio-pika says of itself changes only after its callbacks have run.
+    return connection.transport is not None and connection.transport.connection.is_opened
 
 
 class Line:

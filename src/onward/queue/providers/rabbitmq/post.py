@@ -26,7 +26,6 @@ from onward.queue.providers.rabbitmq.messages import (
 )
 from onward.queue.providers.rabbitmq.topology import RENEW, Topology, every_delay, rounded
 
-
 _DELETING = 30.0
 """Seconds: some hundred queues may go."""
 
@@ -68,11 +67,11 @@ class Post:
         """Remove all queues, those of other processes' delays too."""
         async with answered(_DELETING):
             channel = await (await self._asking.channel()).get_underlay_channel()
+            await channel.queue_delete(self.topology.queue)
             for delay in every_delay():
                 # Deleting what does not exist is no error, and needs no answer.
                 await channel.queue_delete(self.topology.delay(delay), nowait=True)
             await channel.queue_delete(self.topology.failed)
-            await channel.queue_delete(self.topology.queue)
         self._declared.clear()
         # RabbitMQ 3.10 remembers queues per channel, and fails on one that was deleted and made again.
         await self.close()
@@ -114,7 +113,7 @@ class Post:
     # -- what came
 
     async def arrived(self, message: AbstractIncomingMessage, lock_token: str) -> TakenJob | None:
-        """Its job; none where it was delivered so often in vain that it has failed, or only goes round to be counted."""
+        """Its job; none where it has failed by being delivered in vain too often, or goes round once to be counted."""
         lost = lost_deliveries(message)
         job = taken_job(message, self.topology.queue, lost=lost, lock_token=lock_token)
         if lost and job.attempts >= job.max_attempts:
@@ -153,9 +152,7 @@ class Post:
         await self.send(copy_of(message, job_id, {ATTEMPTS: None, ERROR: None, FAILED_AT: None}))
         await self._acknowledge(message)
 
-    async def _bury(
-        self, message: AbstractIncomingMessage, job: TakenJob, attempts: int, error: BaseException
-    ) -> None:
+    async def _bury(self, message: AbstractIncomingMessage, job: TakenJob, attempts: int, error: BaseException) -> None:
         self._check(message)
         if not message.headers.get(REMOVE_ON_FAIL):
             changes = failure_headers(attempts, error) | {FAILED_AT: datetime.now(UTC).isoformat()}

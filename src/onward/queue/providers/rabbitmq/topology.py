@@ -105,9 +105,7 @@ class Topology:
         return {"x-message-ttl": milliseconds, "x-expires": milliseconds + _UNUSED}
 
     def _refused(self, problem: str, cause: Exception) -> QueueConfigurationError:
-        return QueueConfigurationError(
-            problem, code=QueueErrorCode.INVALID_OPTION, queue_name=self.queue, cause=cause
-        )
+        return QueueConfigurationError(problem, code=QueueErrorCode.INVALID_OPTION, queue_name=self.queue, cause=cause)
 
 
 def _how_it_differs(name: str, said: str) -> str:
