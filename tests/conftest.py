@@ -12,6 +12,8 @@ import pytest
 
 import servers
 
+pytest.register_assert_rewrite("onward.testing")  # lets pytest explain the assertions of the shipped suites
+
 
 @pytest.fixture(scope="session")
 def scale() -> Callable[[int], int]:
@@ -53,6 +55,19 @@ def pgbouncer_dsn(pytestconfig: pytest.Config, postgres_dsn: str) -> Iterator[st
 def redis_url(pytestconfig: pytest.Config) -> Iterator[str]:
     with _heard(pytestconfig, servers.redis()) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def redis_cluster_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    """One node of a cluster of three masters; it knows the others."""
+    with _heard(pytestconfig, _first_node()) as url:
+        yield url
+
+
+@contextmanager
+def _first_node() -> Iterator[str]:
+    with servers.private_redis_cluster() as nodes:
+        yield nodes[0].dsn
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,8 @@ For each server, the first of these that is there:
 3. a private instance, started from an installed program in a scratch directory on a free port;
 4. the same after `apt-get install`, when we are root; otherwise an error that says what to install.
 
-A test that stops, freezes or kills its server asks for `private_postgres()` and so never hurts anyone else's.
+A test that stops, freezes or kills its server asks for `private_postgres()` and so never hurts anyone else's;
+`private_redis_cluster()` is always private, because nobody has one running.
 What is started here is stopped here. Another server is one more `Server(...)`: see POSTGRES.
 
 Standard library only: this runs before anything else is known to work.
@@ -17,6 +18,7 @@ Standard library only: this runs before anything else is known to work.
 import atexit
 import os
 import pwd
+import random
 import re
 import shutil
 import signal
@@ -27,8 +29,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,8 @@ class Server:
         default_factory=lambda: {"fast": signal.SIGTERM, "kill": signal.SIGKILL}
     )
     """How it stops: the modes of `Instance.stop`."""
+    port: Callable[[], int] = lambda: _free_port()
+    """Where a private one listens."""
 
 
 class Instance:
@@ -177,7 +181,7 @@ def private(server: Server) -> Iterator[Instance]:
     """A new instance that nobody else uses, whatever else runs on this machine."""
     program = find(server)
     scratch = Path(tempfile.mkdtemp(prefix=f"onward-{server.program}-"))
-    port = _free_port()
+    port = server.port()
     try:
         _hand_over(scratch)
         server.prepare(program, scratch, port)
@@ -439,6 +443,14 @@ def _says(dsn: str, question: bytes, answer: bytes) -> bool:
         return False
 
 
+def _redis_command(program: Path, scratch: Path, port: int) -> list[str]:
+    return [
+        # Not `program`: Debian's redis-server is a link to a program that does what its name says.
+        *(str(program.with_name("redis-server")), "--bind", "127.0.0.1", "--port", str(port)),
+        *("--dir", str(scratch), "--save", "", "--appendonly", "no"),
+    ]
+
+
 REDIS = Server(
     name="Redis",
     variable="ONWARD_TEST_REDIS",
@@ -446,11 +458,7 @@ REDIS = Server(
     program="redis-server",
     package="redis-server",
     dsn=lambda port: f"redis://127.0.0.1:{port}",
-    command=lambda program, scratch, port: [
-        # Not `program`: Debian's redis-server is a link to a program that does what its name says.
-        *(str(program.with_name("redis-server")), "--bind", "127.0.0.1", "--port", str(port)),
-        *("--dir", str(scratch), "--save", "", "--appendonly", "no"),
-    ],
+    command=_redis_command,
     answers=lambda dsn: _says(dsn, b"PING\r\n", b"+PONG"),
 )
 
@@ -471,9 +479,52 @@ def redis() -> AbstractContextManager[str]:
     return found_or_started(REDIS)
 
 
-def private_redis() -> AbstractContextManager[Instance]:
-    """For tests that stop, freeze or kill the server."""
-    return private(REDIS)
+def private_redis(**settings: str) -> AbstractContextManager[Instance]:
+    """For tests that stop, freeze, kill or fill the server: `private_redis(appendonly="yes", appendfsync="always")`."""
+    options = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
+    return private(replace(REDIS, command=lambda *where: [*_redis_command(*where), *options]))
+
+
+@contextmanager
+def private_redis_cluster() -> Iterator[list[Instance]]:
+    """Three masters of a new Redis Cluster that owns every slot; any one's address will do to enter it."""
+    options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]
+    node = replace(REDIS, port=_free_port_with_bus, command=lambda *where: [*_redis_command(*where), *options])
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(private(node)) for _ in range(3)]
+        addresses = [urlsplit(one.dsn).netloc for one in nodes]
+        subprocess.run(
+            [find(REDIS).with_name("redis-cli"), "--cluster", "create", *addresses, "--cluster-yes"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=STARTUP_SECONDS,
+            check=True,
+        )
+        deadline = time.monotonic() + STARTUP_SECONDS
+        while not all(_cluster_is_whole(one.dsn) for one in nodes):
+            if time.monotonic() > deadline:
+                raise ServerMissing("the Redis Cluster does not come up")
+            time.sleep(0.05)
+        yield nodes
+
+
+def _cluster_is_whole(dsn: str) -> bool:
+    url = urlsplit(dsn)
+    with socket.create_connection((url.hostname or "127.0.0.1", url.port or 0), timeout=5) as connection:
+        connection.sendall(b"CLUSTER INFO\r\n")
+        said = connection.recv(4096)
+    return b"cluster_state:ok" in said and b"cluster_known_nodes:3" in said
+
+
+def _free_port_with_bus() -> int:
+    """A port whose neighbour 10,000 further on, where the nodes of a cluster talk to each other, is free too."""
+    while True:
+        port = random.randrange(10_000, 22_000)
+        with suppress(OSError), socket.socket() as probe, socket.socket() as bus:
+            probe.bind(("127.0.0.1", port))
+            bus.bind(("127.0.0.1", port + 10_000))
+            return port
 
 
 def nats() -> AbstractContextManager[str]:

@@ -21,10 +21,7 @@ from onward.state.postgres.psycopg import PsycopgDriver, SyncPsycopgDriver
 from onward.state.sqlalchemy.driver import SqlAlchemyDriver, SyncSqlAlchemyDriver
 from onward.state.sqlite.adapter import SqliteState
 from onward.state.sqlite.sqlite3 import SqliteDriver, SyncSqliteDriver
-
-pytest.register_assert_rewrite("onward.testing")  # lets pytest explain the assertions of the shipped suites
-
-from onward.testing.state.store import Store  # noqa: E402 - after the line above
+from onward.testing.state.store import Store
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ import pytest
 from onward.queue.contract import ProviderFactory
 from onward.queue.providers.memory import Memory
 from onward.queue.providers.rabbitmq import RabbitMQ
+from onward.queue.providers.redis import Redis
 from onward.testing.queue.suite import *  # noqa: F403
 
 
@@ -27,10 +28,20 @@ def in_memory(_: None) -> Callable[[], ProviderFactory[Any]]:
     return lambda: memory
 
 
+def in_redis(url: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: Redis(url)
+
+
+def in_redis_cluster(url: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: Redis(url, cluster=True)
+
+
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
     Backend("rabbitmq-quorum", "rabbitmq_url", lambda url: lambda: RabbitMQ(url)),
     Backend("rabbitmq-classic", "rabbitmq_url", lambda url: lambda: RabbitMQ(url, queue_type="classic")),
+    Backend("redis", "redis_url", in_redis),
+    Backend("redis-cluster", "redis_cluster_url", in_redis_cluster),
 ]
 
 

@@ -134,6 +134,10 @@ class Emitter:
         if event not in names:
             raise self._refused(f"there is no event {event!r} here; these are: {', '.join(names)}")
 
+    def wants(self, kind: type[QueueEvent]) -> bool:
+        """Whether anybody would read an event of this kind: ask before building one per job."""
+        return bool(self._listeners.get(kind.event)) or logger.isEnabledFor(kind.level)
+
     def emit(self, event: QueueEvent) -> None:
         """Tell the log and every listener; one that raises changes nothing, and is itself reported."""
         if logger.isEnabledFor(event.level):
@@ -145,8 +149,11 @@ class Emitter:
             except Exception as error:
                 logger.exception("a listener for %r failed", event.event)
                 if not isinstance(event, Trouble):
-                    message = f"a listener for {event.event!r} failed: {error}"
-                    self._troubles.emit(Trouble(queue_name=self._queue_name, error=error, message=message))
+                    self.trouble(error, f"a listener for {event.event!r} failed: {error}")
+
+    def trouble(self, error: Exception, message: str) -> None:
+        """Something failed that no caller was told."""
+        self._troubles.emit(Trouble(queue_name=self._queue_name, error=error, message=message))
 
     def _refused(self, problem: str) -> QueueConfigurationError:
         return QueueConfigurationError(problem, code=QueueErrorCode.INVALID_OPTION, queue_name=self._queue_name)

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from concurrent.futures import Executor
 from datetime import timedelta
 from enum import Enum, auto
@@ -12,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from onward.queue.contract import TakenJob, is_permanent
-from onward.queue.events import Active, Completed, Failed, QueueEvent, Retrying, Trouble
+from onward.queue.events import Active, Completed, Emitter, Failed, Retrying
 from onward.queue.handler import Handler
 from onward.queue.model import QueueJobStatus
 
@@ -27,31 +26,27 @@ class Told(Enum):
 class Running:
     """A job from its arrival to the last event about it."""
 
-    def __init__(self, job: TakenJob, *, worker_id: str, emit: Callable[[QueueEvent], None]) -> None:
+    def __init__(self, job: TakenJob, *, worker_id: str, events: Emitter) -> None:
         self.job = job
         self.told: Told | None = None
         self.error: Exception | None = None
-        self._emit = emit
+        self._worker_id, self._events = worker_id, events
         self._task = asyncio.current_task()
         self._in_handler = False
         self._began = time.monotonic()
-        self._facts: dict[str, Any] = {
-            "job_id": job.id,
-            "name": job.name,
-            "queue_name": job.queue_name,
-            "worker_id": worker_id,
-            "metadata": job.metadata,
-        }
 
-    def cancel(self, told: Told) -> None:
+    def cancel(self, told: Told) -> bool:
         """Have the handler stop; once it has returned there is nothing to stop."""
-        if self.told is None and self._in_handler and self._task is not None:
-            self.told = told
-            self._task.cancel()
+        if self.told is not None or not self._in_handler or self._task is None:
+            return False
+        self.told = told
+        self._task.cancel()
+        return True
 
     async def run(self, handler: Handler[Any], threads: Executor) -> Raw | None:
         """Call the handler. Afterwards `told` or `error` say how it went, and neither that it went well."""
-        self._emit(Active(**self._facts, attempts=self.job.attempts, status=QueueJobStatus.ACTIVE))
+        if self._events.wants(Active):
+            self._events.emit(Active(**self._facts(), attempts=self.job.attempts, status=QueueJobStatus.ACTIVE))
         self._in_handler = True
         try:
             return self._encoded(await handler(self.job, threads))
@@ -74,37 +69,50 @@ class Running:
         try:
             return Raw(msgspec.json.encode(result))
         except Exception as error:  # noqa: BLE001 - the work is done: a result that cannot be kept must not do it again
-            self.trouble(error, f"the result of job {self.job.id!r} cannot be kept: {error}")
+            self._events.trouble(error, f"the result of job {self.job.id!r} cannot be kept: {error}")
             return None
 
     # -- what is told once the provider knows
 
     def settled(self, retry_delay: timedelta | None) -> None:
         """The provider has the outcome."""
-        duration = timedelta(seconds=time.monotonic() - self._began)
-        if self.error is None:
+        if self.error is not None:
+            self._tell_failed(self.error, retry_delay)
+        elif self._events.wants(Completed):
             status = QueueJobStatus.COMPLETED
-            self._emit(Completed(**self._facts, attempts=self.job.attempts, status=status, duration=duration))
-            return
-        attempts, permanent = self.job.attempts + 1, is_permanent(self.error)
+            self._events.emit(
+                Completed(**self._facts(), attempts=self.job.attempts, status=status, duration=self._duration())
+            )
+
+    def _tell_failed(self, error: Exception, retry_delay: timedelta | None) -> None:
+        attempts, permanent = self.job.attempts + 1, is_permanent(error)
         will_retry = attempts < self.job.max_attempts and not permanent
         status = QueueJobStatus.FAILED
         if will_retry:
             status = QueueJobStatus.DELAYED if retry_delay else QueueJobStatus.WAITING
-        facts = {**self._facts, "attempts": attempts, "status": status, "retry_delay": retry_delay}
-        self._emit(
+        facts = {**self._facts(), "attempts": attempts, "status": status, "retry_delay": retry_delay}
+        self._events.emit(
             Failed(
                 **facts,
-                error=str(self.error),
-                error_type=type(self.error).__name__,
-                duration=duration,
+                error=str(error),
+                error_type=type(error).__name__,
+                duration=self._duration(),
                 will_retry=will_retry,
                 permanent=permanent,
             )
         )
         if will_retry:
-            self._emit(Retrying(**facts, max_attempts=self.job.max_attempts))
+            self._events.emit(Retrying(**facts, max_attempts=self.job.max_attempts))
 
-    def trouble(self, error: Exception, message: str | None = None) -> None:
-        """Something failed that no caller was told."""
-        self._emit(Trouble(queue_name=self.job.queue_name, error=error, message=message or str(error)))
+    def _facts(self) -> dict[str, Any]:
+        job = self.job
+        return {
+            "job_id": job.id,
+            "name": job.name,
+            "queue_name": job.queue_name,
+            "worker_id": self._worker_id,
+            "metadata": job.metadata,
+        }
+
+    def _duration(self) -> timedelta:
+        return timedelta(seconds=time.monotonic() - self._began)

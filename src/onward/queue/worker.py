@@ -4,9 +4,9 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -256,18 +256,20 @@ class QueueWorker(Listening, Generic[T]):
             pass  # try again
 
     async def run_piece(self, piece: TakenJob) -> None:
-        with self._active(piece) as running:
+        running = self._begin(piece)
+        try:
             result = await running.run(self._handler, self._threads)
-            try:
-                if running.told is Told.STOPPING:
-                    await self.provider.release([piece])
-                elif running.error is not None:
-                    running.settled(await self.provider.nack(piece, running.error))
-                elif running.told is None:
-                    await self.provider.ack(piece, result)
-                    running.settled(None)
-            except Exception as error:  # noqa: BLE001 - told as queue.error; the job stays with the provider
-                self._report(error)
+            if running.told is Told.STOPPING:
+                await self.provider.release([piece])
+            elif running.error is not None:
+                running.settled(await self.provider.nack(piece, running.error))
+            elif running.told is None:
+                await self.provider.ack(piece, result)
+                running.settled(None)
+        except Exception as error:  # noqa: BLE001 - told as queue.error; the job stays with the provider
+            self._report(error)
+        finally:
+            self._end(running)
 
     async def _renew(self) -> None:
         every = self.provider.renew_every
@@ -280,8 +282,9 @@ class QueueWorker(Listening, Generic[T]):
                 self._report(error)
                 continue
             for job in lost:
-                held[job.id].cancel(Told.LOST)
-                self._report(self.provider.not_active(job.id))
+                # One whose handler has returned is being settled, or was while we asked: that tells, if it must.
+                if held[job.id].cancel(Told.LOST):
+                    self._report(self.provider.not_active(job.id))
 
     # -- push
 
@@ -301,7 +304,8 @@ class QueueWorker(Listening, Generic[T]):
         self._consumer = None
 
     async def _deliver(self, job: TakenJob) -> Raw | None:
-        with self._active(job) as running:
+        running = self._begin(job)
+        try:
             result = await running.run(self._handler, self._threads)
             if running.told is not None:
                 raise GivenBack
@@ -309,6 +313,8 @@ class QueueWorker(Listening, Generic[T]):
             if running.error is not None:
                 raise running.error
             return result
+        finally:
+            self._end(running)
 
     def _settled(self, job: TakenJob, retry_delay: timedelta | None) -> None:
         running = self._unsettled.pop(job.id, None)
@@ -329,16 +335,15 @@ class QueueWorker(Listening, Generic[T]):
 
     # -- telling
 
-    @contextmanager
-    def _active(self, job: TakenJob) -> Iterator[Running]:
-        running = Running(job, worker_id=self.id, emit=self._emit)
+    def _begin(self, job: TakenJob) -> Running:
+        running = Running(job, worker_id=self.id, events=self._events)
         self._running[id(running)] = running
-        try:
-            yield running
-        finally:
-            del self._running[id(running)]
-            if not self._running and self._had_work:
-                self.provider.interrupt()
+        return running
+
+    def _end(self, running: Running) -> None:
+        del self._running[id(running)]
+        if not self._running and self._had_work:
+            self.provider.interrupt()
 
     def _report(self, error: Exception) -> None:
         if isinstance(error, QueueError) and error.job_id is not None:

@@ -1,0 +1,58 @@
+"""Many callers, few calls."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+I = TypeVar("I")  # noqa: E741 - an item
+A = TypeVar("A")
+
+
+class Grouped(Generic[I, A]):
+    """Sends items in groups: what arrives while a call is under way leaves together in the next one.
+
+    Nobody is answered before the call that carried their item has returned.
+    """
+
+    def __init__(self, send: Callable[[Sequence[I]], Awaitable[Sequence[A]]], *, most: int) -> None:
+        self._send, self._most = send, most
+        # Kept, because Python 3.11 makes a system call to tell which one it is.
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[I, asyncio.Future[A]]] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def __call__(self, item: I) -> A:
+        """The answer to this item."""
+        answer: asyncio.Future[A] = self._loop.create_future()
+        self._waiting.append((item, answer))
+        if self._sending is None:
+            # Owned by this object: it ends when nothing is left to send, and `close` waits for that.
+            self._sending = self._loop.create_task(self._send_all())
+        return await answer
+
+    async def close(self) -> None:
+        """Return when everything has been sent."""
+        if self._sending is not None:
+            await asyncio.wait([self._sending])
+
+    async def _send_all(self) -> None:
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                await self._send_group([(item, answer) for item, answer in group if not answer.done()])
+        finally:
+            self._sending = None
+
+    async def _send_group(self, group: list[tuple[I, "asyncio.Future[A]"]]) -> None:
+        try:
+            answers = await self._send([item for item, _ in group]) if group else []
+        except BaseException as error:
+            for _, answer in group:
+                if not answer.done():
+                    answer.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for (_, answer), said in zip(group, answers, strict=True):
+                if not answer.done():
+                    answer.set_result(said)

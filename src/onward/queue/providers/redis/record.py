@@ -1,0 +1,160 @@
+"""What is stored of a job, and how it becomes the job that users see."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw
+
+from onward.errors import QueueDataError, QueueErrorCode
+from onward.model import Backoff
+from onward.queue.contract import StoredJob, TakenJob
+from onward.queue.model import ActiveJob, QueueJob, QueueJobStatus
+from onward.queue.options import Options, problem_with
+
+_MICROSECOND = timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True):
+    """A job as it was added: never changed. Scripts read the first three, so these stay where they are."""
+
+    max_attempts: int
+    priority: int
+    remove_on_fail: bool
+    remove_on_complete: bool
+    name: str
+    data: Raw
+    created_at: datetime
+    backoff: Backoff | None = None
+    metadata: dict[str, Any] = {}
+
+
+class Addition(msgspec.Struct):
+    """What the script that adds jobs is told of one."""
+
+    id: str
+    record: str
+    """Text, as below: the MessagePack of Redis knows no bytes."""
+    delay: int
+    priority: int
+
+
+class Ending(msgspec.Struct):
+    """What the script that settles jobs is told of one."""
+
+    id: str
+    lock: str | None
+    outcome: Literal["completed", "waiting", "delayed", "failed", "released"]
+    text: str = ""
+    """Its result or its error."""
+    remove: bool = False
+    delay: int = 0
+    priority: int = 0
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Record).decode
+
+
+def overridden(job: StoredJob, options: Options) -> tuple[StoredJob, Options]:
+    """With `provider_options["redis"]`, which has the names and the meanings of the ordinary options."""
+    problem = problem_with(options.native)
+    if problem is not None:
+        raise _invalid(job, f'provider_options["redis"]: {problem}')
+    options = msgspec.structs.replace(options, native={}, **options.native)
+    changed = msgspec.structs.replace(
+        job,
+        status=QueueJobStatus.DELAYED if options.delay else QueueJobStatus.WAITING,
+        max_attempts=options.attempts,
+        scheduled_for=job.created_at + options.delay if options.delay else None,
+        priority=options.priority,
+        metadata=options.metadata,
+    )
+    return changed, options
+
+
+def addition(job: StoredJob, options: Options) -> Addition:
+    """A job as the script that adds jobs wants it."""
+    record = Record(
+        job.max_attempts,
+        job.priority,
+        options.remove_on_fail,
+        options.remove_on_complete,
+        job.name,
+        job.data,
+        job.created_at,
+        options.backoff,
+        dict(job.metadata),
+    )
+    try:
+        job.id.encode()
+        return Addition(job.id, _encode(record).decode(), microseconds(options.delay), job.priority)
+    except (TypeError, ValueError) as error:
+        raise _invalid(job, f"its id, name or metadata cannot be stored: {error}") from error
+
+
+def taken(
+    queue_name: str, lock_token: str, processed_at: datetime, id: bytes, stored: bytes, attempts: Any, error: Any
+) -> TakenJob:
+    """A job as the script that takes jobs answers."""
+    record = _decode(stored)
+    return ActiveJob(
+        id=id.decode(),
+        name=record.name,
+        queue_name=queue_name,
+        data=record.data,
+        status=QueueJobStatus.ACTIVE,
+        attempts=int(attempts or 0),
+        max_attempts=record.max_attempts,
+        created_at=record.created_at,
+        processed_at=processed_at,
+        error=_text(error),
+        priority=record.priority,
+        metadata=record.metadata,
+        lock_token=lock_token,
+        native=record,
+    )
+
+
+def described(queue_name: str, description: Sequence[Any]) -> StoredJob:
+    """A job as the scripts that look jobs up answer."""
+    id, stored, attempts, error, since, status, at = description
+    record = _decode(stored)
+    status, instant = QueueJobStatus(status.decode()), None if at is None else moment(at)
+    return QueueJob(
+        id=id.decode(),
+        name=record.name,
+        queue_name=queue_name,
+        data=record.data,
+        status=status,
+        attempts=int(attempts or 0),
+        max_attempts=record.max_attempts,
+        created_at=record.created_at,
+        processed_at=None if since is None else moment(since),
+        completed_at=instant if status is QueueJobStatus.COMPLETED else None,
+        failed_at=instant if status is QueueJobStatus.FAILED else None,
+        scheduled_for=instant if status is QueueJobStatus.DELAYED else None,
+        error=_text(error),
+        priority=record.priority,
+        metadata=record.metadata,
+    )
+
+
+def microseconds(duration: timedelta) -> int:
+    """As scripts count time."""
+    return duration // _MICROSECOND
+
+
+def moment(at: int | bytes) -> datetime:
+    """The instant that a script means; exact, as a float would not be."""
+    return _EPOCH + int(float(at)) * _MICROSECOND
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def _invalid(job: StoredJob, problem: str) -> QueueDataError:
+    return QueueDataError(problem, code=QueueErrorCode.VALIDATION, queue_name=job.queue_name, job_id=job.id)

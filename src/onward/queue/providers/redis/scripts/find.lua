@@ -1,0 +1,2 @@
+-- What is stored under an id. ARGV: the id.
+return describe(ARGV[1])

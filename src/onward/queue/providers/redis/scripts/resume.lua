@@ -1,0 +1,4 @@
+-- Workers get jobs again.
+redis.call('HDEL', meta, 'paused')
+wake_one()
+return 1

@@ -1,0 +1,139 @@
+"""Redis is killed, stopped or frozen in use: producers are told, workers go on by themselves, nothing is lost."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import servers
+from onward.errors import QueueError, QueueErrorCode, QueueRuntimeError
+from onward.queue import Queue, QueueWorker
+from onward.queue.providers.redis import Redis
+from onward.testing.queue.session import LONG, until
+
+LEASE = timedelta(seconds=1)
+OFTEN = 1_000
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[servers.Instance]:
+    with servers.private_redis(appendonly="yes", appendfsync="always") as server:
+        yield server
+
+
+class Load:
+    """Jobs that are added and completed all the time."""
+
+    def __init__(self, queue: Queue[int]) -> None:
+        self._queue = queue
+        self.added: list[str] = []
+        self.completed: set[str] = set()
+        self.refused: list[QueueErrorCode] = []
+        self.troubles: list[Any] = []
+
+    async def produce(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            job_id = f"job-{len(self.added)}"
+            while not await self._add(job_id):
+                await asyncio.sleep(0.05)
+            self.added.append(job_id)
+
+    async def _add(self, job_id: str) -> bool:
+        """As an application would that cannot do without: after an unknown outcome, add the same once more."""
+        try:
+            await self._queue.add("letter", 1, id=job_id, attempts=OFTEN)
+        except QueueError as error:
+            if error.code == QueueErrorCode.DUPLICATE:
+                return True
+            if not error.retryable:
+                raise
+            self.refused.append(error.code)
+            return False
+        return True
+
+    async def goes_on(self) -> None:
+        """What is added from now on is completed."""
+        first = len(self.added)
+        await until(lambda: len(self.added) > first + 5 and self.added[first + 5] in self.completed)
+
+
+@asynccontextmanager
+async def under_load(server: servers.Instance, name: str, **options: Any) -> AsyncIterator[Load]:
+    """At the end everything that was added has been completed."""
+    stop = asyncio.Event()
+
+    async def handler(data: int, job: object) -> None: ...
+
+    def make() -> Redis:
+        return Redis(server.dsn, lease=LEASE, keep_completed=1_000_000, **options)
+
+    async with Queue(name, provider=make(), data=int) as queue:
+        load = Load(queue)
+        worker = QueueWorker(
+            name, handler, provider=make(), concurrency=10, batch_size=10, error_backoff=timedelta(seconds=0.1)
+        )
+        worker.on("completed", lambda event: load.completed.add(event.job_id))
+        worker.on("queue.error", load.troubles.append)
+        async with worker, asyncio.TaskGroup() as tasks:
+            tasks.create_task(load.produce(stop))
+            await load.goes_on()
+            yield load
+            await load.goes_on()
+            stop.set()
+            await until(lambda: load.completed >= set(load.added) or _all_done(queue, load))
+        stats = await queue.stats()
+        assert (stats.completed, stats.waiting, stats.active, stats.failed) == (len(load.added), 0, 0, 0)
+        await queue.delete()
+
+
+async def _all_done(queue: Queue[int], load: Load) -> bool:
+    """Some may have been completed although the answer was lost."""
+    return (await queue.stats()).completed == len(load.added)
+
+
+@pytest.mark.parametrize("mode", ["kill", "fast"])
+async def test_a_server_that_goes_and_comes_back_under_load(
+    server: servers.Instance, mode: str, scale: Callable[[int], int]
+) -> None:
+    async with under_load(server, mode) as load:
+        for _ in range(scale(20)):
+            before = len(load.troubles), len(load.refused)
+            await asyncio.to_thread(server.stop, mode)
+            await until(lambda before=before: len(load.troubles) > before[0] and len(load.refused) > before[1])
+            await asyncio.to_thread(server.start)
+            await load.goes_on()
+
+    assert set(load.refused) == {QueueErrorCode.ENQUEUE}
+    assert {type(trouble.error) for trouble in load.troubles} == {QueueRuntimeError}
+
+
+async def test_a_server_that_does_not_answer_hangs_nobody(server: servers.Instance) -> None:
+    async with under_load(server, "frozen", socket_timeout=0.5) as load:
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(LONG):
+                await until(lambda: bool(load.troubles) and bool(load.refused))
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+
+
+async def test_a_worker_stops_while_the_server_is_away(server: servers.Instance) -> None:
+    troubles: list[Any] = []
+
+    async def handler(data: int, job: object) -> None: ...
+
+    worker = QueueWorker("away", handler, provider=Redis(server.dsn))
+    worker.on("queue.error", troubles.append)
+    async with worker:
+        await asyncio.to_thread(server.stop)
+        try:
+            await until(lambda: bool(troubles))
+            async with asyncio.timeout(LONG):
+                await worker.close()
+        finally:
+            await asyncio.to_thread(server.start)
