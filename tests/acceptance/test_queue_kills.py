@@ -51,9 +51,10 @@ async def test_workers_killed_between_finishing_and_acknowledging_lose_nothing(
     async def handler(data: int, job: object) -> None:
         pass
 
-    async with QueueWorker(queue.name, handler, provider=queue_worker.factory(spec), concurrency=10) as worker:
-        worker.on("completed", lambda event: completed.add(event.job_id))
-        worker.on("completed", lambda event: done.set() if len(completed) == JOBS else None)
+    worker = QueueWorker(queue.name, handler, provider=queue_worker.factory(spec), concurrency=10)
+    worker.on("completed", lambda event: completed.add(event.job_id))
+    worker.on("completed", lambda event: done.set() if len(completed) == JOBS else None)
+    async with worker:
         async with asyncio.timeout(60):
             await done.wait()
         stats = await queue.stats()
