@@ -540,9 +540,13 @@ def private_nats() -> AbstractContextManager[Instance]:
 # --- RabbitMQ -----------------------------------------------------------------------------------------------------
 
 
+def _rabbitmq_script(program: Path) -> Path:
+    """Debian's programs on PATH insist on a user of their own; the scripts behind them do not."""
+    scripts = glob(f"/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/{program.name}")
+    return Path(max(scripts, default=program))
+
+
 def _rabbitmq_command(program: Path, scratch: Path, port: int) -> list[str]:
-    # Debian's program on PATH insists on a user of its own; the script behind it does not.
-    scripts = glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")
     settings = {
         "HOME": scratch,  # where Erlang keeps its cookie
         "RABBITMQ_NODENAME": f"onward-{port}@localhost",
@@ -561,7 +565,8 @@ def _rabbitmq_command(program: Path, scratch: Path, port: int) -> list[str]:
         # The script then becomes the server instead of starting it, and our signals reach it.
         "RUNNING_UNDER_SYSTEMD": "true",
     }
-    return ["env", *(f"{key}={value}" for key, value in settings.items()), max(scripts, default=str(program))]
+    script = _rabbitmq_script(program.with_name("rabbitmq-server"))
+    return ["env", *(f"{key}={value}" for key, value in settings.items()), str(script)]
 
 
 RABBITMQ = Server(
@@ -585,3 +590,11 @@ def rabbitmq() -> AbstractContextManager[str]:
 def private_rabbitmq() -> AbstractContextManager[Instance]:
     """For tests that stop, freeze or kill the server."""
     return private(RABBITMQ)
+
+
+def rabbitmqctl(server: Instance, *arguments: str) -> None:
+    """Tell a private RabbitMQ something."""
+    node = f"onward-{urlsplit(server.dsn).port}@localhost"
+    script = _rabbitmq_script(find(RABBITMQ).with_name("rabbitmqctl"))
+    environment = {**os.environ, "HOME": str(server.log.parent)}
+    subprocess.run([script, "-n", node, *arguments], env=environment, stdout=subprocess.DEVNULL, check=True)

@@ -6,8 +6,8 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -353,6 +353,68 @@ class TestFailedJobs:
         assert (job.id, job.attempts, job.error) == (letter.id, 0, None)
 
 
+class TestSending:
+    """What goes on is published before what came is acknowledged."""
+
+    async def test_a_failure_that_cannot_be_noted_may_be_told_again(self, bench: Bench) -> None:
+        await bench.queue.add("one", 1, attempts=3)
+        provider: Any = await bench.provider()
+        [job] = await arrived(provider, 1)
+        with self._broken(provider), pytest.raises(QueueRuntimeError, match="no room") as caught:
+            await provider.nack(job, ValueError("no"))
+
+        await provider.nack(job, ValueError("no"))
+
+        assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.PROCESSING, True)
+        [job] = await arrived(await bench.provider(), 1)
+        assert (job.attempts, job.error) == (1, "no")
+
+    async def test_a_worker_that_dies_before_it_could_note_a_failure_loses_nothing(self, bench: Bench) -> None:
+        await bench.queue.add("one", 1, attempts=3)
+        provider: Any = bench.factory().for_queue(bench.name)
+        await provider.connect()
+        [job] = await arrived(provider, 1)
+        with self._broken(provider), pytest.raises(QueueRuntimeError):
+            await provider.nack(job, ValueError("no"))
+        await provider.disconnect()
+
+        [job] = await arrived(await bench.provider(), 1)
+
+        assert job.attempts == 1
+
+    async def test_a_worker_that_cannot_note_a_failure_goes_on(self, bench: Bench) -> None:
+        troubles: list[Any] = []
+        runs: list[tuple[str, int]] = []
+
+        async def send(data: str, job: Any) -> None:
+            runs.append((data, job.attempts))
+            if runs == [("one", 0)]:
+                raise ValueError("no")
+
+        worker = bench.worker(send)
+        worker.on("queue.error", troubles.append)
+        async with worker:
+            with self._broken(worker.provider):
+                await bench.queue.add("one", "one", attempts=3)
+                await until(lambda: len(troubles) > 0)
+            await bench.queue.add("two", "two")
+            await until(lambda: len(runs) == 3)
+
+        assert sorted(runs) == [("one", 0), ("one", 1), ("two", 0)]
+        assert "no room" in troubles[0].message
+
+    @contextmanager
+    def _broken(self, provider: Any) -> Iterator[None]:
+        publish = provider._post._publish
+
+        async def fail(*args: Any) -> None:
+            raise OSError("no room")
+
+        provider._post._publish = fail
+        yield
+        provider._post._publish = publish
+
+
 class TestDelivery:
     async def test_the_broker_never_hands_out_more_than_the_concurrency(self, bench: Bench) -> None:
         active = 0
@@ -512,8 +574,11 @@ class TestOutage:
                         await asyncio.sleep(0.2)
                     number += 1
 
-            factory = RabbitMQ(server.dsn, queue_type=queue_type)
-            queue: Queue[int] = Queue("load", provider=factory)
+            queue: Queue[int] = Queue("load", provider=RabbitMQ(server.dsn, queue_type=queue_type))
+            if mode == "kill":
+                # RabbitMQ 3.10 writes down within minutes which quorum queues it has: a kill before loses them.
+                async with queue:
+                    await asyncio.to_thread(server.restart)
             worker = QueueWorker("load", send, provider=RabbitMQ(server.dsn, queue_type=queue_type), concurrency=5)
             worker.on("queue.error", troubles.append)
             async with queue, worker, asyncio.TaskGroup() as tasks:
@@ -535,6 +600,25 @@ class TestOutage:
 
             assert {(error.code, error.retryable) for error in refused} == {(QueueErrorCode.ENQUEUE, True)}
             assert troubles
+
+    async def test_a_broker_that_takes_nothing_more_is_still_emptied(self) -> None:
+        done: list[int] = []
+
+        async def send(data: int, job: Any) -> None:
+            done.append(data)
+
+        with servers.private_rabbitmq() as server:
+            async with Queue("full", provider=(factory := RabbitMQ(server.dsn))) as queue:
+                await queue.add_many("n", range(100))
+                await asyncio.to_thread(servers.rabbitmqctl, server, "set_vm_memory_high_watermark", "0.00001")
+                with pytest.raises(QueueRuntimeError, match="gave no answer within") as caught:
+                    await queue.add("n", 100)
+                async with QueueWorker("full", send, provider=factory, concurrency=5):
+                    await until(lambda: len(done) >= 100)
+                await asyncio.to_thread(servers.rabbitmqctl, server, "set_vm_memory_high_watermark", "0.6")
+                await until(self._works(queue))
+
+        assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.ENQUEUE, True)
 
     async def test_a_frozen_server_is_an_error_in_time(self) -> None:
         with servers.private_rabbitmq() as server:

@@ -19,6 +19,8 @@ from onward.queue.providers.rabbitmq.post import Lost, Post
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 """Seconds between tries to consume again."""
+_BEFORE_REFUSING = 1.0
+"""Seconds that a job whose outcome could not be noted is held: it comes back at once, and so may the trouble."""
 _LARGEST_PREFETCH = 65_535
 _IDLE = 60.0
 """Seconds without a job after which an idle consumer is made anew: RabbitMQ 3.10 does not always tell one whose quorum
@@ -217,8 +219,10 @@ class Delivery:
                 raise
             work.task.uncancel()
             self._tell(Lost(), job)
-        except Exception as error:  # noqa: BLE001 - told; the broker keeps the job
+        except Exception as error:  # noqa: BLE001 - told; the broker has the job
             self._tell(error, job)
+            if not isinstance(error, Lost):
+                await self._refuse(message, error)
         finally:
             self._works.discard(work)
             self._woken.set()
@@ -246,6 +250,11 @@ class Delivery:
             return await self._handler(job)
         finally:
             work.in_handler = False
+
+    async def _refuse(self, message: AbstractIncomingMessage, error: Exception) -> None:
+        await asyncio.sleep(_BEFORE_REFUSING)
+        if not await self._post.refuse(message):
+            self._lose(error)
 
     def _tell(self, error: Exception, job: TakenJob | None) -> None:
         self._on_error(self._in_words(error, QueueErrorCode.PROCESSING, job))

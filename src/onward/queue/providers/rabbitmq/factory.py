@@ -75,7 +75,7 @@ class RabbitMQ(ProviderFactory[Links]):
 
     async def _open(self) -> Links:
         links = Links(self._connect)
-        await links.publishing.connected()
+        await links.other.connected()
         return links
 
     async def _close(self, connection: Links) -> None:

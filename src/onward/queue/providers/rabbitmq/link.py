@@ -102,12 +102,14 @@ async def leave(what: AbstractChannel | AbstractConnection) -> None:
 
 
 class Links:
-    """Two connections: a broker short of memory or disk stops reading from those who publish, and acknowledgements
-    must still reach it then."""
+    """Two connections, one to publish and one for all else.
+
+    A broker short of memory or disk stops reading from those who publish, and must still be told what is done.
+    """
 
     def __init__(self, connect: Connect) -> None:
-        self.publishing, self.consuming = Link(connect), Link(connect)
+        self.publishing, self.other = Link(connect), Link(connect)
 
     async def close(self) -> None:
         await self.publishing.close()
-        await self.consuming.close()
+        await self.other.close()

@@ -12,7 +12,7 @@ from aio_pika.abc import AbstractIncomingMessage
 from aiormq.exceptions import ChannelInvalidStateError, PublishError
 
 from onward.queue.contract import TakenJob, is_permanent
-from onward.queue.providers.rabbitmq.link import Line, Link, answered
+from onward.queue.providers.rabbitmq.link import Line, Links, answered
 from onward.queue.providers.rabbitmq.messages import (
     ATTEMPTS,
     ERROR,
@@ -42,9 +42,9 @@ class _WorkerDied(Exception):
 class Post:
     """For one queue."""
 
-    def __init__(self, link: Link, topology: Topology) -> None:
+    def __init__(self, links: Links, topology: Topology) -> None:
         self.topology = topology
-        self._sending, self._asking = Line(link), Line(link)
+        self._sending, self._asking = Line(links.publishing), Line(links.other)
         self._declared: dict[str, float] = {}
         """Delay queues, and when they were declared last."""
 
@@ -146,6 +146,20 @@ class Post:
         self._check(message)
         await self.send(copy_of(message, job.id, {ATTEMPTS: job.attempts}))
         await self._acknowledge(message)
+
+    async def refuse(self, message: AbstractIncomingMessage) -> bool:
+        """The last resort, where it can neither go on nor be acknowledged: the broker delivers it again, and counts.
+
+        Whether that worked; otherwise only closing its channel frees it.
+        """
+        if message.processed:
+            return True
+        try:
+            async with answered():
+                await message.nack(requeue=True)
+        except Exception:  # noqa: BLE001 - whoever calls has an error to tell already
+            return False
+        return True
 
     async def retry(self, message: AbstractIncomingMessage, job_id: str) -> None:
         """From the failed ones to those who wait."""

@@ -2,9 +2,9 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from aio_pika import Message
@@ -63,9 +63,9 @@ class RabbitMQProvider(Provider):
     async def _open(self) -> None:
         self._links = await self._factory.hold()
         try:
-            self._post = Post(self._links.publishing, self._topology)
-            self._failed = FailedJobs(self._links.consuming, self._post)
-            self._pulling = Line(self._links.consuming)
+            self._post = Post(self._links, self._topology)
+            self._failed = FailedJobs(self._links.other, self._post)
+            self._pulling = Line(self._links.other)
             await self._post.declare_all()
         except BaseException:
             await self._close()
@@ -115,14 +115,29 @@ class RabbitMQProvider(Provider):
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
         taken: list[TakenJob] = []
         while len(taken) < count:
-            message = await self._get()
-            if message is None:
+            try:
+                job = await self._take_one()
+            except Exception:
+                if not taken:
+                    raise
+                break  # those that came must not be forgotten; the next call will say what is wrong
+            if job is None:
                 break
-            job = await self._post.arrived(message, lock_token=secrets.token_hex(8))
-            if job is not None and job.lock_token is not None:
-                self._held[job.lock_token] = message
-                taken.append(job)
+            taken.append(job)
         return taken
+
+    async def _take_one(self) -> TakenJob | None:
+        while (message := await self._get()) is not None:
+            token = secrets.token_hex(8)
+            try:
+                job = await self._post.arrived(message, token)
+            except Exception:
+                await self._post.refuse(message)
+                raise
+            if job is not None:
+                self._held[token] = message
+                return job
+        return None
 
     async def _get(self) -> AbstractIncomingMessage | None:
         async with answered():
@@ -132,33 +147,31 @@ class RabbitMQProvider(Provider):
 
     @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
-        message = self._take_from_held(job)
-        await self._settled(job, self._post.complete(message))
+        await self._settled(job, self._post.complete)
 
     @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         if job.native is None:
             raise self.not_found(job.id)
-        message = self._take_from_held(job)
-        return await self._settled(job, self._post.fail(message, job, error))
+        return await self._settled(job, lambda message: self._post.fail(message, job, error))
 
     @reported(QueueErrorCode.PROCESSING)
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         for job in jobs:
-            message = self._take_from_held(job)
-            await self._settled(job, self._post.give_back(message, job))
+            await self._settled(job, lambda message, job=job: self._post.give_back(message, job))  # type: ignore[misc]
 
-    def _take_from_held(self, job: TakenJob) -> AbstractIncomingMessage:
-        message = self._held.pop(job.lock_token or "", None)
+    async def _settled(self, job: TakenJob, settle: Callable[[AbstractIncomingMessage], Awaitable[R]]) -> R:
+        token = job.lock_token or ""
+        message = self._held.pop(token, None)
         if message is None:
             raise self.not_active(job.id)
-        return message
-
-    async def _settled(self, job: TakenJob, settling: Coroutine[Any, Any, R]) -> R:
         try:
-            return await settling
+            return await settle(message)
         except Lost as error:
             raise self.not_active(job.id) from error
+        except BaseException:
+            self._held[token] = message  # it may be tried again
+            raise
 
     # -- push
 
@@ -172,7 +185,7 @@ class RabbitMQProvider(Provider):
         on_settled: Callable[[TakenJob, timedelta | None], None] | None = None,
     ) -> Delivery:
         delivery = Delivery(
-            self._links.consuming,
+            self._links.other,
             self._post,
             handler,
             concurrency=concurrency,

@@ -76,8 +76,8 @@ class Topology:
         except ChannelPreconditionFailed as error:
             raise self._refused(_how_it_differs(name, str(error)), error) from error
         except ChannelAccessRefused as error:
-            words = f"the user needs configure, write and read rights for {self.queue!r} and {self.queue + '.*'!r}"
-            raise self._refused(f"{error}: {words}", error) from error
+            needs = f"configure and read on {self.queue!r} and {self.queue + '.*'!r}, and write on amq.default"
+            raise self._refused(f"{error}. The user needs {needs}", error) from error
         return int(queue.declaration_result.message_count or 0)
 
     def _arguments(self, name: str) -> dict[str, Any]:
