@@ -1,4 +1,4 @@
-"""A TCP proxy in the test's own loop whose connections can fall silent: open as before, but nothing gets through."""
+"""A TCP proxy in the test's own loop whose connections can fall silent (open, but nothing gets through), or end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,12 +7,13 @@ from urllib.parse import urlsplit
 
 
 class Proxy:
-    """Forwards to one server. New connections always work."""
+    """Forwards to one server. New connections work, unless it was cut off."""
 
     def __init__(self, target: tuple[str, int], tasks: asyncio.TaskGroup) -> None:
         self._target, self._tasks = target, tasks
         self._open: set[asyncio.Event] = set()
-        self._sinks: set[asyncio.StreamWriter] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._is_cut = False
         self.accepted = 0
 
     def silence(self) -> None:
@@ -21,17 +22,25 @@ class Proxy:
             forwards.clear()
 
     def cut(self) -> None:
-        """End the connections there are."""
-        for sink in self._sinks:
-            sink.transport.abort()
+        """End every connection, and each new one at once, as if the server were away."""
+        self._is_cut = True
+        for writer in tuple(self._writers):
+            writer.close()
+
+    def mend(self) -> None:
+        """The server is back."""
+        self._is_cut = False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            writer.close()
+            return
         self.accepted += 1
+        self._writers.add(writer)
         forwards = asyncio.Event()
         forwards.set()
         self._open.add(forwards)
         there, back = await asyncio.open_connection(*self._target)
-        self._sinks |= {writer, back}
         self._tasks.create_task(self._forward(reader, back, forwards))
         self._tasks.create_task(self._forward(there, writer, forwards))
 
@@ -43,8 +52,8 @@ class Proxy:
                     sink.write(data)
                     await sink.drain()
         finally:
-            self._sinks.discard(sink)
             sink.close()
+            self._writers.discard(sink)
 
 
 @asynccontextmanager
@@ -55,10 +64,10 @@ async def proxied(dsn: str) -> AsyncIterator[tuple[Proxy, str]]:
         proxy = Proxy((url.hostname or "127.0.0.1", url.port or 5432), tasks)
         server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        user = url.netloc.rpartition("@")[0]
         holder = tasks.create_task(asyncio.Event().wait())
         try:
-            yield proxy, url._replace(netloc=f"{user or 'postgres'}@127.0.0.1:{port}").geturl()
+            user = "" if url.scheme == "http" else f"{url.netloc.rpartition('@')[0] or 'postgres'}@"
+            yield proxy, url._replace(netloc=f"{user}127.0.0.1:{port}").geturl()
         finally:
             server.close()
             for task in list(tasks._tasks):  # whatever still waits for a peer that will not come

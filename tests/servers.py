@@ -2,7 +2,7 @@
 
 For each server, the first of these that is there:
 
-1. the address in its environment variable (`ONWARD_TEST_POSTGRES`, `…_PGBOUNCER`, `…_REDIS`, `…_NATS`,
+1. the address in its environment variable (`ONWARD_TEST_POSTGRES`, `…_PGBOUNCER`, `…_REDIS`, `…_NATS`, `…_SQS`,
    `…_RABBITMQ`), used as it is;
 2. its usual address on this machine, if it answers there and lets us in;
 3. a private instance, started from an installed program in a scratch directory on a free port;
@@ -11,6 +11,7 @@ For each server, the first of these that is there:
 A test that stops, freezes or kills its server asks for `private_postgres()` and so never hurts anyone else's;
 `private_redis_cluster()` is always private, because nobody has one running.
 What is started here is stopped here. Another server is one more `Server(...)`: see POSTGRES.
+Node.js, for BullMQ's other side, is found or installed likewise, with packages of npm's in a cache of the user's.
 
 Standard library only: this runs before anything else is known to work.
 """
@@ -71,6 +72,8 @@ class Server:
     """How it stops: the modes of `Instance.stop`."""
     port: Callable[[], int] = lambda: _free_port()
     """Where a private one listens."""
+    runs_as_us: bool = False
+    """Whether it may run as root: others refuse, but a program of the virtual environment may be for us alone."""
 
 
 class Instance:
@@ -148,11 +151,14 @@ class Instance:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                **_unprivileged(),
+                **self._user(),
             )
         self._dismiss_guard()
-        self._guard = _guard(process.pid, self._scratch)
+        self._guard = _guard(process.pid, self._scratch, self._user())
         return process
+
+    def _user(self) -> dict[str, Any]:
+        return {} if self.server.runs_as_us else _unprivileged()
 
     def _dismiss_guard(self) -> None:
         guard, self._guard = self._guard, None
@@ -211,11 +217,11 @@ def find(server: Server) -> Path:
     raise ServerMissing(f"apt-get installed {server.package}, but there is no program {server.program!r}. {hint}")
 
 
-def install(package: str) -> None:
-    """Install a package of Debian's; only root can."""
-    _say(f"Installing {package} with apt-get …")
+def install(*packages: str) -> None:
+    """Install packages of Debian's; only root can."""
+    _say(f"Installing {' and '.join(packages)} with apt-get …")
     _apt_get("update")
-    _apt_get("install", "--yes", "--no-install-recommends", package)
+    _apt_get("install", "--yes", "--no-install-recommends", *packages)
 
 
 def _installed(server: Server) -> Path | None:
@@ -244,7 +250,7 @@ def _apt_get(*arguments: str) -> None:
         raise ServerMissing(f"apt-get {' '.join(arguments)} failed:\n{done.stdout[-2000:]}")
 
 
-def _guard(pid: int, scratch: Path) -> subprocess.Popen[bytes]:
+def _guard(pid: int, scratch: Path, user: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     """A shell that clears up if the tests are killed, when neither `with` nor atexit runs: its input ends with us."""
     script = 'read _; kill -QUIT "$0"; kill -CONT "$0"; sleep 1; rm -rf "$1"'
     return subprocess.Popen(
@@ -254,7 +260,7 @@ def _guard(pid: int, scratch: Path) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        **_unprivileged(),
+        **user,
     )
 
 
@@ -363,9 +369,10 @@ def postgres() -> AbstractContextManager[str]:
     return found_or_started(POSTGRES)
 
 
-def private_postgres() -> AbstractContextManager[Instance]:
-    """For tests that stop, freeze or kill the server."""
-    return private(POSTGRES)
+def private_postgres(**settings: object) -> AbstractContextManager[Instance]:
+    """For tests that stop, freeze or kill the server, or have settings of their own: `log_statement="all"`."""
+    options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+    return private(replace(POSTGRES, command=lambda *where: [*_postgres_command(*where), *options]))
 
 
 # --- PgBouncer ----------------------------------------------------------------------------------------------------
@@ -598,3 +605,80 @@ def rabbitmqctl(server: Instance, *arguments: str) -> None:
     script = _rabbitmq_script(find(RABBITMQ).with_name("rabbitmqctl"))
     environment = {**os.environ, "HOME": str(server.log.parent)}
     subprocess.run([script, "-n", node, *arguments], env=environment, stdout=subprocess.DEVNULL, check=True)
+
+
+# --- SQS ----------------------------------------------------------------------------------------------------------
+
+
+SQS = Server(
+    name="SQS (moto)",
+    variable="ONWARD_TEST_SQS",
+    default=None,  # moto comes with pip: ours is there wherever the tests run
+    program="python3",
+    package="python3",
+    dsn=lambda port: f"http://127.0.0.1:{port}",
+    # Not `program`: moto is in our virtual environment.
+    command=lambda program, scratch, port: [
+        *(sys.executable, str(Path(__file__).parent / "programs" / "sqs_server.py")),
+        *("-H", "127.0.0.1", "-p", str(port)),
+    ],
+    answers=lambda dsn: _says(dsn, b"GET /moto-api/ HTTP/1.0\r\n\r\n", b"HTTP/1."),
+    runs_as_us=True,
+)
+
+SQS_CLIENT = {"region": "eu-west-1", "aws_access_key_id": "test", "aws_secret_access_key": "test"}
+"""What moto does not check, and a client does not do without."""
+
+
+def sqs() -> AbstractContextManager[str]:
+    """The endpoint of a server that speaks SQS; tests use queues of their own."""
+    return found_or_started(SQS)
+
+
+def private_sqs() -> AbstractContextManager[Instance]:
+    """For tests that stop, freeze or kill the server: it forgets everything when it stops."""
+    return private(SQS)
+
+
+# --- Node.js ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def node_modules(*packages: str) -> Iterator[str]:
+    """The folder that holds these packages of npm's, for NODE_PATH: `node_modules("bullmq@6.7.0")`."""
+    node()
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "onward-tests"
+    kept = home / "+".join(packages).replace("/", "_")
+    if not kept.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        _say(f"Installing {' and '.join(packages)} with npm into {kept} …")
+        with tempfile.TemporaryDirectory(dir=home) as scratch:
+            options = ["--prefix", scratch, "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
+            done = subprocess.run(
+                ["npm", "install", *options, *packages],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            if done.returncode != 0:
+                raise ServerMissing(f"npm install {' '.join(packages)} failed:\n{done.stdout[-2000:]}")
+            with suppress(OSError):  # somebody else was faster
+                (Path(scratch) / "node_modules").rename(kept)
+    yield str(kept)
+
+
+def node() -> Path:
+    """The program, which npm goes with; installed if need be."""
+    hint = "Install them (Debian, Ubuntu: sudo apt-get install nodejs npm)."
+    if _missing("node", "npm"):
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            raise ServerMissing(f"The tests need node and npm, and they are not on this machine. {hint}")
+        install("nodejs", "npm")
+    if missing := _missing("node", "npm"):
+        raise ServerMissing(f"apt-get installed nodejs and npm, but there is no program {missing[0]!r}. {hint}")
+    return Path(shutil.which("node") or "node")
+
+
+def _missing(*programs: str) -> list[str]:
+    return [program for program in programs if shutil.which(program) is None]

@@ -6,6 +6,7 @@ give up unacknowledged data (`watch`); a peer whose kernel lives but who does no
 
 import asyncio
 import os
+import selectors
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,6 +46,13 @@ def cut_off(number: int) -> None:
     """End a socket in both directions, so that whoever waits for its data is told that there will be none."""
     with suppress(OSError), socket.socket(fileno=os.dup(number)) as handle:
         handle.shutdown(socket.SHUT_RDWR)
+
+
+def has_news(number: int) -> bool:
+    """Whether something came unasked on a socket that was idle: as a rule the peer's farewell, or that it is lost."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(number, selectors.EVENT_READ)
+        return bool(selector.select(0))
 
 
 class Patience:

@@ -28,6 +28,11 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def sqlite_address(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/onward.db"
+
+
+@pytest.fixture
 def schema() -> str:
     return f"t_{secrets.token_hex(6)}"
 
@@ -68,7 +73,7 @@ def work(target: str, schema: str, tmp_path: Path) -> Iterator[Callable[..., Com
 @pytest.fixture
 def client(target: str, schema: str) -> Iterator[SyncOnward]:
     """The client's side of programs/stoppable.py, with an empty table."""
-    texts = [JobType(name, input=str, output=int) for name in ("hold", "meet")]
+    texts = [JobType(name, input=str, output=int) for name in ("hold", "hold_thread", "hold_loop", "linger", "meet")]
     nothings = [JobType(name, input=type(None), output=type(None)) for name in ("stubborn", "block", "die")]
     with Onward(target, jobs=[one, two, three, *texts, *nothings], schema=schema, migrate=True).sync as client:
         with client.transaction() as tx:

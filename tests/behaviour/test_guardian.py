@@ -18,6 +18,10 @@ from onward import Attempt, LossReason, Onward, job
 from onward.notify.contract import Hint, HintKind
 from onward.observe import events
 from onward.state.contract import TypeClaim
+from onward.state.postgres.asyncpg import AsyncpgDriver
+from onward.state.postgres.psycopg import PsycopgDriver
+from onward.worker.guardian.process import ProcessGuardian
+from proxy import proxied
 from support import SOON, Recorder
 
 BRIEF = timedelta(seconds=1)
@@ -187,6 +191,35 @@ async def test_a_child_that_is_stuck_is_replaced_before_leases_run_out(
     assert await chain.wait(timeout=SOON) == 1
     assert handler.runs == 1
     assert "is stuck" in log.text
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+@pytest.mark.parametrize("driver", [AsyncpgDriver, PsycopgDriver])
+async def test_a_child_whose_connection_falls_silent_makes_another_and_keeps_the_lease(
+    opened: Any, recorder: Recorder, target: str, log: pytest.LogCaptureFixture, driver: Any
+) -> None:
+    handler, lost = Endless(), list[LossReason]()
+    app: Onward = await opened(handler.job)
+    chain = await app.start(handler.job, 1)
+    async with app.driver.connection() as connection:
+        await app.state.take(connection, types=[TypeClaim("endless", 1, 6.0)], limit=1, worker="w")
+    async with proxied(target) as (proxy, dsn):
+        guardian = ProcessGuardian(
+            app._store, "w", driver(dsn).address, app._notify,
+            shortest=6.0, longest=6.0, concurrency=1, lost=lambda _job, _attempt, reason: lost.append(reason),
+        )  # fmt: skip
+        guardian.start()
+        guardian.hold(chain.id, 1, 6.0, time.monotonic())
+        await recorder.next(events.LeaseRenewed)
+
+        proxy.silence()
+        await recorder.next(events.StateError)
+        renewals = len(recorder.of(events.LeaseRenewed))
+        await recorder.next(events.LeaseRenewed, count=renewals + 1)
+        await guardian.stop()
+
+    assert lost == []
+    assert "in place of the child process" not in log.text
 
 
 async def test_no_child_outlives_its_worker(make_app: Any, log: pytest.LogCaptureFixture) -> None:

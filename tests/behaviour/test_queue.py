@@ -1,6 +1,7 @@
 """Queue and worker, whatever the provider: what they refuse, what they tell, how they begin and end."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -22,8 +23,9 @@ from onward.queue import (
     QueueStats,
     QueueWorker,
 )
-from onward.queue.contract import TakenJob
-from onward.queue.providers.memory import MemoryProvider
+from onward.queue.contract import StoredJob, TakenJob
+from onward.queue.options import Options, UnsupportedFeature
+from onward.queue.providers.memory import MemoryProvider, _Contents
 from onward.testing.queue.session import until
 
 
@@ -331,6 +333,51 @@ class TestWorker:
         await worker.close()
         await worker.close()
 
+    async def test_a_thread_that_was_told_to_stop_still_has_its_job(self) -> None:
+        begun, may_end = threading.Event(), threading.Event()
+        completed: list[Any] = []
+
+        def send(data: Any, job: Any) -> None:
+            begun.set()
+            may_end.wait(30)
+
+        memory = Memory()
+        worker = QueueWorker("threads", send, provider=memory)
+        worker.on("completed", completed.append)
+        async with Queue("threads", provider=memory) as queue, worker:
+            await queue.add("one", 1)
+            await until(begun.is_set)
+            worker.stop()
+            worker.give_back()
+            await asyncio.sleep(0.05)
+            stats = await queue.stats()
+            may_end.set()
+            await until(lambda: len(completed) == 1)
+
+        assert (stats.active, stats.waiting) == (1, 0)
+
+    async def test_stopping_with_a_grace_period_gives_back_what_still_runs(self) -> None:
+        told: list[Any] = []
+        begun = asyncio.Event()
+
+        async def hang(data: Any, job: Any) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        memory = Memory()
+        worker = QueueWorker("grace", hang, provider=memory)
+        worker.on("processor.shutdown_timeout", told.append)
+        async with Queue("grace", provider=memory) as queue, asyncio.timeout(30):
+            await queue.add("one", 1)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(worker.run())
+                await begun.wait()
+                worker.stop(grace=timedelta(milliseconds=50))
+            stats = await queue.stats()
+
+        assert [event.active_jobs for event in told] == [1]
+        assert (stats.active, stats.waiting) == (0, 1)
+
     async def test_fewer_slots_let_what_runs_finish(self) -> None:
         active = 0
         hold = asyncio.Semaphore(0)
@@ -439,3 +486,33 @@ async def _is(queue: Queue[Any], job_id: str, status: QueueJobStatus) -> bool:
 
 def test_an_outbox_is_an_app() -> None:
     assert Queue("with-outbox", outbox=Onward("memory://", jobs=[]))
+
+
+class SlowToOpen(MemoryProvider):
+    """Learns what it supports while it opens."""
+
+    opened = 0
+    capabilities = Capabilities(pull=True)
+
+    async def _open(self) -> None:
+        await asyncio.sleep(0.01)
+        self.opened += 1
+        self.capabilities = Capabilities(pull=True, priority=True)
+
+    async def add(self, job: StoredJob, options: Options) -> StoredJob:
+        assert self.opened == 1
+        return await super().add(job, options)
+
+
+async def test_the_first_calls_wait_for_one_connection_and_see_what_it_supports() -> None:
+    memory, warnings = Memory(), list[UnsupportedFeature]()
+    provider = SlowToOpen("letters", memory._contents.setdefault("letters", _Contents()), memory.events_of("letters"))
+    queue = Queue[int]("letters", provider=provider, on_unsupported_feature=warnings.append)
+
+    async with asyncio.TaskGroup() as tasks:
+        for n in range(3):
+            tasks.create_task(queue.add("letter", n, priority=1))
+
+    assert (provider.opened, provider._holders, warnings) == (1, 1, [])
+    await queue.disconnect()
+    assert not provider.is_connected

@@ -477,6 +477,7 @@ class TestDelivery:
                 await bench.queue.add("one", "one", attempts=3)
                 await until(lambda: runs == [0])
                 proxy.cut()
+                proxy.mend()
                 await until(lambda: runs == [0, 1])
                 await bench.queue.add("two", "two")
                 await until(lambda: len(runs) == 3)
@@ -489,6 +490,7 @@ class TestDelivery:
         async with proxied(bench.url) as (proxy, url), Queue(bench.name, provider=bench.factory(url)) as queue:
             await queue.add("one", 1)
             proxy.cut()
+            proxy.mend()
             added, refused = 1, list[QueueRuntimeError]()
             while added < 3:
                 try:

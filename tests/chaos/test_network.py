@@ -4,14 +4,14 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from chaos.conftest import Launch, Scene, all_ended, trace
 from onward import Onward
-from programs.under_chaos import began, one
+from programs.under_chaos import began, hold, one
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 SOON = timedelta(seconds=30)
@@ -88,3 +88,41 @@ async def test_a_listener_that_is_cut_costs_seconds_and_comes_back(
     assert latency < 5
     assert back_after < 10
     assert again < 1
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_a_guardian_that_is_cut_keeps_the_lease_and_gives_it_back_at_once_when_its_worker_is_killed(
+    cut_scene: Scene, launch: Launch, open_app: Any, say: Callable[[str], None], library: str
+) -> None:
+    network = cut_scene.network
+    assert network is not None
+    client: Onward = await open_app(cut_scene.home)
+    worker = launch(by(library, cut_scene.address), network=network, GUARDIAN_PROCESS="yes")
+    await (await client.start(began, None)).wait(timeout=SOON)
+    async with asyncio.timeout(30):
+        while not (guarding := await ports(client, named="onward guardian")):
+            await asyncio.sleep(0.05)
+
+    network.cut(guarding)
+    cut_at = time.monotonic()
+    async with asyncio.timeout(30):
+        while not await ports(client, named="onward guardian") - guarding:
+            await asyncio.sleep(0.05)
+    idle = time.monotonic() - cut_at
+    chain = await client.start(hold, 60.0)
+    async with asyncio.timeout(30):
+        while (await chain.get()).status != "running":
+            await asyncio.sleep(0.05)
+    network.cut(await ports(client, named="onward guardian"))
+    worker.kill()
+    killed_at = time.monotonic()
+    async with asyncio.timeout(30):
+        while (await chain.get()).current.leased_until > datetime.now(UTC):  # type: ignore[union-attr]
+            await asyncio.sleep(0.05)
+    given_back = time.monotonic() - killed_at
+
+    say(
+        f"{library}: an idle guardian was back after {idle:.1f} s; cut and orphaned, it gave back in {given_back:.1f} s"
+    )
+    assert idle < 10
+    assert given_back < 10

@@ -3,15 +3,26 @@
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aiobotocore.session import get_session
 
+from onward import Onward
 from onward.queue.contract import ProviderFactory
+from onward.queue.providers.bullmq import BullMQ
+from onward.queue.providers.database import Database
 from onward.queue.providers.memory import Memory
 from onward.queue.providers.rabbitmq import RabbitMQ
 from onward.queue.providers.redis import Redis
+from onward.queue.providers.sqs import SQS, NewQueue
 from onward.testing.queue.suite import *  # noqa: F403
+from servers import SQS_CLIENT
+
+AWS = get_session()
+"""One for all tests: reading the descriptions of AWS takes longer than a test."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +39,10 @@ def in_memory(_: None) -> Callable[[], ProviderFactory[Any]]:
     return lambda: memory
 
 
+def in_database(target: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: Database(Onward(target, jobs=[], migrate=True))
+
+
 def in_redis(url: str) -> Callable[[], ProviderFactory[Any]]:
     return lambda: Redis(url)
 
@@ -36,17 +51,35 @@ def in_redis_cluster(url: str) -> Callable[[], ProviderFactory[Any]]:
     return lambda: Redis(url, cluster=True)
 
 
+def in_bullmq(url: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: BullMQ(url)
+
+
+def at_sqs(url: str) -> Callable[[], ProviderFactory[Any]]:
+    new, second = NewQueue(attempts=3), timedelta(seconds=1)
+    return lambda: SQS(url, create=new, wait=second, session=AWS, **SQS_CLIENT)
+
+
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
     Backend("rabbitmq-quorum", "rabbitmq_url", lambda url: lambda: RabbitMQ(url)),
     Backend("rabbitmq-classic", "rabbitmq_url", lambda url: lambda: RabbitMQ(url, queue_type="classic")),
+    Backend("sqlite", "sqlite_address", in_database),
+    Backend("postgres", "postgres_dsn", in_database),
     Backend("redis", "redis_url", in_redis),
     Backend("redis-cluster", "redis_cluster_url", in_redis_cluster),
+    Backend("bullmq", "redis_url", in_bullmq),
+    Backend("sqs", "sqs_url", at_sqs),
 ]
 
 
 @pytest.fixture
 def nowhere() -> None: ...
+
+
+@pytest.fixture
+def sqlite_address(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/queues.db"
 
 
 @pytest.fixture

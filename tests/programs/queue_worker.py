@@ -41,10 +41,36 @@ def rabbitmq_classic(address: str) -> ProviderFactory[Any]:
     return RabbitMQ(address, queue_type="classic")
 
 
+def database(address: str) -> ProviderFactory[Any]:
+    from onward import Onward
+    from onward.queue.providers.database import Database
+
+    return Database(Onward(address, jobs=[], migrate=True), lease=LEASE)
+
+
+def bullmq(address: str) -> ProviderFactory[Any]:
+    from onward.queue.providers.bullmq import BullMQ
+
+    return BullMQ(address, lock=LEASE, stalled_interval=LEASE / 2, max_stalled=10_000)
+
+
+def sqs(address: str) -> ProviderFactory[Any]:
+    from onward.queue.providers.sqs import SQS, NewQueue
+
+    # A thousand is the most that SQS allows.
+    new = NewQueue(attempts=1000, visibility_timeout=LEASE)
+    client = {"region": "eu-west-1", "aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    return SQS(address, create=new, wait=timedelta(seconds=1), **client)
+
+
 PROVIDERS: dict[str, Callable[[str], ProviderFactory[Any]]] = {
     "redis": redis,
     "rabbitmq": rabbitmq,
     "rabbitmq-classic": rabbitmq_classic,
+    "bullmq": bullmq,
+    "sqlite": database,
+    "postgres": database,
+    "sqs": sqs,
 }
 
 

@@ -5,6 +5,7 @@ The environment has its DATABASE and SCHEMA; with BROKEN it cannot be imported.
 
 import asyncio
 import os
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -56,6 +57,29 @@ async def stubborn(attempt: Attempt[None]) -> None:
             continue
 
 
+@job("hold_thread")
+def hold_thread(attempt: Attempt[str]) -> int:
+    """In this folder for ever, in a thread that nobody can stop."""
+    sign_in(attempt.input, attempt)
+    while True:
+        time.sleep(1)
+
+
+@job("hold_loop")
+async def hold_loop(attempt: Attempt[str]) -> int:
+    """In this folder for ever, and nothing else runs meanwhile."""
+    sign_in(attempt.input, attempt)
+    while True:
+        time.sleep(1)  # noqa: ASYNC251 - that is the point
+
+
+@job("linger")
+async def linger(attempt: Attempt[str]) -> int:
+    """In this folder; leaves the process a thread that does not end."""
+    threading.Thread(target=time.sleep, args=[60]).start()
+    return sign_in(attempt.input, attempt)
+
+
 @job("block")
 async def block(attempt: Attempt[None]) -> None:
     """Blocks the event loop."""
@@ -73,7 +97,7 @@ async def die(attempt: Attempt[None]) -> None:
 
 app = Onward(
     os.environ["DATABASE"],
-    jobs=[one, two, three, hold, meet, stubborn, block, die],
+    jobs=[one, two, three, hold, hold_thread, hold_loop, linger, meet, stubborn, block, die],
     schema=os.environ["SCHEMA"],
     migrate=True,
 )

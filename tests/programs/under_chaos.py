@@ -1,9 +1,10 @@
 """A program for chaos tests: handlers that leave rows in the user's own table, and that say when they began.
 
-under_chaos.py URL SCHEMA CONCURRENCY
+under_chaos.py URL SCHEMA CONCURRENCY, with GUARDIAN_PROCESS in the environment for a guardian that is one
 """
 
 import asyncio
+import os
 import signal
 import sys
 import time
@@ -79,7 +80,8 @@ def make_app(url: str, schema: str, **options: object) -> Onward:
 
 
 async def work(app: Onward, concurrency: int) -> None:
-    worker = app.worker(concurrency=concurrency, grace=timedelta(seconds=5))
+    guardian = "process" if "GUARDIAN_PROCESS" in os.environ else "thread"
+    worker = app.worker(concurrency=concurrency, grace=timedelta(seconds=5), guardian=guardian)
     async with app:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
         await worker.run()

@@ -99,7 +99,7 @@ class Supervisor:
 
     def _tell(self, number: int) -> None:
         if self._reached >= Stop.END:
-            self._running[number].kill()
+            _kill(self._running[number])
         else:
             with suppress(BrokenPipeError):
                 os.write(self._lifelines[number], bytes([self._reached]))
@@ -107,7 +107,12 @@ class Supervisor:
     def _kill_rest(self) -> None:
         for number, process in self._running.items():
             say(f"worker {number} (process {process.pid}) does not end: killed; its jobs are left to their leases")
-            process.kill()
+            _kill(process)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):  # it has just ended, and whoever waits for it is yet to be told
+        process.kill()
 
 
 _MEANING = {

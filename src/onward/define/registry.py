@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from onward.model import Backoff
 DEFAULT_TIMEOUT = timedelta(hours=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Registered:
     """A job type in its registry."""
 
@@ -45,21 +46,26 @@ class Registered:
         own = self.definition.slice.lease if self.definition.slice else None
         return self.definition.lease or own
 
-    @property
+    @cached_property
     def middleware(self) -> Sequence[Middleware]:
         return self.definition.slice.middleware if self.definition.slice else ()
 
-    @property
+    @cached_property
     def runs_in_thread(self) -> bool:
         return not self.step.signature.is_async and not self.runs_in_process
 
-    @property
+    @cached_property
     def runs_in_process(self) -> bool:
         return self.definition.executor == "process"
 
-    @property
+    @cached_property
     def timeout(self) -> timedelta | None:
         return DEFAULT_TIMEOUT if self.definition.timeout == UNSET_TIMEOUT else self.definition.timeout
+
+    @cached_property
+    def time_limit(self) -> float | None:
+        """The timeout in seconds."""
+        return None if self.timeout is None else self.timeout.total_seconds()
 
     def read_input(self, text: str, version: int) -> Any:
         """The input in stored text, brought up from an older version if need be."""
@@ -94,17 +100,25 @@ class Registry(Mapping[str, Registered]):
     """Job types by name."""
 
     def __init__(self, jobs: Iterable[Step[Any, Any] | Slice], *, limits: Limits | None = None) -> None:
-        steps = [step for item in jobs for step in (item.steps if isinstance(item, Slice) else [item])]
-        problems = _problems(steps)
+        self.limits = limits or Limits()
         self._types: dict[str, Registered] = {}
+        self.add(jobs)
+
+    def add(self, jobs: Iterable[Step[Any, Any] | Slice]) -> None:
+        """More types, checked together with those that are there; a DefinitionError leaves it as it was."""
+        new = [step for item in jobs for step in (item.steps if isinstance(item, Slice) else [item])]
+        steps = [*(registered.step for registered in self._types.values()), *new]
+        problems = _problems(steps)
+        types: dict[str, Registered] = {}
         for step in steps:
             try:
-                self._types[step.name] = register(step, limits or Limits())
+                types[step.name] = register(step, self.limits)
             except DefinitionError as error:
                 problems.extend(error.problems)
-        problems.extend(_middleware_problems(self._types.values()))
+        problems.extend(_middleware_problems(types.values()))
         if problems:
             raise DefinitionError(problems)
+        self._types = types
 
     def __getitem__(self, name: str) -> Registered:
         return self._types[name]

@@ -6,6 +6,7 @@ from onward.errors import (
     QueueError,
     QueueErrorCode,
     QueueNotFound,
+    QueuePartlyAdded,
     QueueRuntimeError,
 )
 from onward.queue.contract import Provider, ProviderFactory
@@ -38,5 +39,6 @@ __all__ = [  # noqa: RUF022 - grouped like a table of contents
     "QueueEvent", "Active", "Completed", "Failed", "Retrying", "ShuttingDown", "ShutdownTimeout", "Trouble", "Drained",
     "Paused", "Resumed",
     # errors
-    "QueueError", "QueueErrorCode", "QueueConfigurationError", "QueueDataError", "QueueRuntimeError", "QueueNotFound",
+    "QueueError", "QueueErrorCode", "QueueConfigurationError", "QueueDataError", "QueueRuntimeError",
+    "QueuePartlyAdded", "QueueNotFound",
 ]  # fmt: skip

@@ -67,7 +67,12 @@ def reported(code: QueueErrorCode) -> Callable[[C], C]:
                 job_id = subject.id if isinstance(subject, QueueJob) else subject if isinstance(subject, str) else None
                 words = f"{provider.name} could not {call.__name__.replace('_', ' ')}: {type(error).__name__}: {error}"
                 raise QueueRuntimeError(
-                    words, code=code, queue_name=provider.queue_name, job_id=job_id, retryable=True, cause=error
+                    words,
+                    code=code,
+                    queue_name=provider.queue_name,
+                    job_id=job_id,
+                    retryable=not is_permanent(error),
+                    cause=error,
                 ) from error
 
         return cast(C, checked)
@@ -92,6 +97,7 @@ class Provider:
         self.events = events or Emitter(queue_name)
         """Who listens to `queue.*` events; shared by every queue and worker of this name on one factory."""
         self._holders = 0
+        self._changing = asyncio.Lock()
 
     # -- life: a queue and a worker may hold one provider; it opens for the first and closes after the last
 
@@ -101,8 +107,10 @@ class Provider:
 
     async def connect(self) -> None:
         """Be ready; a second holder finds it open."""
-        self._holders += 1
-        if self._holders == 1:
+        async with self._changing:
+            self._holders += 1
+            if self._holders > 1:
+                return
             try:
                 await self._open()
             except QueueError:
@@ -114,17 +122,18 @@ class Provider:
                     f"cannot connect to {self.name}: {type(error).__name__}: {error}",
                     code=QueueErrorCode.CONNECTION,
                     queue_name=self.queue_name,
-                    retryable=True,
+                    retryable=not is_permanent(error),
                     cause=error,
                 ) from error
 
     async def disconnect(self, *, everyone: bool = False) -> None:
         """Let go, or close it for everyone who holds it; harmless when nobody does."""
-        if self._holders == 0:
-            return
-        self._holders = 0 if everyone else self._holders - 1
-        if self._holders == 0:
-            await self._close()
+        async with self._changing:
+            if self._holders == 0:
+                return
+            self._holders = 0 if everyone else self._holders - 1
+            if self._holders == 0:
+                await self._close()
 
     async def _open(self) -> None: ...
 

@@ -1,5 +1,6 @@
 """The side that adds jobs: checks them, cuts their options down to what the provider has, and hands them over."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from typing_extensions import Unpack
 
 from onward.client.app import Onward
+from onward.define.job_type import Step
 from onward.errors import QueueDataError, QueueError, QueueErrorCode, QueueRuntimeError
 from onward.model import new_id
 from onward.queue.checks import Arguments
@@ -76,6 +78,7 @@ class Queue(Listening, Generic[T]):
         self._job_id, self._on_unsupported = job_id, on_unsupported_feature
         self._outbox = Outbox(outbox, self.provider) if outbox is not None else None
         self._warned: set[str] = set()
+        self._connecting = asyncio.Lock()
         self._connected = self._closed = False
 
     @property
@@ -91,9 +94,10 @@ class Queue(Listening, Generic[T]):
 
     async def connect(self) -> None:
         """Connect now rather than at the first use."""
-        if not self._connected:
-            await self.provider.connect()
-            self._connected, self._closed = True, False
+        async with self._connecting:
+            if not self._connected:
+                await self.provider.connect()
+                self._connected, self._closed = True, False
 
     async def disconnect(self) -> None:
         """Let the provider go; further calls are refused with SHUTDOWN."""
@@ -125,13 +129,17 @@ class Queue(Listening, Generic[T]):
     # -- adding
 
     async def add(
-        self, name: str, data: T, *, id: str | None = None, tx: Any = None, **options: Unpack[JobOptions]
+        self, name: str | Step[T, Any], data: T, *, id: str | None = None, tx: Any = None, **options: Unpack[JobOptions]
     ) -> QueueJob[T]:
-        """Add a job.
+        """Add a job. A job type may stand for its name.
 
         With `tx=` it is part of that database transaction: on a provider that has transactions, or through
         `Queue(outbox=app)`, whose workers publish it once the transaction has committed.
         """
+        name = name.name if isinstance(name, Step) else name
+        self._check(name, options)
+        if tx is None or self._outbox is None:
+            await self._call(self.connect)  # some providers learn what they support from their server
         job, checked = self._new(name, data, id, options)
         if tx is None:
             stored = await self._call(lambda: self.provider.add(job, checked))
@@ -141,19 +149,26 @@ class Queue(Listening, Generic[T]):
             stored = await self._call(lambda: self.provider.add_within(tx, job, checked))
         return with_data(stored, data)
 
-    async def add_many(self, name: str, data: Iterable[T], **options: Unpack[JobOptions]) -> list[QueueJob[T]]:
+    async def add_many(
+        self, name: str | Step[T, Any], data: Iterable[T], **options: Unpack[JobOptions]
+    ) -> list[QueueJob[T]]:
         """Add a job for each of them, in as few round trips as the provider allows."""
+        name = name.name if isinstance(name, Step) else name
+        self._check(name, options)
+        await self._call(self.connect)
         values = list(data)
         jobs = [self._new(name, value, None, options) for value in values]
         stored = await self._call(lambda: self.provider.add_many(jobs))
         return [with_data(job, value) for job, value in zip(stored, values, strict=True)]
 
-    def _new(self, name: str, data: T, id: str | None, options: JobOptions) -> tuple[StoredJob, Options]:
+    def _check(self, name: str, options: JobOptions) -> None:
         if not _is_named(name):
             raise self._invalid(f'the name of a job must be a non-empty string, got: "{name}"')
         problem = problem_with(options)
         if problem is not None:
             raise self._invalid(problem)
+
+    def _new(self, name: str, data: T, id: str | None, options: JobOptions) -> tuple[StoredJob, Options]:
         if id is None:
             id = self._job_id(name, data)
         if not _is_named(id):

@@ -49,6 +49,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     parent: int | None = None
     """The position, in the same call, of the job that this chain is a blocker of. Parents come first."""
     blockers: tuple[ChainId, ...] = ()
+    blocker_types: tuple[str, ...] = ()
+    """The types with which those blockers began that were there before: workers pass them by while this is started."""
     runs_anyway: bool = False
     """Run when all blockers have ended, though some failed."""
     deduplication: Deduplication | None = None
@@ -126,11 +128,24 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """The attempt's last word on it; None leaves it as it is."""
     next: Sequence[NewJob] = ()
     """The continuation, followed by the blockers it starts."""
+    remove: bool = False
+    """If this ends the chain, delete it in the same transaction; nobody may wait for it."""
 
     @property
     def is_plain(self) -> bool:
         """Whether it can be settled together with others."""
         return not self.next or (len(self.next) == 1 and self.next[0].is_plain)
+
+    @property
+    def only_completes(self) -> bool:
+        """Whether all it says is the output of a chain that its holder has completed."""
+        return (
+            self.kind == "complete"
+            and self.holder is not None
+            and self.holder == self.completed_by
+            and self.errors is None
+            and self.progress is None
+        )
 
 
 ChangeKind: TypeAlias = Literal[
@@ -201,6 +216,16 @@ class ProgressReport(msgspec.Struct, frozen=True):
     attempt: int
     fraction: float
     note: str | None
+
+
+class JobCounts(msgspec.Struct, frozen=True):
+    """How many jobs of one type are where; those that are blocked or have completed are not counted."""
+
+    pending: int = 0
+    scheduled: int = 0
+    """Pending, but not yet due."""
+    running: int = 0
+    failed: int = 0
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,6 +322,12 @@ class StateAdapter(Protocol):
         """Let all leases of a worker run out that is known to be dead, skipping rows that are locked."""
         ...
 
+    async def strays(
+        self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
+    ) -> Sequence[TakenJob]:
+        """What `worker` holds beside `held_here`: taken, but the answer was lost on its way."""
+        ...
+
     def lease_statements(self) -> LeaseStatements:
         """What `renew` and `expire` run."""
         ...
@@ -359,9 +390,27 @@ class StateAdapter(Protocol):
         """The jobs that wait, or waited, for a chain, newest first."""
         ...
 
+    async def list_failed(self, connection: Connection, type_name: str, *, limit: int) -> Sequence[Job]:
+        """The failed jobs of a type, the last to fail first."""
+        ...
+
+    async def count_jobs(self, connection: Connection, type_names: Sequence[str]) -> dict[str, JobCounts]:
+        """How many jobs of each of these types are where. Reads as many index entries as it counts.
+
+        What is blocked or has completed is not counted: that would read the whole table.
+        """
+        ...
+
     async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:
         """What jobs wait, or waited, for, in the order given when they were started."""
         ...
+
+
+def to_remove(settlements: Sequence[Settlement], changes: Sequence[Change]) -> list[ChainId]:
+    """The chains that have ended with these settlements and are not to be kept."""
+    removing = {s.job_id for s in settlements if s.remove and s.kind != "continue"}
+    ended = (JobStatus.COMPLETED, JobStatus.FAILED)
+    return [c.chain_id for c in changes if c.kind == "settled" and c.status in ended and c.job_id in removing]
 
 
 def seconds(duration: timedelta | None) -> float | None:

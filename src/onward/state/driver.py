@@ -165,19 +165,6 @@ async def transaction(connection: Connection) -> AsyncIterator[None]:
     await connection.commit()
 
 
-@asynccontextmanager
-async def all_or_nothing(connection: Connection) -> AsyncIterator[None]:
-    """Part of an open transaction: what a refusal interrupts is undone, and the transaction stays usable."""
-    await connection.script("SAVEPOINT onward_part")
-    try:
-        yield
-    except BaseException:
-        await connection.script("ROLLBACK TO SAVEPOINT onward_part")
-        raise
-    finally:
-        await connection.script("RELEASE SAVEPOINT onward_part")
-
-
 def run_now(operation: Coroutine[Any, Any, T]) -> T:
     """Finish a coroutine that never suspends: the sync runner."""
     try:

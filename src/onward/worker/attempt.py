@@ -69,7 +69,8 @@ class RunningAttempt:
         self._inside: PhaseKind | None = None
         self._tx: OpenTransaction | None = None
         self._began = 0.0
-        self._stack = AsyncExitStack()
+        self._stack: AsyncExitStack | None = None
+        """Holds the connection of the open phase."""
         self._mark: Token[OpenMark | None] | None = None
 
     # -- what the handler reads
@@ -193,6 +194,7 @@ class RunningAttempt:
 
     async def _open(self, *, locked: bool) -> None:
         try:
+            self._stack = AsyncExitStack()
             link = await self._stack.enter_async_context(self._store.driver.connection())
             self._tx = await self._store.begin(link)
             self._began = time.monotonic()
@@ -308,7 +310,7 @@ class RunningAttempt:
         """Roll back whatever is open; harmless when nothing is."""
         tx, self._tx = self._tx, None
         if tx is None:
-            await self._stack.aclose()
+            await self._close()
             return
         try:
             await self._store.abandon(tx)
@@ -322,8 +324,12 @@ class RunningAttempt:
                 "%s held SQLite's only write lock for %.1f s (job %s): do slow work between prepare() and complete()",
                 self.job.type_name, held, self.job.id,
             )  # fmt: skip
-        stack, self._stack = self._stack, AsyncExitStack()
-        await stack.aclose()
+        await self._close()
+
+    async def _close(self) -> None:
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            await stack.aclose()
 
 
 class PhaseBlock:

@@ -20,6 +20,7 @@ from onward.state.contract import Settlement
 from onward.state.driver import run_now
 from onward.worker.attempt import RunningAttempt
 from onward.worker.processes.pool import Processes
+from onward.worker.time_limits import TimeLimits
 
 logger = logging.getLogger("onward.worker")
 _STARTING = 60.0
@@ -31,19 +32,20 @@ class Runner:
 
     def __init__(self, worker: WorkerId, observers: Observers, threads: Executor, processes: Processes) -> None:
         self._worker, self._observers, self._threads, self._processes = worker, observers, threads, processes
+        self._limits = TimeLimits()
 
     async def run(self, attempt: RunningAttempt, policy: RetryPolicy) -> Settlement | None:
         """The settlement to join the next batch; None when the handler's own commit settled it, or it was lost."""
         job = attempt.job
         current_origin.set(Origin(job.id, job.root_id))
         self._announce_start(attempt)
-        limit = TimeLimit(attempt)
         try:
             attempt.input = attempt.kind.read_input(job.input, job.payload_version)
             if attempt.kind.runs_in_process:
-                limit.start(later=_STARTING)
-                return await self._perform(attempt, partial(self._processes.run, begun=limit.start))
-            limit.start()
+                self._limits.start(attempt, later=_STARTING)
+                begun = self._limits.starter(attempt)
+                return await self._perform(attempt, partial(self._processes.run, begun=begun))
+            self._limits.start(attempt)
             if attempt.kind.runs_in_thread:
                 return await self._perform_in_thread(attempt)
             return await self._perform(attempt)
@@ -58,7 +60,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - around the user's handler
             return self._after_error(attempt, error, policy)
         finally:
-            limit.end()
+            self._limits.end(attempt)
 
     async def _perform(
         self, attempt: RunningAttempt, run: Callable[[RunningAttempt], Any] | None = None
@@ -82,6 +84,7 @@ class Runner:
             except asyncio.CancelledError:
                 if work.cancelled():
                     raise
+                attempt.cancel(LossReason.STOPPING)  # heard only if it has not been told to stop yet
 
     def after_cancel(self, attempt: RunningAttempt, policy: RetryPolicy) -> Settlement | None:
         """What follows when a handler ended because it was told to."""
@@ -129,24 +132,3 @@ class Runner:
         else:
             reason = attempt.cancelled or LossReason.TAKEN_BY_ANOTHER_WORKER
             self._observers.emit(events.LeaseLost(**attempt.facts, worker=self._worker, reason=reason))
-
-
-class TimeLimit:
-    """Tells an attempt to stop when its type's timeout is reached."""
-
-    def __init__(self, attempt: RunningAttempt) -> None:
-        self._attempt = attempt
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self, *, later: float = 0.0) -> None:
-        """From now on, or a little later; starting again begins anew."""
-        self.end()
-        timeout = self._attempt.kind.timeout
-        if timeout is not None:
-            seconds = timeout.total_seconds() + later
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(seconds, self._attempt.cancel, LossReason.TIMEOUT)
-
-    def end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()

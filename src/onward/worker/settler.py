@@ -29,6 +29,7 @@ class Settler:
         self._capacity = capacity
         self._settled = settled
         self._waiting: list[Settlement] = []
+        self._batch: list[Settlement] = []
         self._unsettled = 0
         self._ready = asyncio.Event()
         self._room = asyncio.Event()
@@ -40,15 +41,22 @@ class Settler:
         self._give_up_at: float | None = None
         self._reserved = Reserved(store.driver)
 
+    @property
+    def jobs(self) -> list[JobId]:
+        """Whose outcomes wait or are on their way."""
+        return [settlement.job_id for settlement in (*self._batch, *self._waiting)]
+
     async def put(self, settlement: Settlement) -> None:
-        """Have an outcome settled; waits only while too many others do."""
-        while self._unsettled >= self._capacity:
-            self._room.clear()
-            await self._room.wait()
-        self._unsettled += 1
-        self.idle.clear()
-        self._waiting.append(settlement)
-        self._ready.set()
+        """Have an outcome settled; waits only while too many others do. Who brings it may be cancelled meanwhile."""
+        try:
+            while self._unsettled >= self._capacity:
+                self._room.clear()
+                await self._room.wait()
+        finally:
+            self._unsettled += 1
+            self.idle.clear()
+            self._waiting.append(settlement)
+            self._ready.set()
 
     def give_up(self, *, within: float) -> None:
         """Try no longer than this: what is then unsettled is left to its lease."""
@@ -65,9 +73,10 @@ class Settler:
             while not (self._closing and not self._waiting):
                 await self._ready.wait()
                 self._ready.clear()
-                batch, self._waiting = self._waiting, []
-                if batch:
-                    await self._settle(batch)
+                self._batch, self._waiting = self._waiting, []
+                if self._batch:
+                    await self._settle(self._batch)
+                    self._batch = []
         finally:
             await self._reserved.close()
 
@@ -127,7 +136,9 @@ class Settler:
         async def look(connection: Connection) -> set[JobId]:
             found = await self._store.state.find_jobs(connection, [s.job_id for s in missing])
             by_us = {s.job_id: s.completed_by for s in missing}
-            return {j.id for j in found if isinstance(j, CompletedJob) and j.completed_by == by_us[j.id]}
+            completed = {j.id for j in found if isinstance(j, CompletedJob) and j.completed_by == by_us[j.id]}
+            removed = {s.job_id for s in missing if s.remove} - {j.id for j in found}
+            return completed | removed
 
         return await self._reserved.run(look)
 

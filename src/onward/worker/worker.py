@@ -18,7 +18,7 @@ from onward.define.middleware import Middleware, Resource
 from onward.define.registry import Registered, Registry
 from onward.errors import ConfigurationError
 from onward.lifecycle import settle
-from onward.lifecycle.after_commit import describe
+from onward.lifecycle.after_commit import Effects, describe
 from onward.lifecycle.settle import RetryPolicy
 from onward.lifecycle.store import Store
 from onward.model import Backoff, Blocker, JobId, LossReason, WorkerId
@@ -37,7 +37,8 @@ from onward.worker.progress import ProgressBoard
 from onward.worker.runner import Runner
 from onward.worker.settler import Settler
 from onward.worker.stall import StallWatch
-from onward.worker.upkeep import Upkeep
+from onward.worker.stragglers import Stragglers
+from onward.worker.upkeep import Looks, Upkeep
 
 logger = logging.getLogger("onward.worker")
 DEFAULT_LEASE = timedelta(seconds=60)
@@ -45,8 +46,7 @@ DEFAULT_STALL = timedelta(seconds=1)
 _POLL = timedelta(seconds=60)
 _POLL_WITHOUT_HINTS = timedelta(seconds=1)
 _SETTLE_AFTER_GRACE = 5.0
-_LEAST_GRACE = 1.0
-_LEAVE_WITHIN = 1.0
+_LAST_LOOK = 1.0
 _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _NAME_AT_MOST = 10
 
@@ -72,6 +72,7 @@ class Worker:
         stall: timedelta | None = DEFAULT_STALL,
         resources: Sequence[Resource] = (),
         required_middleware: Sequence[Middleware] = (),
+        looks: Looks | None = None,
     ) -> None:
         if concurrency < 1:
             raise ConfigurationError(f"concurrency={concurrency}: a worker needs at least one slot")
@@ -122,20 +123,23 @@ class Worker:
         self._upkeep = Upkeep(
             store,
             self._taking,
-            self._settler,
             self.id,
-            self._policies,
+            tuple(self._types),
+            crashed=self._crashed,
             held_here=lambda: self._attempts,
             every=min(shortest / 4, self._poll),
+            lease=shortest,
+            looks={} if looks is None else looks,
         )
         self._next_poll = 0.0
+        self._woken = False
         self._runner: Runner | None = None
         self._recovering = 0
+        self._may_have_strays = False
         self._tasks: asyncio.TaskGroup | None = None
-        self.stuck = asyncio.Event()
+        self._stragglers = Stragglers(self._attempts, self._settler, grace=self._grace, let_go=self._guardian.let_go)
+        self.stuck = self._stragglers.found
         """Set when a handler that was told to stop still runs a grace period later: its slot is lost to the process."""
-        self._stuck: set[RunningAttempt] = set()
-        self._changed = asyncio.Event()
 
     # -- life
 
@@ -203,61 +207,49 @@ class Worker:
             if ready is not None:
                 ready.set()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._settler.run())
+                settling = tasks.create_task(self._settler.run())
                 writing = tasks.create_task(self._progress.run())
                 try:
                     await self._loop.run()
                 finally:
                     writing.cancel()
+                    with suppress(Exception):  # they are left to their leases
+                        async with asyncio.timeout(_LAST_LOOK):
+                            await self._give_back_strays()
                     self._settler.give_up(within=_SETTLE_AFTER_GRACE)
                     self._settler.close()
+                    # A group that is cancelled would cancel this task too, and leave what was given back leased.
+                    await asyncio.wait([settling])
+        # What was left to this worker, or only it had seen coming, is for others to look at.
+        self._store.release(Effects(hints=[Hint(HintKind.DEFERRED, next(iter(self._types)))]))
         self._store.observers.emit(events.WorkerStopped(worker=self.id))
 
     # -- handlers that do not stop
 
-    def _look_after_grace(self, attempt: RunningAttempt) -> None:
-        asyncio.get_running_loop().call_later(max(self._grace, _LEAST_GRACE), self._look_whether_stuck, attempt)
-
-    def _look_whether_stuck(self, attempt: RunningAttempt) -> None:
-        if attempt.is_running:
-            self._guardian.let_go(attempt.job.id, attempt.job.attempt)
-            logger.error(
-                "the handler of %s (job %s) was told to stop (%s) and still runs; its slot is lost until it returns",
-                attempt.job.type_name, attempt.job.id, attempt.cancelled,
-            )  # fmt: skip
-            self._stuck.add(attempt)
-            self._changed.set()
-            self.stuck.set()
-
     async def wait_for_others(self) -> None:
         """Wait until everything but stuck handlers is done and settled."""
-        while not self._stuck.issuperset(self._attempts.values()):
-            self._changed.clear()
-            await self._changed.wait()
-        await self._settler.idle.wait()
+        await self._stragglers.wait_for_others()
 
     async def leave_stuck(self) -> list[str]:
         """Settle the jobs of handlers that do not stop as if they had, and name their types.
 
         The process must end next: they still run.
         """
-        stuck = [attempt for attempt in self._attempts.values() if attempt.is_running and attempt.cancelled]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LEAVE_WITHIN):
-                for attempt in stuck:
-                    assert self._runner is not None
-                    settlement = self._runner.after_cancel(attempt, self._policies[attempt.job.type_name])
-                    if settlement is not None:
-                        await self._settler.put(settlement)
-                await self._settler.idle.wait()
-        return [attempt.job.type_name for attempt in stuck]
+        return await self._stragglers.leave(self._after_cancel)
+
+    def _after_cancel(self, attempt: RunningAttempt) -> Settlement | None:
+        assert self._runner is not None
+        return self._runner.after_cancel(attempt, self._policies[attempt.job.type_name])
 
     # -- the source of the slot loop
 
     async def fill(self, free: int) -> Sequence[RunningAttempt]:
+        await self._give_back_strays()
         await self._upkeep.look()
         since = time.monotonic()
+        self._may_have_strays = True
         taken, blockers = await self._taking.run(partial(self._take, limit=free))
+        self._may_have_strays = False
         self._recovering = 0
         poll = self._poll if self._notify.is_up else min(self._poll, _POLL_WITHOUT_HINTS.total_seconds())
         self._next_poll = time.monotonic() + poll
@@ -269,6 +261,14 @@ class Worker:
         taken = await self._store.state.take(connection, types=self._claims, limit=limit, worker=self.id)
         waited = [job.id for job in taken if job.blockers]
         return taken, await self._store.state.blockers_of(connection, waited) if waited else {}
+
+    async def _give_back_strays(self) -> None:
+        """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure."""
+        if self._may_have_strays:
+            find = partial(self._store.state.strays, worker=self.id, held_here=[*self._attempts, *self._settler.jobs])
+            for job in await self._taking.run(find):
+                await self._settler.put(settle.given_back(job, self.id))
+            self._may_have_strays = False
 
     def _begin(self, job: TakenJob, blockers: Sequence[Blocker], since: float) -> RunningAttempt:
         kind = self._types[job.type_name]
@@ -283,7 +283,7 @@ class Worker:
             progress=self._progress,
             blockers=blockers,
             provided=self._provided,
-            on_cancel=self._look_after_grace,
+            on_cancel=self._stragglers.was_told,
         )
         stale = self._attempts.get(job.id)
         if stale is not None:
@@ -301,21 +301,27 @@ class Worker:
         self._listener.has_room = self._loop.busy < self._concurrency
         while not await self._upkeep.look() and time.monotonic() < self._next_poll:
             until = min(self._upkeep.next_look, self._next_poll)
-            hints = await self._listener.wait(max(until - time.monotonic(), 0.0))
-            self._heed(hints)
-            if hints or time.monotonic() < until:
-                return
+            worth_a_look = self._heed(await self._listener.wait(max(until - time.monotonic(), 0.0)))
+            if worth_a_look or self._woken:
+                break
+        self._woken = False
 
-    def _heed(self, hints: Sequence[Hint]) -> None:
+    def _heed(self, hints: Sequence[Hint]) -> bool:
+        """Act on hints; whether there may be something to take."""
+        worth_a_look = False
         for hint in hints:
-            if hint.kind is HintKind.LOST and any(str(job_id) == hint.key for job_id in self._attempts):
-                self._guardian.check_now()
+            if hint.kind is HintKind.LOST:
+                if any(str(job_id) == hint.key for job_id in self._attempts):
+                    self._guardian.check_now()
             elif hint.kind is HintKind.AWAITED:
                 self._store.awaited.add(hint.key)
             else:
                 self._upkeep.hasten(hint)
+                worth_a_look = True
+        return worth_a_look
 
     def wake(self) -> None:
+        self._woken = True
         if self._listener is not None:
             self._listener.wake()
 
@@ -345,6 +351,9 @@ class Worker:
         else:
             await self._settler.put(self._progress.last_word(settlement))
 
+    async def _crashed(self, job: TakenJob) -> None:
+        await self._settler.put(settle.crash(job, self.id, self._policies[job.type_name]))
+
     def _settled(self, settlement: Settlement, in_time: bool) -> None:
         attempt = self._attempts.get(settlement.job_id)
         if attempt is None or attempt.job.attempt != settlement.attempt:
@@ -360,7 +369,7 @@ class Worker:
             self._store.observers.emit(events.AttemptCompleted(**attempt.facts, worker=self.id))
 
     def _forget(self, attempt: RunningAttempt) -> None:
-        self._changed.set()
+        self._stragglers.has_ended(attempt)
         self._guardian.let_go(attempt.job.id, attempt.job.attempt)
         if self._attempts.get(attempt.job.id) is attempt:
             del self._attempts[attempt.job.id]

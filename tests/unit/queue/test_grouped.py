@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from onward.queue.providers.redis.grouped import Grouped
+from onward.queue.providers.grouped import Grouped
 from onward.testing.queue.session import until
 
 

@@ -1,4 +1,4 @@
-"""The state contract on Postgres: one statement per method."""
+"""The state contract on Postgres: one statement per method; two where settlements of both kinds come together."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +21,7 @@ from onward.state.contract import (
     Expired,
     Filter,
     Held,
+    JobCounts,
     LeaseStatements,
     NewJob,
     ProgressReport,
@@ -32,8 +33,9 @@ from onward.state.contract import (
     TakenJob,
     TypeClaim,
     seconds,
+    to_remove,
 )
-from onward.state.driver import Connection, Dialect, Rows, all_or_nothing, transaction
+from onward.state.driver import Connection, Dialect, transaction
 from onward.state.rows import JOB_COLUMNS, JSON_COLUMNS, read_chain, read_job
 from onward.state.statement import Statements, checked_identifier
 
@@ -109,23 +111,10 @@ class PostgresState:
         if all(job.is_plain for job in jobs):
             await connection.fetch(self.sql("start"), {"now": self.clock(), **_columns(jobs)})
             return [Started(job.id, JobStatus.PENDING, False) for job in jobs]
-        started, _ = await self._start_checked(connection, jobs)
-        return started
-
-    async def _start_checked(
-        self, connection: Connection, jobs: Sequence[NewJob]
-    ) -> tuple[Sequence[Started], Sequence[Change]]:
-        items = msgspec.json.encode([_item(position, job) for position, job in enumerate(jobs)]).decode()
-        rows = await connection.fetch(self.sql("start_checked"), {"items": items, "now": self.clock()})
-        _raise_refusal(rows, jobs)
-        by_item = {row[0]: row for row in rows if row[0] is not None}
-        started = [_started(job, by_item.get(position)) for position, job in enumerate(jobs)]
-        spread = [row[1] for row in rows if row[0] is None]
-        changes = {row[1]: row[3] for row in rows if row[0] is None}
-        if not spread:
-            return started, []
-        found = await self.find_jobs(connection, spread)
-        return started, [Change(job.id, job.chain_id, job.type_name, changes[job.id]) for job in found]
+        rows = await connection.fetch(self.sql("start_checked"), {"items": _items(jobs), "now": self.clock()})
+        _raise_refusal([(row[4], row[1]) for row in rows], jobs)
+        by_item = {row[0]: row for row in rows}
+        return [_started(job, by_item.get(position)) for position, job in enumerate(jobs)]
 
     # -- take, settle
 
@@ -156,16 +145,44 @@ class PostgresState:
         return Promoted(rows[0][0], rows[0][1])
 
     async def settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
-        plain = sorted((s for s in settlements if s.is_plain), key=lambda settlement: settlement.job_id)
-        changes: list[Change] = []
-        if plain:
-            changes.extend(await self._settle_plain(connection, plain))
-        for settlement in settlements:
-            if not settlement.is_plain:
-                changes.extend(await self._settle_with_blockers(connection, settlement))
+        if not any(settlement.remove for settlement in settlements):
+            return await self._settle(connection, settlements)
+        async with transaction(connection):
+            changes = await self._settle(connection, settlements)
+            await self.delete(connection, to_remove(settlements, changes), cascade=False)
         return changes
 
+    async def _settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
+        plain = sorted((s for s in settlements if s.is_plain), key=lambda settlement: settlement.job_id)
+        others = [settlement for settlement in settlements if not settlement.is_plain]
+        if not others:
+            return await self._settle_plain(connection, plain)
+        if not plain and len(others) == 1:
+            return await self._continue_checked(connection, others[0])
+        # One that is refused must not leave the others settled and unheard of.
+        async with transaction(connection):
+            changes = list(await self._settle_plain(connection, plain))
+            for settlement in others:
+                changes.extend(await self._continue_checked(connection, settlement))
+        return changes
+
+    async def _settle_completed(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
+        rows = await connection.fetch(
+            self.sql("settle_completed"),
+            {
+                "now": self.clock(),
+                "ids": [s.job_id for s in settlements],
+                "attempts": [s.attempt for s in settlements],
+                "outputs": [s.output for s in settlements],
+                "holder": settlements[0].holder,
+                "completed_by": settlements[0].completed_by,
+            },
+        )
+        return [_change(row) for row in rows]
+
     async def _settle_plain(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
+        if settlements and all(s.only_completes and s.holder == settlements[0].holder for s in settlements):
+            return await self._settle_completed(connection, settlements)
         nexts = [settlement.next[0] if settlement.next else None for settlement in settlements]
         rows = await connection.fetch(
             self.sql("settle"),
@@ -196,19 +213,25 @@ class PostgresState:
                 "next_ats": [n and n.at for n in nexts],
             },
         )
-        return [Change(row[0], row[1], row[2], row[4], row[3] and JobStatus(row[3])) for row in rows]
+        return [_change(row) for row in rows]
 
-    async def _settle_with_blockers(self, connection: Connection, settlement: Settlement) -> Sequence[Change]:
-        """The continuation must see its blockers as they are after the settlement's locks: a second statement."""
-        alone = msgspec.structs.replace(settlement, next=())
-        async with transaction(connection), all_or_nothing(connection):
-            changes = list(await self._settle_plain(connection, [alone]))
-            if changes:
-                started, spread = await self._start_checked(connection, settlement.next)
-                failed = [j for j, s in zip(settlement.next, started, strict=True) if s.status is JobStatus.FAILED]
-                changes.extend(Change(job.id, job.chain_id, job.type_name, "failed") for job in failed)
-                changes.extend(spread)
-        return changes
+    async def _continue_checked(self, connection: Connection, settlement: Settlement) -> Sequence[Change]:
+        progress = settlement.progress
+        rows = await connection.fetch(
+            self.sql("continue_checked"),
+            {
+                "id": settlement.job_id,
+                "attempt": settlement.attempt,
+                "holder": settlement.holder,
+                "completed_by": settlement.completed_by,
+                "progress": progress and progress.fraction,
+                "progress_note": progress and progress.note,
+                "items": _items(settlement.next),
+                "now": self.clock(),
+            },
+        )
+        _raise_refusal([(row[5], row[0]) for row in rows], settlement.next)
+        return [_change(row) for row in rows]
 
     async def lock_attempt(self, connection: Connection, *, job_id: JobId, attempt: int, holder: WorkerId) -> None:
         rows = await connection.fetch(self.sql("lock_attempt"), {"id": job_id})
@@ -281,6 +304,12 @@ class PostgresState:
         count, held = rows[0]
         return Expired(count, held - count)
 
+    async def strays(
+        self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
+    ) -> Sequence[TakenJob]:
+        parameters = {"worker": worker, "held_here": list(held_here)}
+        return [TakenJob(*row) for row in await connection.fetch(self.sql("strays"), parameters)]
+
     def lease_statements(self) -> LeaseStatements:
         return LeaseStatements((self.sql("renew"),), self.sql("expire"))
 
@@ -344,6 +373,14 @@ class PostgresState:
         parameters = {"chain_id": chain_id, "after": after, "limit": limit}
         return [_job(row) for row in await connection.fetch(self.sql("list_blocked"), parameters)]
 
+    async def list_failed(self, connection: Connection, type_name: str, *, limit: int) -> Sequence[Job]:
+        rows = await connection.fetch(self.sql("list_failed"), {"type_name": type_name, "limit": limit})
+        return [_job(row) for row in rows]
+
+    async def count_jobs(self, connection: Connection, type_names: Sequence[str]) -> dict[str, JobCounts]:
+        rows = await connection.fetch(self.sql("count_jobs"), {"type_names": list(type_names)})
+        return {name: JobCounts(*counts) for name, *counts in rows}
+
     async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:
         found: dict[JobId, list[Blocker]] = {}
         for job_id, *row in await connection.fetch(self.sql("blockers_of"), {"job_ids": list(job_ids)}):
@@ -366,6 +403,10 @@ def _columns(jobs: Sequence[NewJob]) -> dict[str, list[Any]]:
         "origin_ids": [job.origin_id for job in jobs],
         "root_ids": [job.root_id for job in jobs],
     }
+
+
+def _items(jobs: Sequence[NewJob]) -> str:
+    return msgspec.json.encode([_item(position, job) for position, job in enumerate(jobs)]).decode()
 
 
 def _item(position: int, job: NewJob) -> dict[str, Any]:
@@ -398,9 +439,9 @@ def _item(position: int, job: NewJob) -> dict[str, Any]:
     return item
 
 
-def _raise_refusal(rows: Rows, jobs: Sequence[NewJob]) -> None:
-    problems = {row[4] for row in rows} - {None}
-    ids = sorted({row[1] for row in rows if row[4] is not None and row[1] is not None})
+def _raise_refusal(verdicts: Sequence[tuple[str | None, JobId | None]], jobs: Sequence[NewJob]) -> None:
+    problems = {problem for problem, _ in verdicts} - {None}
+    ids = sorted({id for problem, id in verdicts if problem is not None and id is not None})
     if "isolation" in problems:
         raise TransactionUnsuitable(
             "deduplication is not safe in a REPEATABLE READ transaction, which cannot see a chain that was just "
@@ -417,6 +458,13 @@ def _started(job: NewJob, row: Sequence[Any] | None) -> Started:
     if row is None:
         return Started(job.id, None, False)
     return Started(row[1], row[3] and JobStatus(row[3]), row[2])
+
+
+_STATUS: dict[str, JobStatus] = {status.value: status for status in JobStatus}
+
+
+def _change(row: Sequence[Any]) -> Change:
+    return Change(row[0], row[1], row[2], row[4], row[3] and _STATUS[row[3]])
 
 
 def _job(row: Sequence[Any]) -> Job:

@@ -122,7 +122,8 @@ class AsyncpgDriver:
 
     @property
     def address(self) -> Address | None:
-        return None if self._dsn is None else Address("asyncpg", self._options(session_settings()))
+        settings = {**session_settings(), "application_name": "onward guardian"}
+        return None if self._dsn is None else Address("asyncpg", self._options(settings))
 
     async def open(self) -> None:
         if self._pool is None:

@@ -6,7 +6,6 @@ here is therefore written once, and asks through `_answer`.
 
 import asyncio
 import inspect
-import selectors
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -31,7 +30,7 @@ from onward.state.postgres.settings import (
     transport_settings,
 )
 from onward.state.statement import spell
-from onward.transport import STATEMENT, UNANSWERED, UNANSWERED_IN_POOL, Patience, cut_off
+from onward.transport import STATEMENT, UNANSWERED, UNANSWERED_IN_POOL, Patience, cut_off, has_news
 
 _LOOK_AT_SERVER_AFTER = 3.0
 """Seconds without a free connection after which it is time to see whether there is still a server."""
@@ -154,7 +153,8 @@ class _Psycopg(ABC):
         if self._dsn is None:
             return None
         conninfo, options = self._options(self._dsn, session_settings())
-        return Address("psycopg", {"conninfo": conninfo, **options})
+        name = {"fallback_application_name": "onward guardian"}
+        return Address("psycopg", {"conninfo": conninfo, **name, **options})
 
     async def open(self) -> None:
         if self._pool is None:
@@ -185,7 +185,7 @@ class _Psycopg(ABC):
         if pool is None:
             raise ConfigurationError("the app is not open: use `async with app:` around this call")
         raw = await self._borrow(pool)
-        while self._own_pool and _has_news(raw):
+        while self._own_pool and has_news(raw.pgconn.socket):
             await _answer(raw.close())
             await _answer(pool.putconn(raw))
             raw = await self._borrow(pool)
@@ -230,7 +230,10 @@ class _Psycopg(ABC):
         try:
             await _answer(raw.set_autocommit(True))
             if self._prepared:
-                with suppress(psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue):
+                with (
+                    suppress(psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue),
+                    patience or nullcontext(),
+                ):
                     await _answer(raw.execute(CHECK_CLIENT))
             yield PsycopgConnection(raw, patience=patience)
         finally:
@@ -344,10 +347,3 @@ def pool_driver(pool: Any, *, prepared: bool = True) -> PsycopgDriver | SyncPsyc
 def _array(value: Any) -> Any:
     # psycopg makes an array of a list, and a record of a tuple.
     return list(value) if isinstance(value, tuple) else value
-
-
-def _has_news(raw: Any) -> bool:
-    """Whether the server has sent something unasked to a connection that was idle: as a rule, a farewell."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(raw.pgconn.socket, selectors.EVENT_READ)
-        return bool(selector.select(0))

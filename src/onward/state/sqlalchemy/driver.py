@@ -5,7 +5,7 @@ import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -22,7 +22,7 @@ from onward.state.sqlalchemy.connection import DirectConnection, JoinedConnectio
 from onward.state.sqlalchemy.work import client, do, is_locked, rows
 from onward.state.sqlite.file import SqliteFile
 from onward.state.sqlite.sqlite3 import SyncSqliteDriver
-from onward.transport import STATEMENT, Patience, cut_off, watch
+from onward.transport import CONNECT, STATEMENT, Patience, cut_off, watch
 
 
 class _SqlAlchemy(ABC):
@@ -83,12 +83,16 @@ class _SqlAlchemy(ABC):
     async def reserved(self) -> AsyncIterator[DirectConnection]:
         engine = self._like(_beside(self._sync_engine, self._options))
         try:
-            async with entered(engine.connect()) as raw:
+            async with AsyncExitStack() as stack:
+                # Left to itself a client waits for a minute, or for ever.
+                async with asyncio.timeout(CONNECT) if self.is_async else nullcontext():
+                    raw = await stack.enter_async_context(entered(engine.connect()))
                 if self.dialect == "sqlite":
                     yield DirectConnection(raw)
                     return
                 patience = Patience(STATEMENT, await do(raw, _watch)) if self.is_async else None
-                await do(raw, _set, session_settings() if self._prepared else {})
+                with patience or nullcontext():
+                    await do(raw, _set, session_settings() if self._prepared else {})
                 try:
                     yield DirectConnection(raw, patience=patience)
                 except BaseException:
@@ -124,7 +128,9 @@ class _SqlAlchemy(ABC):
         if is_disconnect_code(sqlstate(error)) or getattr(error, "connection_invalidated", False):
             return True
         if not isinstance(error, DBAPIError):
-            return isinstance(error, OSError) and self._sync_engine.dialect.driver == "asyncpg"
+            # A TimeoutError is our own, from connecting.
+            kinds = OSError if self._sync_engine.dialect.driver == "asyncpg" else TimeoutError
+            return isinstance(error, kinds)
         # libpq's own errors have no code: a server that was lost, or could not be reached.
         lost = isinstance(error, OperationalError) and sqlstate(error) is None
         return self.dialect == "postgres" and (lost or "connection is closed" in str(error.orig))

@@ -202,6 +202,17 @@ class TestContinuing:
 
             assert await session.statuses(running.id, after.id) == ["running", "pending"]
 
+    async def test_a_batch_in_which_one_is_refused_settles_none(self, store: Store) -> None:
+        async with store.connect() as session:
+            await session.start(store.job(), store.job())
+            one, two = await session.take()
+
+            with pytest.raises(BlockerNotFound):
+                await session.settle(completing(one), continuing(two, next_of(two, blockers=(new_id(),))))
+
+            assert await session.statuses(one.id, two.id) == ["running", "running"]
+            assert kinds(await session.settle(completing(one))) == {(one.id, "settled")}
+
     async def test_a_batch_may_hold_continuations_with_and_without_blockers(self, store: Store) -> None:
         blocker = store.job("fetch")
         async with store.connect() as session:

@@ -299,3 +299,20 @@ class TestLockedJobs:
             _, lost = await store.together(partial(complete, running), partial(renew, running))
 
             assert lost in (None, LossReason.ALREADY_COMPLETED)
+
+
+@pytest.mark.asyncio
+class TestStrays:
+    """`strays`: what a worker holds without knowing."""
+
+    async def test_only_jobs_of_this_worker_that_it_does_not_know_of_are_found(self, store: Store) -> None:
+        async with store.reserve() as session:
+            await session.start(*[store.job() for _ in range(3)])
+            known, stray, ended = await session.take()
+            await session.settle(completing(ended))
+            await session.start_and_take(store.job(), worker=OTHER_WORKER)
+
+            found = await store.state.strays(session.connection, worker=WORKER, held_here=[known.id])
+
+            assert list(found) == [stray]
+            assert await store.state.strays(session.connection, worker=WORKER, held_here=[known.id, stray.id]) == []

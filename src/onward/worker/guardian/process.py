@@ -73,18 +73,16 @@ class ProcessGuardian:
     # -- called from the worker's loop
 
     def hold(self, job_id: JobId, attempt: int, seconds: float, since: float) -> None:
-        lease = Lease(attempt, seconds, time.monotonic(), since + seconds)
-        replaced = self._leases.get(job_id)
-        self._leases[job_id] = lease
-        table = self._table
-        if table is None:
-            return
-        if replaced is not None and replaced.place >= 0:
-            table.clear(replaced.place)
-        try:
-            lease.place = table.put(job_id.bytes, attempt, seconds)
-        except TableFull:
-            self._kill("cannot hold so many leases")
+        table, replaced, place = self._table, self._leases.get(job_id), -1
+        if table is not None:
+            if replaced is not None and replaced.place >= 0:
+                table.clear(replaced.place)
+            try:
+                place = table.put(job_id.bytes, attempt, seconds)
+            except TableFull:
+                self._kill("cannot hold so many leases")
+        # Held since now and not since before: a renewal begun in between may not have seen it in the table.
+        self._leases[job_id] = Lease(attempt, seconds, time.monotonic(), since + seconds, place)
 
     def let_go(self, job_id: JobId, attempt: int) -> None:
         self._lose(job_id, attempt)

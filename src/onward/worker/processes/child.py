@@ -95,7 +95,9 @@ class Server:
 
     def _listen(self) -> None:
         while len(size := self._input.read(SIZE)) == SIZE:
-            data = self._input.read(int.from_bytes(size, "big"))
+            data = self._input.read(length := int.from_bytes(size, "big"))
+            if len(data) < length:
+                break  # the worker died over it
             self._busy = True
             self._tasks.put(read_task(data))
         if self._busy:

@@ -59,7 +59,8 @@ class RabbitMQ(ProviderFactory[Links]):
         )
         arguments.whole("max_job_size", max_job_size, least=1)
         self._target, self._connect_options = target, connect_options
-        self._queue_type, self._max_job_size = queue_type, max_job_size
+        self._queue_type: QueueType = queue_type
+        self._max_job_size = max_job_size
         self._max_priority = max_priority if queue_type == "classic" else 0
 
     def for_queue(self, queue_name: str) -> RabbitMQProvider:

@@ -22,9 +22,9 @@ from onward.queue.contract import (
 from onward.queue.events import Emitter
 from onward.queue.model import Capabilities, QueueStats
 from onward.queue.options import Options
+from onward.queue.providers.grouped import Grouped
 from onward.queue.providers.redis import record
 from onward.queue.providers.redis.connection import longest_block
-from onward.queue.providers.redis.grouped import Grouped
 from onward.queue.providers.redis.record import Addition, Ending, Record, microseconds, moment
 from onward.queue.providers.redis.scripts import QueueKeys, Scripts
 from onward.queue.providers.redis.waking import Waking

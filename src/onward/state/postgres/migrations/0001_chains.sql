@@ -50,6 +50,8 @@ CREATE INDEX job_pending ON /*schema*/job (type_name, payload_version, rank, sch
   WHERE status = 'pending' AND NOT deferred;
 CREATE INDEX job_deferred ON /*schema*/job (type_name, scheduled_at) WHERE status = 'pending' AND deferred;
 CREATE INDEX job_running ON /*schema*/job (type_name) WHERE status = 'running';
+-- The last to fail at the end: counted and listed without reading what completed.
+CREATE INDEX job_failed ON /*schema*/job (type_name, ended_at, id) WHERE status = 'failed';
 CREATE UNIQUE INDEX job_chain ON /*schema*/job (chain_id, chain_index) WHERE chain_index > 0;
 CREATE INDEX job_deduplication ON /*schema*/job (deduplication_key, type_name)
   WHERE deduplication_key IS NOT NULL AND chain_index = 0;
@@ -256,6 +258,48 @@ EXCEPTION
   WHEN SQLSTATE 'OW001' THEN
     RETURN QUERY SELECT 0, m::uuid, false, NULL::text, 'blocker_not_found'
       FROM unnest(string_to_array(SQLERRM, ',')) m;
+END $$;
+
+-- Complete an attempt and start a continuation that needs a look first, both or neither. A stale attempt gives no rows;
+-- a refusal is a row with a problem, never an error: nothing has changed then, and the caller's transaction stays usable.
+CREATE FUNCTION /*schema*/continue_checked(
+  settling uuid, its_attempt integer, its_holder text, completer text, progressed double precision, noted text,
+  items json, at timestamptz)
+RETURNS TABLE (job_id uuid, chain_id uuid, type_name text, status text, change text, problem text)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+  started record;
+  refused boolean := false;
+BEGIN
+  RETURN QUERY
+    UPDATE /*schema*/job j SET
+      status = 'completed', output = NULL, failure_reason = NULL, ended_at = at, completed_by = completer,
+      leased_by = NULL, leased_until = NULL, transients = 0, crashes = 0, open_blockers = 0, deferred = false,
+      progress = coalesce(progressed, j.progress),
+      progress_note = CASE WHEN progressed IS NULL THEN j.progress_note ELSE noted END
+    WHERE j.id = settling AND j.attempt = its_attempt AND j.leased_by IS NOT DISTINCT FROM its_holder
+      AND j.ended_at IS NULL
+    RETURNING j.id, j.chain_id, j.type_name, j.status, 'settled', NULL::text;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
+  -- After the update: the continuation sees its blockers as they are now that its own chain is locked.
+  FOR started IN SELECT * FROM /*schema*/start(items, at) LOOP
+    IF started.problem IS NOT NULL THEN
+      refused := true;
+      RETURN QUERY SELECT started.id, NULL::uuid, NULL::text, NULL::text, NULL::text, started.problem;
+    ELSIF started.item IS NULL OR started.status = 'failed' THEN
+      RETURN QUERY SELECT j.id, j.chain_id, j.type_name, NULL::text, started.status, NULL::text
+        FROM /*schema*/job j WHERE j.id = started.id;
+    END IF;
+  END LOOP;
+  IF refused THEN
+    RAISE EXCEPTION USING ERRCODE = 'OW002';
+  END IF;
+EXCEPTION
+  WHEN SQLSTATE 'OW002' THEN
+    NULL;  -- the changes are undone; the rows, which say why, are not
 END $$;
 
 -- Lock the job a chain has come to. A chain that goes on at this moment is followed: look again after each wait.

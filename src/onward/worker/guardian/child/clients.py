@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypedDict
 from uuid import UUID
 
+from onward.transport import cut_off, has_news, watch
+
 
 class Statement(TypedDict):
     """SQL as the client wants it, and its parameters in order."""
@@ -56,6 +58,10 @@ class Client(Protocol):
         """Let all leases of the worker run out and say so to other workers; how many did, and how many are locked."""
         ...
 
+    def cut_off(self) -> None:
+        """End the wait for an answer, if there is one, with an error."""
+        ...
+
     def drop(self) -> None:
         """The connection may be broken: make another one next time."""
         ...
@@ -80,6 +86,7 @@ class AsyncpgClient:
 
         if self._connection is None or self._connection.is_closed():
             self._connection = await asyncpg.connect(**self._options)
+            watch(self._connection._transport.get_extra_info("socket"))
 
     async def renew(self, worker: str, held: Sequence[Held]) -> list[Answer]:
         return _answers(await self._fetch(self._statements["renew"][0], _columns(worker, held)))
@@ -94,10 +101,13 @@ class AsyncpgClient:
     async def _fetch(self, statement: Statement, parameters: dict[str, Any]) -> Any:
         return await self._connection.fetch(statement["sql"], *[parameters[name] for name in statement["names"]])
 
+    def cut_off(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+
     def drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.terminate()
+        self.cut_off()
+        self._connection = None
 
 
 class PsycopgClient:
@@ -110,8 +120,10 @@ class PsycopgClient:
     async def connect(self) -> None:
         import psycopg
 
-        if self._connection is None or self._connection.closed:
+        if self._connection is None or self._connection.closed or has_news(self._connection.fileno()):
+            self.drop()
             self._connection = await psycopg.AsyncConnection.connect(**self._options)
+            watch(self._connection.fileno())
 
     async def renew(self, worker: str, held: Sequence[Held]) -> list[Answer]:
         return _answers(await self._fetch(self._statements["renew"][0], _columns(worker, held)))
@@ -126,6 +138,11 @@ class PsycopgClient:
     async def _fetch(self, statement: Statement, parameters: dict[str, Any]) -> Any:
         cursor = await self._connection.execute(statement["sql"], parameters)
         return await cursor.fetchall()
+
+    def cut_off(self) -> None:
+        # Cancelling instead would ask the server, and wait for its answer on the connection that has none.
+        if self._connection is not None and not self._connection.closed:
+            cut_off(self._connection.fileno())
 
     def drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -179,6 +196,9 @@ class SqliteClient:
             else:
                 return
             await asyncio.sleep(random.uniform(0.00025, 0.00075))
+
+    def cut_off(self) -> None:
+        """Nothing: a file answers, or is waited for in a way that can be cancelled."""
 
     def drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -46,7 +46,8 @@ class Parent:
         self._look(pid)
         if hasattr(os, "pidfd_open"):
             with suppress(OSError):
-                loop.add_reader(os.pidfd_open(pid), self._has_died)
+                descriptor = os.pidfd_open(pid)
+                loop.add_reader(descriptor, self._see_end, descriptor)
                 return
         self._look_often(pid)
 
@@ -57,6 +58,12 @@ class Parent:
     def _look_often(self, pid: int) -> None:
         self._look(pid)
         asyncio.get_running_loop().call_later(_LOOK_EVERY, self._look_often, pid)
+
+    def _see_end(self, descriptor: int) -> None:
+        # Once: it stays readable, and the loop would do nothing else.
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)
+        self._has_died()
 
     def _has_died(self) -> None:
         self._hear()  # it may have said that it stops

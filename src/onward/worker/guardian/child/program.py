@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypedDict
 from uuid import UUID
 
@@ -35,6 +35,8 @@ class Configuration(TypedDict):
 
 _ANSWER = 5.0
 """Seconds a database has to answer; else the connection may be broken, and another one is made."""
+_MOMENT = 0.1
+"""Seconds in which a connection that is cut off says so."""
 _SWEEPS = (0.2, 1.0)
 """Seconds until another look: a take that was under way when the worker died may commit after the first."""
 
@@ -75,6 +77,16 @@ class _Child:
             await self._give_back()
         self._client.drop()
 
+    @asynccontextmanager
+    async def _patience(self, seconds: float) -> AsyncIterator[None]:
+        """Wait for the database no longer than this; being cancelled is not enough to end every client's wait."""
+        cutting = asyncio.get_running_loop().call_later(seconds, self._client.cut_off)
+        try:
+            async with asyncio.timeout(seconds + _MOMENT):
+                yield
+        finally:
+            cutting.cancel()
+
     # -- while the worker lives
 
     async def _renew_until_the_end(self) -> None:
@@ -86,7 +98,7 @@ class _Child:
 
     async def _try_to_renew(self) -> bool:
         try:
-            async with asyncio.timeout(min(max(self._interval, 0.5), _ANSWER)):
+            async with self._patience(min(max(self._interval, 0.5), _ANSWER)):
                 await self._client.connect()
                 await self._renew()
         except Exception as error:  # noqa: BLE001 - one turn of a loop; the worker is told
@@ -121,7 +133,7 @@ class _Child:
         sweeps, total, pause = list(_SWEEPS), 0, 0.05
         while time.monotonic() < deadline:
             try:
-                async with asyncio.timeout(_ANSWER):
+                async with self._patience(_ANSWER):
                     await self._client.connect()
                     count, locked = await self._client.expire(self._worker)
             except Exception:  # noqa: BLE001 - one turn of a loop; nobody is left to be told

@@ -1,0 +1,55 @@
+"""The jobs that are here, and until when."""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from onward.queue.contract import TakenJob
+
+
+class Held:
+    """Receipts and when SQS shows their messages to others again, by our own clock.
+
+    SQS itself cannot be asked: with an old receipt, some of its calls are refused and some are not.
+    """
+
+    def __init__(self, visibility: timedelta) -> None:
+        self._visibility = visibility.total_seconds()
+        self._until: dict[str, float] = {}
+
+    def take(self, receipts: Iterable[str]) -> None:
+        """They have just come."""
+        now = time.monotonic()
+        # What was lost long ago, and not settled since, is forgotten.
+        self._until = {receipt: until for receipt, until in self._until.items() if until > now - self._visibility}
+        self._until |= dict.fromkeys(receipts, now + self._visibility)
+
+    def renewed(self, job: TakenJob, asked_at: float) -> None:
+        self._until[_receipt(job)] = asked_at + self._visibility
+
+    def drop(self, job: TakenJob) -> bool:
+        """Whether it was known."""
+        return self._until.pop(_receipt(job), None) is not None
+
+    def knows(self, job: TakenJob) -> bool:
+        """It came and was not settled, be it too late or not."""
+        return _receipt(job) in self._until
+
+    def has(self, job: TakenJob) -> bool:
+        """It is here and nobody else can have it."""
+        return self._until.get(_receipt(job), 0.0) > time.monotonic()
+
+    @contextmanager
+    def settling(self, job: TakenJob) -> Iterator[None]:
+        """Out of our hands, unless that fails: then it may be tried again."""
+        until = self._until.pop(_receipt(job))
+        try:
+            yield
+        except BaseException:
+            self._until[_receipt(job)] = until
+            raise
+
+
+def _receipt(job: TakenJob) -> str:
+    return job.receipt_handle or ""

@@ -1,0 +1,17 @@
+"""The native client, which nothing else imports: a missing extra is said here."""
+
+from onward.errors import ConfigurationError
+
+try:
+    from aiobotocore.config import AioConfig  # type: ignore[import-untyped]
+    from aiobotocore.session import get_session  # type: ignore[import-untyped]
+    from botocore.exceptions import (  # type: ignore[import-untyped]
+        ClientError,
+        NoCredentialsError,
+        NoRegionError,
+        PartialCredentialsError,
+    )
+except ImportError as missing:
+    raise ConfigurationError("aiobotocore is not installed: pip install 'onward[sqs]'") from missing
+
+__all__ = ["AioConfig", "ClientError", "NoCredentialsError", "NoRegionError", "PartialCredentialsError", "get_session"]

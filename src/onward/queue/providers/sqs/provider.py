@@ -1,0 +1,250 @@
+"""One queue at SQS."""
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw
+
+from onward.errors import QueueErrorCode
+from onward.queue.contract import Provider, StoredJob, TakenJob, is_permanent, reported
+from onward.queue.events import Emitter
+from onward.queue.model import Capabilities, QueueStats
+from onward.queue.options import Options
+from onward.queue.providers.grouped import Grouped
+from onward.queue.providers.sqs.calls import MOST, Calls, Failed, NoSuchQueue
+from onward.queue.providers.sqs.dead_letters import DeadLetters, received
+from onward.queue.providers.sqs.facts import ENDLESS, found_or_made, is_fifo, own_failed_name, url_of
+from onward.queue.providers.sqs.held import Held
+from onward.queue.providers.sqs.messages import backoff_of, dead_job_of, dead_message_of, job_of
+from onward.queue.providers.sqs.sending import Sending
+
+if TYPE_CHECKING:
+    from onward.queue.providers.sqs.connect import SQS
+
+_LARGEST = 1 << 20
+"""Bytes of a message, whatever the queue."""
+_LONGEST_HOLD = timedelta(hours=12)
+
+
+class SQSProvider(Provider):
+    """One queue at SQS. What depends on the queue is known once it is connected."""
+
+    name = "sqs"
+
+    def __init__(self, queue_name: str, factory: "SQS", *, events: Emitter) -> None:
+        super().__init__(queue_name, events)
+        self._factory = factory
+        self.long_poll = factory.wait
+        self.capabilities = Capabilities(
+            delayed_jobs=not is_fifo(queue_name),
+            backoff=True,
+            ordered=is_fifo(queue_name),
+            batching=True,
+            long_polling=factory.wait > timedelta(),
+            dead_letters=factory.create is not None,
+            pull=True,
+            max_job_size=_LARGEST,
+            max_batch_size=MOST,
+            max_delay=timedelta() if is_fifo(queue_name) else timedelta(minutes=15),
+        )
+
+    async def _open(self) -> None:
+        self._calls = await self._factory.hold()
+        try:
+            self._facts = await found_or_made(self._calls, self.queue_name, self._factory.create)
+        except BaseException:
+            await self._factory.let_go()
+            raise
+        self.renew_every = self._facts.visibility / 3
+        self.capabilities = msgspec.structs.replace(
+            self.capabilities,
+            max_job_size=self._facts.max_bytes,
+            dead_letters=self._facts.failed_arn is not None,
+        )
+        self._sending = Sending(self._calls, self._facts)
+        self._held = Held(self._facts.visibility)
+        self._delete = Grouped[str, Failed | None](self._delete_all, most=MOST)
+        self._dead_letters: DeadLetters | None = None
+
+    async def _close(self) -> None:
+        await self._delete.close()
+        await self._factory.let_go()
+
+    # -- adding
+
+    def lacks(self, option: str, value: Any) -> str | None:
+        if not self.is_connected:  # through an outbox: what the queue allows is not known
+            return super().lacks(option, value)
+        most = self._facts.max_attempts
+        if option == "attempts":
+            allowed = "does not limit them" if most == ENDLESS else f"allows {most}"
+            words = f"{value} attempts for this job: the redrive policy of the queue {allowed}"
+            return None if value == most else words
+        if option == "backoff" and value.delay(most - 1) > _LONGEST_HOLD:
+            return "more than 12 hours between two attempts"
+        return super().lacks(option, value)
+
+    @reported(QueueErrorCode.ENQUEUE)
+    async def add(self, job: StoredJob, options: Options) -> StoredJob:
+        return await self._sending.one(job, options)
+
+    @reported(QueueErrorCode.ENQUEUE)
+    async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
+        return await self._sending.many(jobs)
+
+    # -- taking and settling
+
+    @reported(QueueErrorCode.CONNECTION)
+    async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
+        if count < 1:
+            return []
+        seconds = math.ceil(min(wait, self._factory.wait).total_seconds())
+        messages = await received(self._calls, self._facts.url, count=count, wait=seconds)
+        self._held.take(message["ReceiptHandle"] for message in messages)
+        most = self._facts.max_attempts
+        return [job_of(message, queue_name=self.queue_name, max_attempts=most) for message in messages]
+
+    @reported(QueueErrorCode.PROCESSING)
+    async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
+        with self._held.settling(self._ours(job)):
+            await self._remove(job)
+
+    @reported(QueueErrorCode.PROCESSING)
+    async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
+        with self._held.settling(self._ours(job)):
+            if is_permanent(error) or job.attempts + 1 >= job.max_attempts:
+                await self._bury(job, error)
+                return None
+            delay = self._retry_delay(job)
+            [failed] = await self._change_visibility([job], delay)
+            self._check(job, failed)
+            return delay
+
+    @reported(QueueErrorCode.PROCESSING)
+    async def release(self, jobs: Sequence[TakenJob]) -> None:
+        ours = [job for job in jobs if self._held.drop(job)]
+        for failed in await self._change_visibility(ours, timedelta()):
+            if failed is not None and not failed.is_gone:
+                raise failed.as_error()
+
+    @reported(QueueErrorCode.PROCESSING)
+    async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
+        asked_at = time.monotonic()
+        ours = [job for job in jobs if self._held.has(job)]
+        outcomes = await self._change_visibility(ours, self._facts.visibility)
+        for job, failed in zip(ours, outcomes, strict=True):
+            if failed is None and self._held.knows(job):  # else it was settled meanwhile
+                self._held.renewed(job, asked_at)
+        refused = {job.id for job, failed in zip(ours, outcomes, strict=True) if failed is not None and failed.is_gone}
+        lost = [job for job in jobs if self._held.knows(job) and (job.id in refused or not self._held.has(job))]
+        for job in lost:
+            self._held.drop(job)
+        return lost
+
+    def _ours(self, job: TakenJob) -> TakenJob:
+        if job.receipt_handle is None:
+            raise self.not_found(job.id)
+        if not self._held.has(job):
+            raise self.not_active(job.id)
+        return job
+
+    def _check(self, job: TakenJob, failed: Failed | None) -> None:
+        if failed is not None:
+            raise self.not_active(job.id) if failed.is_gone else failed.as_error()
+
+    async def _remove(self, job: TakenJob) -> None:
+        self._check(job, await self._delete(job.receipt_handle or ""))
+
+    async def _delete_all(self, receipts: Sequence[str]) -> list[Failed | None]:
+        entries = [{"ReceiptHandle": receipt} for receipt in receipts]
+        return await self._calls.batch("delete_message_batch", self._facts.url, entries)
+
+    async def _bury(self, job: TakenJob, error: BaseException) -> None:
+        """SQS moves only what was received too often, and says nothing of why: so it is sent there, then removed here.
+
+        Dying in between leaves it in both. Without a redrive policy there is nowhere to keep it.
+        """
+        dead_letters = await self._failed_queue()
+        if dead_letters is not None:
+            await dead_letters.send(dead_message_of(job, error, self._facts.max_bytes))
+        await self._remove(job)
+
+    def _retry_delay(self, job: TakenJob) -> timedelta:
+        """In whole seconds, and so that SQS does not find that it was out of sight for too long."""
+        backoff = backoff_of(job)
+        if backoff is None:
+            return timedelta()
+        held = datetime.now(UTC) - (job.processed_at or datetime.now(UTC))
+        seconds = min(backoff.delay(job.attempts + 1), _LONGEST_HOLD - held - timedelta(seconds=1)).total_seconds()
+        return timedelta(seconds=max(0, math.ceil(seconds)))
+
+    async def _change_visibility(self, jobs: Sequence[TakenJob], visibility: timedelta) -> list[Failed | None]:
+        entries = [{"ReceiptHandle": job.receipt_handle} for job in jobs]
+        seconds = int(visibility.total_seconds())
+        return await self._calls.batch(
+            "change_message_visibility_batch", self._facts.url, entries, VisibilityTimeout=seconds
+        )
+
+    # -- the queue
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def stats(self) -> QueueStats:
+        here = await self._counts(self._facts.url)
+        dead_letters = await self._failed_queue()
+        return QueueStats(
+            waiting=here[0],
+            active=here[1],
+            delayed=here[2],
+            failed=None if dead_letters is None else sum(await self._counts(dead_letters.url)),
+        )
+
+    async def _counts(self, url: str) -> list[int]:
+        names = [f"ApproximateNumberOfMessages{kind}" for kind in ("", "NotVisible", "Delayed")]
+        answer = await self._calls("get_queue_attributes", QueueUrl=url, AttributeNames=names)
+        return [int(answer["Attributes"][name]) for name in names]
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
+        dead_letters = await self._failed_queue()
+        if dead_letters is None:
+            raise self.unsupported("listing failed jobs without a redrive policy on the queue")
+        most = self._facts.max_attempts
+        jobs = [
+            dead_job_of(message, queue_name=self.queue_name, max_attempts=most)
+            for message in await dead_letters.some(limit)
+        ]
+        return sorted(jobs, key=lambda job: job.failed_at or job.created_at, reverse=True)
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def retry(self, job_id: str) -> None:
+        dead_letters = await self._failed_queue()
+        if dead_letters is None:
+            raise self.unsupported("retrying failed jobs without a redrive policy on the queue")
+        if not await dead_letters.revive(job_id, queue_name=self.queue_name, queue_url=self._facts.url):
+            raise self.not_found(job_id)
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def delete(self) -> None:
+        """The queue, and its dead letters where they are for this queue alone. SQS makes no new one for a minute."""
+        await _deleted(self._calls, self._facts.url)
+        arn = self._facts.failed_arn
+        if arn is not None and arn.rpartition(":")[2] == own_failed_name(self.queue_name):
+            dead_letters = await self._failed_queue()
+            if dead_letters is not None:
+                await _deleted(self._calls, dead_letters.url)
+
+    async def _failed_queue(self) -> DeadLetters | None:
+        """Asked for when it is first needed: who only adds jobs needs no rights there."""
+        if self._dead_letters is None and self._facts.failed_arn is not None:
+            self._dead_letters = DeadLetters(self._calls, await url_of(self._calls, self._facts.failed_arn))
+        return self._dead_letters
+
+
+async def _deleted(calls: Calls, url: str) -> None:
+    with suppress(NoSuchQueue):
+        await calls("delete_queue", QueueUrl=url)

@@ -1,0 +1,73 @@
+"""Handlers that were told to stop and do not: looked for, named, and in the end left behind."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from onward.model import JobId
+from onward.state.contract import Settlement
+from onward.worker.attempt import RunningAttempt
+from onward.worker.settler import Settler
+
+logger = logging.getLogger("onward.worker")
+_LEAST_GRACE = 1.0
+_LEAVE_WITHIN = 0.5
+
+
+class Stragglers:
+    """Those among a worker's attempts whose handlers still run a grace period after they were told to stop."""
+
+    def __init__(
+        self,
+        attempts: Mapping[JobId, RunningAttempt],
+        settler: Settler,
+        *,
+        grace: float,
+        let_go: Callable[[JobId, int], None],
+    ) -> None:
+        self._attempts, self._settler, self._let_go = attempts, settler, let_go
+        self._grace = max(grace, _LEAST_GRACE)
+        self._stuck: set[RunningAttempt] = set()
+        self._changed = asyncio.Event()
+        self.found = asyncio.Event()
+        """Set with the first: its slot is lost to the process."""
+
+    def was_told(self, attempt: RunningAttempt) -> None:
+        """A handler was told to stop: look later whether it has."""
+        asyncio.get_running_loop().call_later(self._grace, self._look, attempt)
+
+    def _look(self, attempt: RunningAttempt) -> None:
+        if attempt.is_running:
+            self._let_go(attempt.job.id, attempt.job.attempt)
+            logger.error(
+                "the handler of %s (job %s) was told to stop (%s) and still runs; its slot is lost until it returns",
+                attempt.job.type_name, attempt.job.id, attempt.cancelled,
+            )  # fmt: skip
+            self._stuck.add(attempt)
+            self._changed.set()
+            self.found.set()
+
+    def has_ended(self, attempt: RunningAttempt) -> None:
+        """An attempt, stuck or not, has come to its end."""
+        self._stuck.discard(attempt)
+        self._changed.set()
+
+    async def wait_for_others(self) -> None:
+        """Wait until everything but stuck handlers is done and settled."""
+        while not self._stuck.issuperset(self._attempts.values()):
+            self._changed.clear()
+            await self._changed.wait()
+        await self._settler.idle.wait()
+
+    async def leave(self, settlement_of: Callable[[RunningAttempt], Settlement | None]) -> list[str]:
+        """Settle the jobs of handlers that do not stop as if they had, and name their types."""
+        running = [attempt for attempt in self._attempts.values() if attempt.is_running and attempt.cancelled]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_WITHIN):
+                for attempt in running:
+                    settlement = settlement_of(attempt)
+                    if settlement is not None:
+                        await self._settler.put(settlement)
+                await self._settler.idle.wait()
+        return [attempt.job.type_name for attempt in running]

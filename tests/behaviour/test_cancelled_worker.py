@@ -1,0 +1,73 @@
+"""A worker whose own task is cancelled, as programs do that run it beside other things: its jobs are given back."""
+
+import asyncio
+import threading
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from onward import Attempt, JobStatus, LossReason, Onward, job
+from onward.observe import events
+from support import SOON, Recorder
+
+
+async def test_a_worker_that_is_cancelled_gives_its_jobs_back(opened: Any, recorder: Recorder) -> None:
+    @job("endless")
+    async def endless(attempt: Attempt[None]) -> None:
+        await asyncio.Event().wait()
+
+    app: Onward = await opened(endless)
+    chains = await app.start_many([endless.with_input(None) for _ in range(5)])
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(app.worker(concurrency=5).run())
+        await recorder.next(events.AttemptStarted, count=5)
+
+        running.cancel()
+
+    found = [(await chain.get()).current for chain in chains]
+    assert {(each.status, each.failures) for each in found} == {(JobStatus.PENDING, 0)}
+
+
+async def test_cancelling_the_program_around_a_worker_that_drains_gives_its_jobs_back(
+    opened: Any, recorder: Recorder
+) -> None:
+    """As a second Ctrl-C, or a time limit around the whole, would."""
+
+    @job("endless")
+    async def endless(attempt: Attempt[None]) -> None:
+        await asyncio.Event().wait()
+
+    app: Onward = await opened(endless)
+    chain = await app.start(endless, None)
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(None) as limit, app.worker():
+            await recorder.next(events.AttemptStarted)
+            limit.reschedule(asyncio.get_running_loop().time() + 0.1)
+
+    current = (await chain.get()).current
+    assert (current.status, current.failures) == (JobStatus.PENDING, 0)
+
+
+async def test_a_handler_in_a_thread_is_told_when_its_worker_is_cancelled(opened: Any, recorder: Recorder) -> None:
+    told: list[LossReason | None] = []
+    begun = threading.Event()
+
+    @job("threaded")
+    def threaded(attempt: Attempt[None]) -> None:
+        begun.set()
+        waiting = threading.Event()
+        for _ in range(int(SOON / timedelta(milliseconds=10))):
+            if attempt.cancelled is not None or waiting.wait(0.01):
+                break
+        told.append(attempt.cancelled)
+
+    app: Onward = await opened(threaded)
+    await app.start(threaded, None)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(app.worker().run())
+        await asyncio.to_thread(begun.wait, SOON.total_seconds())
+
+        running.cancel()
+
+    assert told == [LossReason.STOPPING]
