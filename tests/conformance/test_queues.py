@@ -15,6 +15,7 @@ from onward.queue.contract import ProviderFactory
 from onward.queue.providers.bullmq import BullMQ
 from onward.queue.providers.database import Database
 from onward.queue.providers.memory import Memory
+from onward.queue.providers.rabbitmq import RabbitMQ
 from onward.queue.providers.redis import Redis
 from onward.queue.providers.sqs import SQS, NewQueue
 from onward.testing.queue.suite import *  # noqa: F403
@@ -61,6 +62,8 @@ def at_sqs(url: str) -> Callable[[], ProviderFactory[Any]]:
 
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
+    Backend("rabbitmq-quorum", "rabbitmq_url", lambda url: lambda: RabbitMQ(url)),
+    Backend("rabbitmq-classic", "rabbitmq_url", lambda url: lambda: RabbitMQ(url, queue_type="classic")),
     Backend("sqlite", "sqlite_address", in_database),
     Backend("postgres", "postgres_dsn", in_database),
     Backend("redis", "redis_url", in_redis),
