@@ -97,8 +97,11 @@ class Delivery:
     async def abandon(self) -> None:
         """End it with everything that still runs: the connection is about to be closed."""
         self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.wait([self._task])
+
+    @property
+    def is_over(self) -> bool:
+        return self._task.done()
 
     # -- consuming
 

@@ -193,7 +193,7 @@ class RabbitMQProvider(Provider):
             on_error=on_error,
             on_settled=on_settled,
         )
-        self._deliveries.append(delivery)
+        self._deliveries = [*(one for one in self._deliveries if not one.is_over), delivery]
         await delivery.start()
         return delivery
 
