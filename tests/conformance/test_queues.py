@@ -1,5 +1,7 @@
 """The queue conformance suite over every provider."""
 
+import asyncio
+import runpy
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ import pytest
 from aiobotocore.session import get_session
 
 from onward import Onward
+from onward.queue import Queue
 from onward.queue.contract import ProviderFactory
 from onward.queue.providers.bullmq import BullMQ
 from onward.queue.providers.database import Database
@@ -23,6 +26,9 @@ from servers import SQS_CLIENT
 
 AWS = get_session()
 """One for all tests: reading the descriptions of AWS takes longer than a test."""
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "emails.py"
 
 
 @dataclass(frozen=True)
@@ -90,3 +96,17 @@ def queue_name() -> str:
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
 def make_factory(request: pytest.FixtureRequest) -> Callable[[], ProviderFactory[Any]]:
     return request.param.make(request.getfixturevalue(request.param.place))
+
+
+async def test_the_same_program_runs_by_changing_one_line(
+    make_factory: Callable[[], ProviderFactory[Any]], queue_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    provider = make_factory()
+    async with asyncio.timeout(60):
+        sent = await runpy.run_path(str(EXAMPLE))["program"](provider, queue_name)
+        async with Queue[Any](queue_name, provider=provider) as queue:
+            capabilities = queue.capabilities
+            await queue.delete()
+
+    expected = ["ada", "edsger", "grace"] + ["nobody"] * capabilities.dead_letters + ["ada"] * capabilities.pausing
+    assert sorted(sent) == sorted(expected)
