@@ -18,6 +18,7 @@ from onward import Attempt, LossReason, Onward, job
 from onward.notify.contract import Hint, HintKind
 from onward.observe import events
 from onward.state.contract import TypeClaim
+from onward.state.driver import transaction
 from onward.state.postgres.asyncpg import AsyncpgDriver
 from onward.state.postgres.psycopg import PsycopgDriver
 from onward.worker.guardian.process import ProcessGuardian
@@ -117,8 +118,9 @@ async def test_what_happened_to_a_job_reaches_its_handler_with_the_reason(
     await until(lambda: len(handler.told) == 1)
     await app.delete(deleted)
     await until(lambda: len(handler.told) == 2)
-    async with app.driver.connection() as connection:
-        holder = (await app.find_job(taken.id)).leased_by  # type: ignore[union-attr]
+    holder = (await app.find_job(taken.id)).leased_by  # type: ignore[union-attr]
+    # In one transaction: the guardian would renew the lease in between.
+    async with app.driver.connection() as connection, transaction(connection):
         await app.state.expire(connection, worker=holder)
         await app.state.reap(
             connection, worker="another", type_names=["endless"], held_here=[completed.id], limit=1, lease=60.0
