@@ -4,13 +4,18 @@
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest -q tests
-# DEBUG=1 make test: the log while the tests run.
+PYTEST := $(BIN)/python -m pytest -q
+# Most tests wait more than they compute. Those of whole processes want the machine for themselves.
+SIDE_BY_SIDE := tests/unit tests/conformance tests/sql tests/behaviour -n $(or $(JOBS),2) --dist worksteal
+# DEBUG=1 make test: the log while the tests run, one after another.
 ifneq ($(filter-out 0,$(DEBUG)),)
 PYTEST += -o log_cli=true -o log_cli_level=DEBUG
+SIDE_BY_SIDE += -n 0
 endif
-# make test ARGS="-k lease -x"
-PYTEST += $(ARGS)
+# make test ARGS="-k lease -x"; 5: none of them was chosen
+define run
+	$(PYTEST) $(1) $(ARGS) || [ $$? = 5 ]
+endef
 
 help: ## Print this table
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -18,14 +23,20 @@ help: ## Print this table
 demo: .venv/.installed-demo ## See it work: install the small set, run the demo (no server needed)
 	@$(BIN)/onward demo
 
+test: export ONWARD_TEST_SCALE = 0.1
+test-all chaos: export ONWARD_TEST_SCALE = 1
+
 test: .venv/.installed-dev ## The tests with small counts; finds, starts or installs the servers it needs
-	ONWARD_TEST_SCALE=0.1 $(PYTEST) -m "not slow and not chaos"
+	@$(call run,$(SIDE_BY_SIDE) -m "not slow and not chaos")
+	@$(call run,tests/acceptance -m "not slow and not chaos")
 
 test-all: .venv/.installed-dev ## Every test with full counts, slow and chaos too
-	ONWARD_TEST_SCALE=1 $(PYTEST) -m "slow or not slow"
+	@$(call run,$(SIDE_BY_SIDE) -m "not chaos")
+	@$(call run,tests/acceptance -m "not chaos")
+	@$(call run,tests -m chaos)
 
 chaos: .venv/.installed-dev ## Only the tests that kill servers and processes
-	ONWARD_TEST_SCALE=1 $(PYTEST) -m chaos
+	@$(call run,tests -m chaos)
 
 check: .venv/.installed-dev ## Lint, format, types (mypy and pyright), import layers; changes nothing
 	$(BIN)/ruff check .

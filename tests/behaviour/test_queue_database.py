@@ -1,6 +1,7 @@
 """Queues in a database: transactions, leases, job types as queues, and what the numbers cost."""
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, closing
@@ -222,7 +223,7 @@ class TestBadInput:
             ({"id": "a\0b"}, "NUL"),
             ({"provider_options": {"database": {"colour": "red"}}}, "provider_options.*colour"),
         ],
-        ids=str,
+        ids=lambda given: re.sub(r" at 0x\w+", "", str(given)),
     )
     async def test_is_refused_before_anything_is_stored(
         self, queue: Queue[Any], given: dict[str, Any], words: str

@@ -415,7 +415,7 @@ async def test_native_options_override_the_others(queue: Queue[Any], open_provid
 @pytest.mark.parametrize(
     "options",
     [{"provider_options": {"redis": {"delays": 1}}}, {"metadata": {"x": object()}}, {"id": "\ud800"}],
-    ids=str,
+    ids=lambda given: re.sub(r" at 0x\w+", "", str(given)),
 )
 async def test_what_cannot_be_stored_is_refused_and_hurts_nobody_else(queue: Queue[Any], options: Any) -> None:
     async def refused() -> None:

@@ -100,15 +100,14 @@ class TestAdding:
     @pytest.mark.parametrize(
         "options",
         [
-            {"delay": timedelta(seconds=-1)},
-            {"attempts": 0},
-            {"attempts": None},
-            {"priority": -1},
-            {"attempt": 3},
-            {"metadata": {"at": object()}},
-            {"metadata": {"ratio": math.nan}},
+            pytest.param({"delay": timedelta(seconds=-1)}, id="negative delay"),
+            pytest.param({"attempts": 0}, id="no attempts"),
+            pytest.param({"attempts": None}, id="None"),
+            pytest.param({"priority": -1}, id="negative priority"),
+            pytest.param({"attempt": 3}, id="unknown option"),
+            pytest.param({"metadata": {"at": object()}}, id="metadata that is not JSON"),
+            pytest.param({"metadata": {"ratio": math.nan}}, id="metadata with NaN"),
         ],
-        ids=str,
     )
     async def test_wrong_options_are_refused(self, session: Session, options: dict[str, object]) -> None:
         with pytest.raises(QueueDataError, match=next(iter(options))) as caught:
