@@ -1,4 +1,4 @@
-"""Whether a job's cost grows: with finished rows, waiting rows, types, worker processes, or a snapshot somebody holds."""
+"""Whether a job's cost grows: with finished or waiting rows, types, worker processes, or a snapshot somebody holds."""
 
 import subprocess
 import time

@@ -61,16 +61,17 @@ def write(folder: Path, samples: Samples, verdicts: list[Verdict], options: dict
         "machine": f"{os.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}",
         "load": os.getloadavg(),
         "options": options,
-        "targets": [
-            {"target": verdict.words, "found": verdict.found, "least": verdict.target.least, "most": verdict.target.most,
-             "state": verdict.state}
-            for verdict in verdicts
-        ],
+        "targets": [_as_json(verdict) for verdict in verdicts],
         "samples": samples.as_json(),
-    }  # fmt: skip
+    }
     (folder / "results.json").write_text(json.dumps(document, indent=1) + "\n")
     for name, picture in charts(samples).items():
         (folder / f"{name}.svg").write_text(picture)
+
+
+def _as_json(verdict: Verdict) -> dict[str, Any]:
+    bounds = {"least": verdict.target.least, "most": verdict.target.most}
+    return {"target": verdict.words, "found": verdict.found, **bounds, "state": verdict.state}
 
 
 def charts(samples: Samples) -> dict[str, str]:

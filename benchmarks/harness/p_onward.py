@@ -2,8 +2,8 @@
 
 `ONWARD_BACKEND` chooses where jobs are kept: postgres (default), sqlite, memory (with the command `inproc` only), or
 redis, the queue provider (p_onward_redis.py). `ONWARD_WORK` chooses what jobs do: return (default), write (a user's
-update in `complete()`), chain (three steps) or fan-in (one that waits for ten). `ONWARD_TYPES` spreads `return` over that
-many job types, `ONWARD_DB` names another database, `ONWARD_TAKES` a file for the seconds that each take took.
+update in `complete()`), chain (three steps) or fan-in (one that waits for ten). `ONWARD_TYPES` spreads `return` over
+that many job types, `ONWARD_DB` names another database, `ONWARD_TAKES` a file for the seconds that each take took.
 """
 
 import asyncio
