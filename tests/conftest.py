@@ -82,6 +82,13 @@ def sqs_url(pytestconfig: pytest.Config) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def node_modules(pytestconfig: pytest.Config) -> Iterator[str]:
+    """Where Node.js finds BullMQ and the Redis client it wants."""
+    with _heard(pytestconfig, servers.node_modules("bullmq@6.7.0", "ioredis@6.0.0")) as folder:
+        yield folder
+
+
 def _with_database(dsn: str, name: str) -> str:
     return urlsplit(dsn)._replace(path=f"/{name}").geturl()
 

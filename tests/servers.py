@@ -11,6 +11,7 @@ For each server, the first of these that is there:
 A test that stops, freezes or kills its server asks for `private_postgres()` and so never hurts anyone else's;
 `private_redis_cluster()` is always private, because nobody has one running.
 What is started here is stopped here. Another server is one more `Server(...)`: see POSTGRES.
+Node.js, for BullMQ's other side, is found or installed likewise, with packages of npm's in a cache of the user's.
 
 Standard library only: this runs before anything else is known to work.
 """
@@ -216,11 +217,11 @@ def find(server: Server) -> Path:
     raise ServerMissing(f"apt-get installed {server.package}, but there is no program {server.program!r}. {hint}")
 
 
-def install(package: str) -> None:
-    """Install a package of Debian's; only root can."""
-    _say(f"Installing {package} with apt-get …")
+def install(*packages: str) -> None:
+    """Install packages of Debian's; only root can."""
+    _say(f"Installing {' and '.join(packages)} with apt-get …")
     _apt_get("update")
-    _apt_get("install", "--yes", "--no-install-recommends", package)
+    _apt_get("install", "--yes", "--no-install-recommends", *packages)
 
 
 def _installed(server: Server) -> Path | None:
@@ -368,9 +369,10 @@ def postgres() -> AbstractContextManager[str]:
     return found_or_started(POSTGRES)
 
 
-def private_postgres() -> AbstractContextManager[Instance]:
-    """For tests that stop, freeze or kill the server."""
-    return private(POSTGRES)
+def private_postgres(**settings: object) -> AbstractContextManager[Instance]:
+    """For tests that stop, freeze or kill the server, or have settings of their own: `log_statement="all"`."""
+    options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+    return private(replace(POSTGRES, command=lambda *where: [*_postgres_command(*where), *options]))
 
 
 # --- PgBouncer ----------------------------------------------------------------------------------------------------
@@ -573,3 +575,47 @@ def sqs() -> AbstractContextManager[str]:
 def private_sqs() -> AbstractContextManager[Instance]:
     """For tests that stop, freeze or kill the server: it forgets everything when it stops."""
     return private(SQS)
+
+
+# --- Node.js ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def node_modules(*packages: str) -> Iterator[str]:
+    """The folder that holds these packages of npm's, for NODE_PATH: `node_modules("bullmq@6.7.0")`."""
+    node()
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "onward-tests"
+    kept = home / "+".join(packages).replace("/", "_")
+    if not kept.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        _say(f"Installing {' and '.join(packages)} with npm into {kept} …")
+        with tempfile.TemporaryDirectory(dir=home) as scratch:
+            options = ["--prefix", scratch, "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
+            done = subprocess.run(
+                ["npm", "install", *options, *packages],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            if done.returncode != 0:
+                raise ServerMissing(f"npm install {' '.join(packages)} failed:\n{done.stdout[-2000:]}")
+            with suppress(OSError):  # somebody else was faster
+                (Path(scratch) / "node_modules").rename(kept)
+    yield str(kept)
+
+
+def node() -> Path:
+    """The program, which npm goes with; installed if need be."""
+    hint = "Install them (Debian, Ubuntu: sudo apt-get install nodejs npm)."
+    if _missing("node", "npm"):
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            raise ServerMissing(f"The tests need node and npm, and they are not on this machine. {hint}")
+        install("nodejs", "npm")
+    if missing := _missing("node", "npm"):
+        raise ServerMissing(f"apt-get installed nodejs and npm, but there is no program {missing[0]!r}. {hint}")
+    return Path(shutil.which("node") or "node")
+
+
+def _missing(*programs: str) -> list[str]:
+    return [program for program in programs if shutil.which(program) is None]

@@ -1,7 +1,12 @@
 """What tests of several kinds use."""
 
 import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 from onward.observe.events import Event
@@ -35,3 +40,25 @@ class Recorder:
                 self._news.clear()
                 await self._news.wait()
         return self.of(kind)[count - 1]
+
+
+@asynccontextmanager
+async def fleet(processes: int, *arguments: object) -> AsyncIterator[None]:
+    """Processes of programs/fleet.py, whose workers all wait; killed at the end, by their own ids."""
+    program = Path(__file__).parent / "programs" / "fleet.py"
+    with ExitStack() as stack:
+        started = [stack.enter_context(_launched(program, *arguments)) for _ in range(processes)]
+        for one in started:
+            assert one.stdout is not None
+            assert await asyncio.to_thread(one.stdout.readline) == b"ready\n"
+        yield
+
+
+@contextmanager
+def _launched(program: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, str(program), *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

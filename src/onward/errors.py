@@ -33,6 +33,18 @@ OnwardError
 │   ├── QueueRuntimeError           the provider could not do it now
 │   │   └── QueuePartlyAdded        it took some of several jobs
 │   └── QueueNotFound               no such job
+├── FlowError                       multi-stage jobs on Redis
+│   ├── FlowDefinitionError         the stages of a flow do not fit together
+│   │   └── MissingAttribute        a stage asks for what no stage before it provides
+│   ├── FlowPayloadError            attributes or a result do not fit their type
+│   ├── FlowKeysTaken               a key or queue in Redis belongs to somebody else
+│   ├── FlowFull                    as many jobs wait as may; nothing was started
+│   ├── FlowJobExists
+│   ├── FlowJobNotFound
+│   ├── FlowJobNotFailed            only failed jobs can be retried
+│   ├── FlowJobFailed
+│   ├── FlowWaitTimeout
+│   └── FlowLockLost                the job no longer belongs to this worker
 ├── HandlerFailed                   what a handler raised in another process, or how that process died
 └── HandlerSignal                   raised by handlers to steer their job
     ├── Reschedule
@@ -313,6 +325,111 @@ class QueueNotFound(QueueError):
             code=QueueErrorCode.JOB_NOT_FOUND,
             queue_name=queue_name,
             job_id=resource_id if resource_type == "job" else None,
+        )
+
+
+class FlowError(OnwardError):
+    """Something about a flow: multi-stage jobs on Redis."""
+
+
+class FlowDefinitionError(FlowError):
+    """The stages of a flow do not fit together; lists every problem at once."""
+
+    def __init__(self, flow: str, problems: Sequence[str]) -> None:
+        self.flow, self.problems = flow, tuple(problems)
+        listing = "\n".join(f"  - {problem}" for problem in problems)
+        super().__init__(f"the stages of flow {flow!r} do not fit together:\n{listing}")
+
+
+class MissingAttribute(FlowDefinitionError):
+    """A stage asks for an attribute that a job may come without; `stage` and `attribute` are those of the first."""
+
+    def __init__(
+        self, flow: str, problems: Sequence[str], *, stage: str, attribute: str, available: Sequence[str]
+    ) -> None:
+        self.stage, self.attribute, self.available = stage, attribute, tuple(available)
+        super().__init__(flow, problems)
+
+
+class FlowPayloadError(FlowError):
+    """Attributes or a result do not fit their type, or cannot be stored."""
+
+    def __init__(self, *, flow: str, stage: str, part: str, field: str, problem: str) -> None:
+        self.flow, self.stage, self.part, self.field, self.problem = flow, stage, part, field, problem
+        where = f"stage {stage!r} of flow {flow!r}" if stage else f"flow {flow!r}"
+        at = f" at {field}" if field else ""
+        super().__init__(f"{part} of {where}{at}: {problem}")
+
+
+class FlowKeysTaken(FlowError):
+    """A key that the flow needs is there already, and is not the flow's."""
+
+    def __init__(self, flow: str, *, key: str, owner: str, advice: str) -> None:
+        self.flow, self.key, self.owner = flow, key, owner
+        super().__init__(f"flow {flow!r} cannot use {key}, which {owner}: {advice}")
+
+
+class FlowFull(FlowError):
+    """As many jobs wait at the first stage as may; nothing was started."""
+
+    def __init__(self, flow: str, *, stage: str, waiting: int, limit: int) -> None:
+        self.flow, self.stage, self.waiting, self.limit = flow, stage, waiting, limit
+        super().__init__(
+            f"{waiting} jobs wait at stage {stage!r} of flow {flow!r}, {limit} may (max_waiting=): "
+            "start it later, or add workers"
+        )
+
+
+class FlowJobExists(FlowError):
+    """The id given is taken."""
+
+    def __init__(self, flow: str, job_id: str) -> None:
+        self.flow, self.job_id = flow, job_id
+        super().__init__(f"flow {flow!r} has a job {job_id!r} already: omit id=, or delete that one first")
+
+
+class FlowJobNotFound(FlowError):
+    """No job has this id: never started, expired or deleted."""
+
+    def __init__(self, flow: str, job_id: str) -> None:
+        self.flow, self.job_id = flow, job_id
+        super().__init__(f"flow {flow!r} has no job {job_id!r}: never started, expired (keep=) or deleted")
+
+
+class FlowJobNotFailed(FlowError):
+    """Only a failed job can be retried."""
+
+    def __init__(self, flow: str, job_id: str) -> None:
+        self.flow, self.job_id = flow, job_id
+        super().__init__(f"job {job_id!r} of flow {flow!r} has not failed, so there is nothing to retry")
+
+
+class FlowJobFailed(FlowError):
+    """The job waited for has failed."""
+
+    def __init__(self, flow: str, job_id: str, *, stage: str, message: str) -> None:
+        self.flow, self.job_id, self.stage, self.message = flow, job_id, stage, message
+        super().__init__(f"job {job_id} of flow {flow!r} failed at stage {stage!r}: {message}")
+
+
+class FlowWaitTimeout(FlowError):
+    """The job had not ended in time; it goes on."""
+
+    def __init__(self, flow: str, job_id: str, timeout: timedelta) -> None:
+        self.flow, self.job_id, self.timeout = flow, job_id, timeout
+        super().__init__(
+            f"job {job_id} of flow {flow!r} has not ended within {timeout.total_seconds():g} s; it goes on"
+        )
+
+
+class FlowLockLost(FlowError):
+    """The job no longer belongs to this worker: its result would be dropped."""
+
+    def __init__(self, flow: str, job_id: str, *, stage: str) -> None:
+        self.flow, self.job_id, self.stage = flow, job_id, stage
+        super().__init__(
+            f"the lock of job {job_id} at stage {stage!r} of flow {flow!r} is lost: it expired (timeout=), or the job "
+            "was deleted; stop working on it"
         )
 
 

@@ -28,6 +28,11 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def sqlite_address(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/onward.db"
+
+
+@pytest.fixture
 def schema() -> str:
     return f"t_{secrets.token_hex(6)}"
 

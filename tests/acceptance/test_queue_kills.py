@@ -13,7 +13,13 @@ from onward.queue import Queue, QueueWorker
 from programs import queue_worker
 
 PROGRAM = Path(queue_worker.__file__)
-SERVERS = {"redis": "redis_url", "sqs": "sqs_url"}
+SERVERS = {
+    "redis": "redis_url",
+    "bullmq": "redis_url",
+    "sqlite": "sqlite_address",
+    "postgres": "postgres_dsn",
+    "sqs": "sqs_url",
+}
 """Which fixture has the address of a provider's server."""
 JOBS = 40
 OFTEN = 10_000

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import servers
 from onward import Attempt, Onward, job
 from onward.notify.contract import NotifyAdapter
 from onward.notify.nats import NatsNotify
@@ -55,6 +56,33 @@ async def test_a_scheduled_start_is_noticed(broker: Callable[[], NotifyAdapter],
     assert await chain.wait(timeout=SOON) == 6
 
 
+async def test_the_sync_client_wakes_a_worker_of_another_app(
+    broker: Callable[[], NotifyAdapter], running: Any, make_app: Any
+) -> None:
+    await running(double, worker={"poll": timedelta(hours=1)}, notify=broker())
+
+    def start() -> list[Any]:
+        with make_app(double, notify=broker()).sync as client:
+            return [client.start(double, n).wait(timeout=SOON) for n in range(5)]
+
+    assert await asyncio.to_thread(start) == [0, 2, 4, 6, 8]
+
+
+async def test_the_sync_client_and_the_open_app_share_an_adapter(
+    broker: Callable[[], NotifyAdapter], running: Any, make_app: Any
+) -> None:
+    await running(double, worker={"poll": timedelta(hours=1)}, notify=broker())
+    app: Onward = make_app(double, notify=broker())
+
+    with app.sync as client:
+        before = await asyncio.to_thread(lambda: client.start(double, 1).wait(timeout=SOON))
+        async with app:
+            meanwhile = await asyncio.to_thread(lambda: client.start(double, 2).wait(timeout=SOON))
+        after = await asyncio.to_thread(lambda: client.start(double, 3).wait(timeout=SOON))
+
+    assert (before, meanwhile, after) == (2, 4, 6)
+
+
 @pytest.mark.parametrize("make", [RedisNotify, NatsNotify])
 async def test_without_the_broker_jobs_run_by_polling(make: Any, running: Any, opened: Any, recorder: Recorder) -> None:
     with socket.socket() as closed:
@@ -67,7 +95,24 @@ async def test_without_the_broker_jobs_run_by_polling(make: Any, running: Any, o
         chain = await client.start(double, 4)
 
         assert await chain.wait(timeout=SOON) == 8
-        assert recorder.of(events.NotifyError)
+        for n in range(20):
+            await client.start(double, n)
+        await recorder.next(events.ChainCompleted, count=21)
+        # Each app says at most that it cannot send and that it cannot listen, and does not go on about it.
+        assert 1 <= len(recorder.of(events.NotifyError)) <= 4
+
+
+async def test_loss_and_return_of_the_broker_are_told(running: Any, recorder: Recorder) -> None:
+    with servers.private_redis() as broker:
+        app: Onward = await running(double, worker={"poll": timedelta(hours=1)}, notify=RedisNotify(broker.dsn))
+        await asyncio.to_thread(broker.stop)
+        await recorder.next(events.NotifyError)
+        assert await (await app.start(double, 1)).wait(timeout=SOON) == 2
+
+        await asyncio.to_thread(broker.start)
+        await recorder.next(events.NotifyRecovered)
+
+        assert await (await app.start(double, 2)).wait(timeout=SOON) == 4
 
 
 async def test_a_full_worker_elsewhere_does_not_swallow_the_hint(

@@ -5,7 +5,7 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -14,8 +14,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from onward import Attempt, Onward, job
 from onward.notify.contract import Hint, HintKind
+from onward.notify.encoding import decode_hints
 from onward.notify.memory import NoNotify
-from onward.notify.postgres import PostgresNotify, Wire, asyncpg_wire, decode_hints, psycopg_wire
+from onward.notify.postgres import PostgresNotify
+from onward.notify.postgres_wires import Connect, PostgresWire, asyncpg_wire, psycopg_wire
 from onward.observe import events
 from onward.state.driver import Connection, Driver, transaction
 from onward.state.postgres.asyncpg import AsyncpgDriver
@@ -186,15 +188,14 @@ async def test_a_transaction_whose_connection_is_lost_says_so_and_not_something_
 
 @pytest.mark.parametrize("wire_to", [asyncpg_wire, psycopg_wire])
 async def test_a_listener_whose_server_falls_silent_listens_again(
-    postgres_dsn: str, wire_to: Callable[[str], Callable[[], AbstractAsyncContextManager[Wire]]]
+    postgres_dsn: str, wire_to: Callable[[str], Connect]
 ) -> None:
-    losses: list[Exception] = []
+    changes: list[Exception | None] = []
     async with proxied(postgres_dsn) as (proxy, dsn), asyncio.TaskGroup() as tasks:
-        notify = PostgresNotify(wire_to(dsn), channel="silent", lost=losses.append)
-        await notify.open(tasks)
+        notify = PostgresNotify(wire_to(dsn), channel="silent")
+        await notify.open(tasks, changes.append)
         async with notify.listen(scheduled=["a"]) as listener:
             assert notify.is_up
-            await listener.wait(0)  # it has come up: look
 
             proxy.silence()
             async with asyncio.timeout(10):
@@ -205,7 +206,7 @@ async def test_a_listener_whose_server_falls_silent_listens_again(
             hints = await listener.wait(SOON.total_seconds())
 
         await notify.close()
-    assert (len(losses), was_up) == (1, False)
+    assert ([error is None for error in changes], was_up) == ([False, True], False)
     assert hints == [Hint(HintKind.SCHEDULED, "a")]
 
 
@@ -225,9 +226,9 @@ class FailingWire:
             self._sent.append(Hint(HintKind.UNKNOWN, "failed"))
             self._lost.set()
             raise ConnectionResetError
-        self._sent += [hint for payload in payloads for hint in decode_hints(payload)]
+        self._sent += [hint for payload in payloads for hint in decode_hints(payload)[1]]
 
-    async def hold(self) -> NoReturn:
+    async def hold(self, channel: str, due: Callable[[], Sequence[str]]) -> NoReturn:
         await self._lost.wait()
         raise ConnectionResetError
 
@@ -236,7 +237,7 @@ async def test_hints_that_could_not_be_sent_are_sent_when_there_is_a_connection_
     sent: list[Hint] = []
 
     @asynccontextmanager
-    async def connect() -> AsyncIterator[Wire]:
+    async def connect() -> AsyncIterator[PostgresWire]:
         yield FailingWire(sent)
 
     async with asyncio.TaskGroup() as tasks:
@@ -264,7 +265,7 @@ async def test_while_hints_are_down_workers_look_by_themselves(make_app: Any) ->
 
 async def test_callers_neither_fail_nor_wait_because_hints_are_down(postgres_dsn: str) -> None:
     @asynccontextmanager
-    async def connect() -> AsyncIterator[Wire]:
+    async def connect() -> AsyncIterator[PostgresWire]:
         raise OSError("there is nobody")
         yield
 
@@ -279,7 +280,7 @@ async def test_callers_neither_fail_nor_wait_because_hints_are_down(postgres_dsn
     assert outputs == [2 * n for n in range(20)]
 
 
-async def test_the_loss_of_hints_is_told(postgres_dsn: str, recorder: Recorder) -> None:
+async def test_loss_and_return_of_hints_are_told(postgres_dsn: str, recorder: Recorder) -> None:
     app = on_postgres(postgres_dsn, observers=[recorder])
     async with app, app.worker():
         assert await (await app.start(double, 1)).wait(timeout=SOON) == 2
@@ -293,5 +294,6 @@ async def test_the_loss_of_hints_is_told(postgres_dsn: str, recorder: Recorder) 
             )
         error = await recorder.next(events.NotifyError)
         assert await (await app.start(double, 2)).wait(timeout=SOON) == 4
+        await recorder.next(events.NotifyRecovered)
 
     assert error.doing == "listen"

@@ -1,17 +1,22 @@
 """Hints: other apps and processes notice at once what would otherwise wait for the poll."""
 
 import asyncio
+import secrets
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from datetime import timedelta
 from typing import Any
 
 import asyncpg
 import pytest
 
-from onward import Attempt, Onward, job
+from onward import Attempt, Onward, WaitTimeout, job
+from onward.notify.contract import Changed, Hint, HintKind, ignore
+from onward.notify.encoding import decode_hints
+from onward.notify.memory import MemoryNotify, NoNotify
 from onward.observe import events
+from onward.worker.worker import Worker
 from support import SOON, Recorder
 
 NEVER = {"poll": timedelta(hours=1)}
@@ -69,8 +74,6 @@ async def test_a_scheduled_start_is_noticed_though_the_worker_slept_before(runni
 
 
 async def test_without_hints_everything_still_works_later(opened: Any) -> None:
-    from onward.notify.memory import NoNotify
-
     worker_app: Onward = await opened(double, notify=NoNotify())
     client: Onward = await opened(double, notify=NoNotify())
     async with worker_app.worker(poll=timedelta(milliseconds=100)):
@@ -79,15 +82,188 @@ async def test_without_hints_everything_still_works_later(opened: Any) -> None:
         assert await chain.wait(timeout=SOON) == 2
 
 
-async def test_rolled_back_starts_wake_nobody(running: Any, opened: Any, recorder: Recorder) -> None:
+async def test_half_of_the_transactions_roll_back_and_leave_no_hint_no_event_and_wake_nobody(
+    running: Any, opened: Any, recorder: Recorder, target: str, scale: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, hints = count_looks(monkeypatch), list[Hint]()
+    app: Onward = await running(double, worker=NEVER)
+    client: Onward = await opened(double)
+    await (await client.start(double, 0)).wait(timeout=SOON)
+    async with AsyncExitStack() as stack:
+        if target.startswith("postgres"):
+            await stack.enter_async_context(eavesdropping(target, app, hints))
+        await quiet(looks)
+        before, events_before = len(looks), len(recorder.events)
+
+        for n in range(scale(1000)):
+            with pytest.raises(ZeroDivisionError):
+                async with client.transaction() as tx:
+                    await client.start(double, n, tx=tx)
+                    raise ZeroDivisionError
+        await quiet(looks)
+        assert (len(looks) - before, recorder.events[events_before:], hints) == (0, [], [])
+
+        for n in range(scale(1000)):
+            async with client.transaction() as tx:
+                await client.start(double, n, tx=tx)
+            with pytest.raises(ZeroDivisionError):
+                async with client.transaction() as tx:
+                    await client.start(double, n, tx=tx)
+                    raise ZeroDivisionError
+        await recorder.next(events.ChainCompleted, count=1 + scale(1000))
+
+    assert len(recorder.of(events.ChainStarted)) == len(recorder.of(events.AttemptStarted)) == 1 + scale(1000)
+    if target.startswith("postgres"):
+        assert sum(hint.count for hint in hints if hint.kind is HintKind.SCHEDULED) == scale(1000)
+
+
+def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows whenever a worker looks for jobs."""
+    looks: list[int] = []
+    fill = Worker.fill
+
+    async def counted(worker: Worker, free: int) -> Any:
+        looks.append(free)
+        return await fill(worker, free)
+
+    monkeypatch.setattr(Worker, "fill", counted)
+    return looks
+
+
+async def quiet(looks: list[int]) -> None:
+    """Wait until the workers sleep."""
+    seen = -1
+    while seen != len(looks):
+        seen = len(looks)
+        await asyncio.sleep(0.3)
+
+
+@asynccontextmanager
+async def eavesdropping(target: str, app: Onward, hints: list[Hint]) -> AsyncIterator[None]:
+    """Collect every hint on the app's channel."""
+
+    def heard(_connection: Any, _process: int, _channel: str, payload: str) -> None:
+        heading, news = decode_hints(payload)
+        if heading.startswith("#"):
+            hints.extend(news)
+
+    connection = await asyncpg.connect(target)
+    statement = app._notify.within_transaction([])
+    assert statement is not None
+    await connection.add_listener(str(statement[1]["channel"]), heard)
+    yield
+    await connection.close()
+
+
+@pytest.mark.parametrize("whose", ["ours", "bare"])
+async def test_a_commit_that_comes_late_is_not_missed(
+    running: Any, opened: Any, recorder: Recorder, target: str, whose: str
+) -> None:
     await running(double, worker=NEVER)
     client: Onward = await opened(double)
 
-    for n in range(20):
-        with pytest.raises(ZeroDivisionError):
-            async with client.transaction() as tx:
-                await client.start(double, n, tx=tx)
-                raise ZeroDivisionError
+    async with client.transaction() if whose == "ours" else bare_transaction(target) as tx:
+        chain = await client.start(double, 4, tx=tx)
+        await asyncio.sleep(2)  # a hint that had left at once would be forgotten by now
+        assert not recorder.of(events.AttemptStarted)
 
-    assert not recorder.of(events.AttemptStarted)
-    assert not recorder.of(events.ChainStarted)
+    assert await chain.wait(timeout=SOON) == 8
+
+
+async def test_a_blocker_that_was_locked_when_a_worker_looked_is_taken_after_the_commit(
+    running: Any, opened: Any
+) -> None:
+    @job("after", blocked_by=[double])
+    async def after(attempt: Attempt[int]) -> list[int]:
+        return attempt.outputs_of(double)
+
+    client: Onward = await opened(double, after)
+    first = await client.start(double, 4)
+    async with client.transaction() as tx:
+        second = await client.start(after, 1, blockers=[first], tx=tx)  # locks the first
+        await running(double, after, worker=NEVER)
+        await asyncio.sleep(0.5)  # the worker has looked, and sleeps
+
+    assert await second.wait(timeout=SOON) == [8]
+
+
+async def test_one_who_waits_for_a_chain_does_not_make_workers_look(
+    running: Any, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = count_looks(monkeypatch)
+    client: Onward = await opened(double)
+    chain = await client.start(double, 1, delay=timedelta(hours=1))
+    await running(double, worker=NEVER)
+    await quiet(looks)
+    before = len(looks)
+
+    with pytest.raises(WaitTimeout):
+        await chain.wait(timeout=timedelta(seconds=1.5))
+
+    assert len(looks) == before
+
+
+async def test_what_was_left_to_a_worker_that_stops_is_taken_by_another(running: Any, opened: Any) -> None:
+    app: Onward = await running(double, worker=NEVER)
+    client: Onward = await opened(double)
+
+    chains = []
+    for n in range(20):
+        async with app.worker(**NEVER):
+            chains.append(await client.start(double, n))  # the hint may be for the one that stops now
+
+    for n, chain in enumerate(chains):
+        assert await chain.wait(timeout=SOON) == 2 * n
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_a_process_that_vanished_is_not_waited_for_long(postgres_dsn: str, running: Any) -> None:
+    app: Onward = await running(double, worker=NEVER)
+    statement = app._notify.within_transaction([])
+    assert statement is not None
+    connection = await asyncpg.connect(postgres_dsn)
+    for _ in range(5):  # together they can do so much that hardly a hint is for anybody else
+        ghost = f"@{secrets.token_hex(6)}\na1000:double"
+        await connection.execute("SELECT pg_notify($1, $2)", statement[1]["channel"], ghost)
+    await connection.close()
+
+    chains = [await app.start(double, n) for n in range(10)]
+
+    for n, chain in enumerate(chains):
+        assert await chain.wait(timeout=SOON) == 2 * n
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_those_who_cannot_listen_wake_workers_that_can(pgbouncer_dsn: str, running: Any, opened: Any) -> None:
+    await running(double, worker=NEVER)
+    pooled: Onward = await opened(double, target=pgbouncer_dsn, pgbouncer=True)
+
+    for n in range(5):
+        assert await (await pooled.start(double, n)).wait(timeout=SOON) == 2 * n
+
+
+async def test_the_sync_client_wakes_a_worker(running: Any, make_app: Any) -> None:
+    await running(double, worker=NEVER)
+
+    def start() -> list[Any]:
+        with make_app(double).sync as client:
+            return [client.start(double, n).wait(timeout=SOON) for n in range(5)]
+
+    assert await asyncio.to_thread(start) == [0, 2, 4, 6, 8]
+
+
+async def test_an_adapter_of_the_users_own_can_tell_that_hints_are_down_and_back(
+    opened: Any, recorder: Recorder
+) -> None:
+    class Own(MemoryNotify):
+        async def open(self, tasks: asyncio.TaskGroup, changed: Changed = ignore) -> None:
+            self.changed = changed
+
+    notify = Own()
+    await opened(double, notify=notify)
+
+    notify.changed(ConnectionError("gone"))
+    notify.changed(None)
+
+    assert recorder.of(events.NotifyError)[0].error.message == "gone"
+    assert len(recorder.of(events.NotifyRecovered)) == 1

@@ -1,6 +1,7 @@
 """Queue and worker, whatever the provider: what they refuse, what they tell, how they begin and end."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -331,6 +332,51 @@ class TestWorker:
         await worker.start()
         await worker.close()
         await worker.close()
+
+    async def test_a_thread_that_was_told_to_stop_still_has_its_job(self) -> None:
+        begun, may_end = threading.Event(), threading.Event()
+        completed: list[Any] = []
+
+        def send(data: Any, job: Any) -> None:
+            begun.set()
+            may_end.wait(30)
+
+        memory = Memory()
+        worker = QueueWorker("threads", send, provider=memory)
+        worker.on("completed", completed.append)
+        async with Queue("threads", provider=memory) as queue, worker:
+            await queue.add("one", 1)
+            await until(begun.is_set)
+            worker.stop()
+            worker.give_back()
+            await asyncio.sleep(0.05)
+            stats = await queue.stats()
+            may_end.set()
+            await until(lambda: len(completed) == 1)
+
+        assert (stats.active, stats.waiting) == (1, 0)
+
+    async def test_stopping_with_a_grace_period_gives_back_what_still_runs(self) -> None:
+        told: list[Any] = []
+        begun = asyncio.Event()
+
+        async def hang(data: Any, job: Any) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        memory = Memory()
+        worker = QueueWorker("grace", hang, provider=memory)
+        worker.on("processor.shutdown_timeout", told.append)
+        async with Queue("grace", provider=memory) as queue, asyncio.timeout(30):
+            await queue.add("one", 1)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(worker.run())
+                await begun.wait()
+                worker.stop(grace=timedelta(milliseconds=50))
+            stats = await queue.stats()
+
+        assert [event.active_jobs for event in told] == [1]
+        assert (stats.active, stats.waiting) == (0, 1)
 
     async def test_fewer_slots_let_what_runs_finish(self) -> None:
         active = 0

@@ -18,10 +18,11 @@ import redis.asyncio
 
 import servers
 from onward.notify.changes import ChangeNotify
-from onward.notify.contract import Hint, HintKind, NotifyAdapter
+from onward.notify.contract import Changed, Hint, HintKind, NotifyAdapter, ignore
 from onward.notify.memory import MemoryNotify
 from onward.notify.nats import NatsNotify
-from onward.notify.postgres import PostgresNotify, asyncpg_wire, psycopg_wire
+from onward.notify.postgres import PostgresNotify
+from onward.notify.postgres_wires import asyncpg_wire, psycopg_wire
 from onward.notify.redis import RedisNotify
 from onward.state.sqlite.sqlite3 import SqliteDriver
 from onward.testing.notify.budgets import *  # noqa: F403
@@ -36,7 +37,6 @@ class Adapter:
     """The fixture that knows the address."""
     make: Callable[[Any, str], NotifyAdapter]
     """(address, a name of the test's own) → an adapter."""
-    shares_budgets: bool = True
 
 
 def changes(path: Path, _: str) -> NotifyAdapter:
@@ -45,25 +45,28 @@ def changes(path: Path, _: str) -> NotifyAdapter:
     return ChangeNotify(open_counter)
 
 
+def as_cluster(*urls: str) -> str:
+    """The address of a cluster by some of its nodes."""
+    return "redis+cluster://" + ",".join(url.removeprefix("redis://") for url in urls)
+
+
 ADAPTERS = [
     Adapter("memory", "nowhere", lambda _address, _name: MemoryNotify()),
     Adapter("changes", "sqlite_file", changes),
-    # The hint reaches every process, and each wakes as many as there are jobs.
-    Adapter("asyncpg", "postgres_dsn", lambda dsn, name: PostgresNotify(asyncpg_wire(dsn), channel=name), False),
-    Adapter("psycopg", "postgres_dsn", lambda dsn, name: PostgresNotify(psycopg_wire(dsn), channel=name), False),
+    Adapter("asyncpg", "postgres_dsn", lambda dsn, name: PostgresNotify(asyncpg_wire(dsn), channel=name)),
+    Adapter("psycopg", "postgres_dsn", lambda dsn, name: PostgresNotify(psycopg_wire(dsn), channel=name)),
     Adapter("redis", "redis_url", lambda url, name: RedisNotify(url, channel=name)),
     Adapter(
         "redis-client", "redis_url", lambda url, name: RedisNotify(redis.asyncio.Redis.from_url(url), channel=name)
     ),
+    Adapter("redis-cluster", "redis_cluster_url", lambda url, name: RedisNotify(as_cluster(url), channel=name)),
     Adapter("nats", "nats_url", lambda url, name: NatsNotify(url, subject=name)),
 ]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "adapter" in metafunc.fixturenames:
-        shares = metafunc.cls is not None and metafunc.cls.__name__ == "TestBudgets"
-        able = [one for one in ADAPTERS if one.shares_budgets or not shares]
-        metafunc.parametrize("adapter", able, ids=lambda adapter: adapter.name)
+        metafunc.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.name)
 
 
 @pytest.fixture
@@ -79,12 +82,12 @@ def sqlite_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def opened() -> AsyncIterator[Callable[[NotifyAdapter], Any]]:
+async def opened() -> AsyncIterator[Callable[..., Any]]:
     async with AsyncExitStack() as stack:
 
-        async def open_one(notify: NotifyAdapter) -> NotifyAdapter:
+        async def open_one(notify: NotifyAdapter, changed: Changed = ignore) -> NotifyAdapter:
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            await notify.open(tasks)
+            await notify.open(tasks, changed)
             stack.push_async_callback(notify.close)
             return notify
 
@@ -136,16 +139,16 @@ BROKERS = [
 
 @pytest.mark.parametrize(("private", "make"), BROKERS)
 async def test_hints_come_back_with_the_broker(private: Any, make: Any, opened: Any) -> None:
-    errors: list[Exception] = []
+    changes: list[Exception | None] = []
     with private() as broker:
-        here = await opened(make(broker.dsn, lost=errors.append))
+        here = await opened(make(broker.dsn), changes.append)
         there = await opened(make(broker.dsn))
         async with here.listen(lost=True) as listener, there.listen(lost=True) as other:
             assert here.is_up
             await asyncio.to_thread(broker.stop)
             for one in (listener, other):
                 assert [hint.kind for hint in await one.wait(LONG)] == [HintKind.UNKNOWN]
-            assert (here.is_up, len(errors)) == (False, 1)
+            assert (here.is_up, [type(error) for error in changes].count(type(None)), len(changes)) == (False, 0, 1)
             began = time.monotonic()
             with pytest.raises((OSError, TimeoutError)):
                 await there.announce([Hint(HintKind.LOST, "meanwhile")])
@@ -162,7 +165,7 @@ async def test_hints_come_back_with_the_broker(private: Any, make: Any, opened: 
                 while Hint(HintKind.LOST, "later") not in await listener.wait(LONG):
                     pass
             assert here.is_up
-            assert len(errors) == 1
+            assert changes[1:] == [None]
 
 
 @pytest.mark.parametrize(("private", "make"), BROKERS)
@@ -178,6 +181,38 @@ async def test_a_broker_that_falls_silent_is_noticed(private: Any, make: Any, op
 
             assert [hint.kind for hint in await listener.wait(LONG)] == [HintKind.UNKNOWN]
             assert notify.is_up
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("fault", ["freeze", "kill"])
+async def test_a_cluster_without_one_of_its_nodes_is_down_until_it_is_whole(fault: str, opened: Any) -> None:
+    with servers.private_redis_cluster() as nodes:
+        address = as_cluster(*(node.dsn for node in nodes))
+        here, there = await opened(RedisNotify(address)), await opened(RedisNotify(address))
+        async with here.listen(lost=True) as listener:
+            await there.announce([Hint(HintKind.LOST, "before")])
+            assert await listener.wait(LONG) == [Hint(HintKind.LOST, "before")]
+
+            node = nodes[0]
+            if fault == "kill":
+                await asyncio.to_thread(node.stop, "kill")
+            else:
+                os.kill(node.pid, signal.SIGSTOP)
+            async with asyncio.timeout(2 * LONG):
+                while here.is_up:
+                    await asyncio.sleep(0.05)
+            if fault == "kill":
+                await asyncio.to_thread(node.start)
+            else:
+                os.kill(node.pid, signal.SIGCONT)
+
+            async with asyncio.timeout(2 * LONG):
+                while not (here.is_up and there.is_up):
+                    await asyncio.sleep(0.05)
+            await there.announce([Hint(HintKind.LOST, "after")])
+            async with asyncio.timeout(LONG):
+                while Hint(HintKind.LOST, "after") not in await listener.wait(LONG):
+                    pass
 
 
 @pytest.mark.parametrize(("scheme", "make"), [("redis", RedisNotify), ("nats", NatsNotify)])

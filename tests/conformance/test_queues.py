@@ -4,12 +4,16 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiobotocore.session import get_session
 
+from onward import Onward
 from onward.queue.contract import ProviderFactory
+from onward.queue.providers.bullmq import BullMQ
+from onward.queue.providers.database import Database
 from onward.queue.providers.memory import Memory
 from onward.queue.providers.redis import Redis
 from onward.queue.providers.sqs import SQS, NewQueue
@@ -34,12 +38,20 @@ def in_memory(_: None) -> Callable[[], ProviderFactory[Any]]:
     return lambda: memory
 
 
+def in_database(target: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: Database(Onward(target, jobs=[], migrate=True))
+
+
 def in_redis(url: str) -> Callable[[], ProviderFactory[Any]]:
     return lambda: Redis(url)
 
 
 def in_redis_cluster(url: str) -> Callable[[], ProviderFactory[Any]]:
     return lambda: Redis(url, cluster=True)
+
+
+def in_bullmq(url: str) -> Callable[[], ProviderFactory[Any]]:
+    return lambda: BullMQ(url)
 
 
 def at_sqs(url: str) -> Callable[[], ProviderFactory[Any]]:
@@ -49,14 +61,22 @@ def at_sqs(url: str) -> Callable[[], ProviderFactory[Any]]:
 
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
+    Backend("sqlite", "sqlite_address", in_database),
+    Backend("postgres", "postgres_dsn", in_database),
     Backend("redis", "redis_url", in_redis),
     Backend("redis-cluster", "redis_cluster_url", in_redis_cluster),
+    Backend("bullmq", "redis_url", in_bullmq),
     Backend("sqs", "sqs_url", at_sqs),
 ]
 
 
 @pytest.fixture
 def nowhere() -> None: ...
+
+
+@pytest.fixture
+def sqlite_address(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/queues.db"
 
 
 @pytest.fixture

@@ -29,6 +29,19 @@ def redis(address: str) -> ProviderFactory[Any]:
     return Redis(address, lease=LEASE)
 
 
+def database(address: str) -> ProviderFactory[Any]:
+    from onward import Onward
+    from onward.queue.providers.database import Database
+
+    return Database(Onward(address, jobs=[], migrate=True), lease=LEASE)
+
+
+def bullmq(address: str) -> ProviderFactory[Any]:
+    from onward.queue.providers.bullmq import BullMQ
+
+    return BullMQ(address, lock=LEASE, stalled_interval=LEASE / 2, max_stalled=10_000)
+
+
 def sqs(address: str) -> ProviderFactory[Any]:
     from onward.queue.providers.sqs import SQS, NewQueue
 
@@ -38,7 +51,13 @@ def sqs(address: str) -> ProviderFactory[Any]:
     return SQS(address, create=new, wait=timedelta(seconds=1), **client)
 
 
-PROVIDERS: dict[str, Callable[[str], ProviderFactory[Any]]] = {"redis": redis, "sqs": sqs}
+PROVIDERS: dict[str, Callable[[str], ProviderFactory[Any]]] = {
+    "redis": redis,
+    "bullmq": bullmq,
+    "sqlite": database,
+    "postgres": database,
+    "sqs": sqs,
+}
 
 
 def factory(spec: str) -> ProviderFactory[Any]:

@@ -173,6 +173,23 @@ def test_promoting_reads_only_what_is_deferred(connection: psycopg.Connection) -
     assert_the_table_is_not_scanned(plan)
 
 
+def test_counting_reads_index_entries_of_live_jobs_only(connection: psycopg.Connection) -> None:
+    plan = explained(connection, STATE.sql("count_jobs"), type_names=["type-1", "type-2"])
+
+    counted = [node for node in plan if node.get("Index Name")]
+    assert {node["Index Name"] for node in counted} == {"job_pending", "job_deferred", "job_running", "job_failed"}
+    assert sum(read(node) for node in counted) <= 2 * 2 * (PENDING + DEFERRED + RUNNING) // TYPES
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_the_last_to_fail_are_found_without_reading_what_completed(connection: psycopg.Connection) -> None:
+    plan = explained(connection, STATE.sql("list_failed"), type_name="type-1", limit=BATCH)
+
+    assert [node["Index Name"] for node in plan if node.get("Index Name")] == ["job_failed"]
+    assert not [node for node in plan if "Sort" in node["Node Type"]]
+    assert_the_table_is_not_scanned(plan)
+
+
 def explained(connection: psycopg.Connection, sql: str, **parameters: Any) -> list[dict[str, Any]]:
     """Run a statement as a prepared one; every node of its plan, the root first."""
     spelled = spell(sql, "dollar")

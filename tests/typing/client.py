@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import assert_type
 
 from onward import Attempt, ChainHandle, JobType, Next, Onward, SyncChainHandle, job, new_id
+from onward.queue import Queue, QueueJob
 
 
 @dataclass
@@ -52,6 +53,13 @@ def and_without_an_event_loop() -> None:
         chain = client.start(charge, Order(7))
         assert_type(chain, SyncChainHandle[Shipped])
         assert_type(chain.wait(), Shipped)
+
+
+async def the_queue_of_a_job_type_takes_its_input() -> None:
+    queue: Queue[Order] = Queue(charge.name, data=Order)
+    assert_type(await queue.add(charge, Order(7)), QueueJob[Order])
+    await queue.add(charge, "seven")  # type: ignore[arg-type]
+    await queue.add(approve, Order(7))  # type: ignore[arg-type]
 
 
 async def mistakes_are_found_before_anything_runs() -> None:

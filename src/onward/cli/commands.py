@@ -13,6 +13,8 @@ from onward.cli import migrate as migrating
 from onward.cli.console import set_up_logging
 from onward.cli.failures import in_words
 from onward.cli.loading import load_app
+from onward.cli.queue_worker import Options as QueueOptions
+from onward.cli.queue_worker import load_queue_worker, run_queue_worker
 from onward.cli.steering import Steering
 from onward.cli.supervisor import Supervisor
 from onward.cli.worker import Options, run_worker
@@ -28,6 +30,28 @@ cli = typer.Typer(
 
 Debug = Annotated[bool, typer.Option("--debug", envvar="ONWARD_DEBUG", help="Show tracebacks of errors.")]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+Level = Annotated[LogLevel, typer.Option(envvar="ONWARD_LOG_LEVEL", help="What to log.")]
+Processes = Annotated[
+    int,
+    typer.Option(
+        envvar="ONWARD_PROCESSES",
+        min=1,
+        metavar="N",
+        help="How many processes, each with that many jobs; one that dies is replaced.",
+    ),
+]
+Grace = Annotated[
+    float,
+    typer.Option(
+        envvar="ONWARD_GRACE", min=0.0, metavar="SECONDS", help="How long running jobs may finish when stopping."
+    ),
+]
+Name = Annotated[
+    str | None,
+    typer.Option(envvar="ONWARD_NAME", help="The first part of the worker's identity (default: host and process)."),
+]
+Hidden = Annotated[int | None, typer.Option(hidden=True)]
+"""What a supervisor tells its workers."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -59,15 +83,7 @@ def worker(
     concurrency: Annotated[
         int, typer.Option(envvar="ONWARD_CONCURRENCY", min=1, metavar="N", help="How many jobs run at a time.")
     ] = 1,
-    processes: Annotated[
-        int,
-        typer.Option(
-            envvar="ONWARD_PROCESSES",
-            min=1,
-            metavar="N",
-            help="How many processes, each with that many jobs; one that dies is replaced.",
-        ),
-    ] = 1,
+    processes: Processes = 1,
     jobs: Annotated[
         str | None,
         typer.Option(
@@ -83,26 +99,18 @@ def worker(
             help="How often to look for jobs when no hint comes (default: 60; 1 where hints stay in one process).",
         ),
     ] = None,
-    grace: Annotated[
-        float,
-        typer.Option(
-            envvar="ONWARD_GRACE", min=0.0, metavar="SECONDS", help="How long running jobs may finish when stopping."
-        ),
-    ] = 30.0,
-    name: Annotated[
-        str | None,
-        typer.Option(envvar="ONWARD_NAME", help="The first part of the worker's identity (default: host and process)."),
-    ] = None,
+    grace: Grace = 30.0,
+    name: Name = None,
     guardian: Annotated[
         GuardianKind,
         typer.Option(
             envvar="ONWARD_GUARDIAN", help="Who renews leases: a child process, or a thread, which a stuck GIL stops."
         ),
     ] = "process",
-    log_level: Annotated[LogLevel, typer.Option(envvar="ONWARD_LOG_LEVEL", help="What to log.")] = "info",
+    log_level: Level = "info",
     debug: Debug = False,
-    number: Annotated[int | None, typer.Option(hidden=True)] = None,
-    lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
+    number: Hidden = None,
+    lifeline: Hidden = None,
 ) -> None:
     """Run jobs until stopped.
 
@@ -110,14 +118,61 @@ def worker(
     once for other workers, a third ends the process.
     """
     if processes > 1:
-        name = name or f"{socket.gethostname()}-{os.getpid()}"
-        supervisor = Supervisor(_same_command(context, processes=1), processes=processes, name=name, grace=grace)
-        raise typer.Exit(asyncio.run(supervisor.run()))
+        raise typer.Exit(_supervise(context, processes=processes, name=name, grace=grace))
     set_up_logging(log_level, number=number)
     options = Options(concurrency=concurrency, jobs=jobs, poll=poll, grace=grace, name=name, guardian=guardian)
     steering = Steering(grace=grace, lifeline=lifeline)
     with in_words(debug=debug), steering.listening():
         run_worker(load_app(app), options, steering)
+
+
+@cli.command("queue-worker", epilog="Example: onward queue-worker shop.mail:worker --processes 4")
+def queue_worker(
+    context: typer.Context,
+    worker: Annotated[
+        str,
+        typer.Argument(
+            envvar="ONWARD_QUEUE_WORKER",
+            metavar="MODULE:WORKER",
+            help="The QueueWorker, or a function that makes it; modules of this directory too.",
+        ),
+    ],
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            envvar="ONWARD_CONCURRENCY",
+            min=1,
+            metavar="N",
+            help="How many jobs run at a time (default: as the worker says).",
+        ),
+    ] = None,
+    processes: Processes = 1,
+    grace: Grace = 30.0,
+    name: Name = None,
+    log_level: Level = "info",
+    debug: Debug = False,
+    number: Hidden = None,
+    lifeline: Hidden = None,
+) -> None:
+    """Run the jobs of a queue until stopped, whatever its provider.
+
+    Ctrl-C (or SIGTERM) drains: no more jobs are taken and those running may finish. A second signal gives them back at
+    once, a third ends the process.
+    """
+    if processes > 1:
+        raise typer.Exit(_supervise(context, processes=processes, name=name, grace=grace))
+    set_up_logging(log_level, number=number)
+    steering = Steering(grace=grace, lifeline=lifeline)
+    with in_words(debug=debug), steering.listening():
+        options = QueueOptions(concurrency=concurrency, grace=grace, name=name)
+        run_queue_worker(load_queue_worker(worker), options, steering)
+
+
+def _supervise(context: typer.Context, *, processes: int, name: str | None, grace: float) -> int:
+    name = name or f"{socket.gethostname()}-{os.getpid()}"
+    return asyncio.run(
+        Supervisor(_same_command(context, processes=1), processes=processes, name=name, grace=grace).run()
+    )
 
 
 def _same_command(context: typer.Context, **changes: object) -> list[str]:

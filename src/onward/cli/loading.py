@@ -1,4 +1,4 @@
-"""From `module:app` on the command line to the app itself."""
+"""From `module:app` on the command line to the app itself, or to whatever else is named there."""
 
 import importlib
 import os
@@ -6,28 +6,37 @@ import sys
 import traceback
 from operator import attrgetter
 from types import ModuleType
+from typing import TypeVar
 
 from onward.cli.failures import CommandFailed
 from onward.client.app import Onward
 from onward.errors import OnwardError
 
+T = TypeVar("T")
+
 
 def load_app(target: str) -> Onward:
     """The app named by `module:app`; `app` may be a function that makes it, and is the default name."""
+    return load(target, Onward, "app", "an Onward app")
+
+
+def load(target: str, kind: type[T], default: str, words: str) -> T:
+    """What is named by `module:name`, or made by the function of that name; `default` is the name if none is given."""
     module_name, _, attribute = target.partition(":")
-    attribute = attribute or "app"
-    found = _attribute(_module(module_name, target), module_name, attribute)
-    if not isinstance(found, Onward) and callable(found):
-        found = _made_by(found, target)
-    if not isinstance(found, Onward):
-        kind = type(found)
-        raise CommandFailed(f"{target} is a {kind.__module__}.{kind.__qualname__}, not an Onward app")
+    if "://" in target or not all(part.isidentifier() for part in module_name.split(".")):
+        raise CommandFailed(
+            f"{target!r} does not name {words}: write module:{default}, for example shop.jobs:{default}"
+        )
+    found = _attribute(_module(module_name), module_name, attribute or default, kind)
+    if not isinstance(found, kind) and callable(found):
+        found = _made_by(found, target, words)
+    if not isinstance(found, kind):
+        other = type(found)
+        raise CommandFailed(f"{target} is a {other.__module__}.{other.__qualname__}, not {words}")
     return found
 
 
-def _module(name: str, target: str) -> ModuleType:
-    if "://" in target or not all(part.isidentifier() for part in name.split(".")):
-        raise CommandFailed(f"{target!r} does not name an app: write module:app, for example shop.jobs:app")
+def _module(name: str) -> ModuleType:
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -53,21 +62,21 @@ def _import_failed(name: str, error: Exception) -> CommandFailed:
     )
 
 
-def _attribute(module: ModuleType, module_name: str, attribute: str) -> object:
+def _attribute(module: ModuleType, module_name: str, attribute: str, kind: type[object]) -> object:
     try:
         found: object = attrgetter(attribute)(module)
     except AttributeError as error:
-        apps = [name for name, value in vars(module).items() if isinstance(value, Onward)]
-        instead = f"; it has {', '.join(f'{module_name}:{name}' for name in apps)}" if apps else ""
+        others = [name for name, value in vars(module).items() if isinstance(value, kind)]
+        instead = f"; it has {', '.join(f'{module_name}:{name}' for name in others)}" if others else ""
         raise CommandFailed(f"module {module_name!r} has no {attribute!r}{instead}") from error
     return found
 
 
-def _made_by(factory: object, target: str) -> object:
+def _made_by(factory: object, target: str, words: str) -> object:
     assert callable(factory)
     try:
         return factory()
     except TypeError as error:
         if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
             raise
-        raise CommandFailed(f"{target} is not an Onward app, and cannot be called to make one: {error}") from error
+        raise CommandFailed(f"{target} is not {words}, and cannot be called to make one: {error}") from error

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from types import FrameType
-from typing import Never
+from typing import Never, Protocol
 
 from onward.cli.console import say, say_at_once
-from onward.worker.worker import Worker
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 NOT_STOPPED = 3
@@ -36,6 +35,22 @@ class Stop(IntEnum):
     END = 3
 
 
+class Steered(Protocol):
+    """A worker, as far as it is stopped."""
+
+    def stop(self) -> None:
+        """Take no more jobs and let those running finish, within the grace period."""
+        ...
+
+    def give_back(self) -> None:
+        """Stop working at once."""
+        ...
+
+    async def leave_stuck(self) -> list[str]:
+        """Name what does not stop; the process ends next."""
+        ...
+
+
 class Steering:
     """Stops one worker, at the latest when its time is up.
 
@@ -49,7 +64,7 @@ class Steering:
         self._reached = 0
         self._signals = 0
         self._deadlines: queue.SimpleQueue[float] = queue.SimpleQueue()
-        self._steered: tuple[Worker, asyncio.AbstractEventLoop] | None = None
+        self._steered: tuple[Steered, asyncio.AbstractEventLoop] | None = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -64,7 +79,7 @@ class Steering:
                 signal.signal(number, handler)
 
     @contextmanager
-    def steer(self, worker: Worker) -> Iterator[None]:
+    def steer(self, worker: Steered) -> Iterator[None]:
         """Stop this worker from now on."""
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._watch, args=[worker, loop], daemon=True).start()
@@ -104,19 +119,19 @@ class Steering:
 
     # -- what is done
 
-    def _drain(self, worker: Worker, why: str) -> None:
+    def _drain(self, worker: Steered, why: str) -> None:
         say(
             f"{why}: no more jobs are taken; those running have {self._grace:g} s to finish. "
             "A second signal gives them back at once."
         )
         worker.stop()
 
-    def _give_back(self, worker: Worker, why: str) -> None:
+    def _give_back(self, worker: Steered, why: str) -> None:
         say(f"{why}: running jobs are given back for other workers. A third signal ends this process.")
         worker.stop()
         worker.give_back()
 
-    def _watch(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+    def _watch(self, worker: Steered, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread, because a handler may block the event loop: end the process when its time is up."""
         deadline = self._deadlines.get()
         while (left := deadline - time.monotonic()) > 0:
@@ -128,7 +143,7 @@ class Steering:
             words = self._leave(worker, loop)
         _last_words(words or "the database does not answer: ended; its jobs are left to their leases", NOT_STOPPED)
 
-    def _leave(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> str | None:
+    def _leave(self, worker: Steered, loop: asyncio.AbstractEventLoop) -> str | None:
         """Give back what is left; why this process does not end by itself, if handlers are to blame."""
         if loop.is_closed():
             faulthandler.dump_traceback()

@@ -29,11 +29,12 @@ class Options:
 
 def run_worker(app: Onward, options: Options, steering: Steering) -> None:
     """Work until told otherwise."""
-    with reaching(app), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with reaching(app), asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_work(app, options, steering))
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed."""
     try:
         import uvloop
     except ImportError:

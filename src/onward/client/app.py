@@ -24,7 +24,8 @@ from onward.define.registry import Registered, Registry
 from onward.define.request import BlockerSource, ChainReference, NewChain
 from onward.define.slice import Slice
 from onward.errors import ConfigurationError, DefinitionError
-from onward.lifecycle.after_commit import Announcer, Awaited, BackgroundAnnouncer, describe
+from onward.lifecycle.after_commit import Awaited, describe
+from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, ThreadAnnouncer
 from onward.lifecycle.store import Store
 from onward.model import Backoff, Blocker, Chain, ChainId, Deduplication, Job, JobId, Page
 from onward.notify.connect import notify_for
@@ -35,6 +36,7 @@ from onward.observe.observer import Observer, Observers
 from onward.state.connect import connect
 from onward.state.driver import Driver, run_now
 from onward.worker.guardian.contract import GuardianKind
+from onward.worker.upkeep import Looks
 from onward.worker.worker import DEFAULT_LEASE, DEFAULT_STALL, Worker
 
 if TYPE_CHECKING:
@@ -95,15 +97,19 @@ class Onward:
         self._observers = Observers((LogObserver(),) if observers is None else observers)
         self._notify = notify or notify_for(
             postgres_dsn=self.driver.postgres_dsn,
+            run_on_postgres=self._run if self.driver.dialect == "postgres" else None,
             channel=f"onward_{schema}",
             open_counter=self.driver.open_counter,
-            lost=self._hints_lost,
         )
         self._awaited = Awaited()
         self._announcer = BackgroundAnnouncer(self._notify, self._observers)
+        self._from_threads = ThreadAnnouncer(
+            self._notify, self._observers, self._announcer, changed=self._hints_changed
+        )
         self._store = self._make_store(self.driver, self._announcer)
         self._operations = Operations(self.registry, self._store, self._wait_for, time.monotonic)
         self._sync_driver = self.driver.sync_sibling() if self.driver.is_async else self.driver
+        self._looks: Looks = {}
         self._stack: AsyncExitStack | None = None
         _check_transaction_types(self.registry, self.driver)
 
@@ -129,9 +135,10 @@ class Onward:
             stack.push_async_callback(self.driver.close)
             await self._prepare_schema()
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            await self._notify.open(tasks)
+            await asyncio.to_thread(self._from_threads.release)
+            await self._notify.open(tasks, self._hints_changed)
             stack.push_async_callback(self._notify.close)
-            tasks.create_task(self._announcer.run(), name="onward announcer")
+            self._announcer.start(tasks)
             stack.push_async_callback(self._announcer.close)
             if self._sync_driver is not None:
                 # In a thread: it waits for its server, and the loop may have other things to do meanwhile.
@@ -340,6 +347,7 @@ class Onward:
             stall=stall,
             resources=[*self._resources, *resources],
             required_middleware=[*self._required_middleware, *required_middleware],
+            looks=self._looks,
         )
 
     @property
@@ -356,15 +364,45 @@ class Onward:
             self.state,
             driver,
             self._notify,
+            self._from_threads,
             self._observers,
             migrate=self._migrate,
             also_transient=self._also_transient,
         )
 
+    # -- for what is built on an app
+
+    @property
+    def is_open(self) -> bool:
+        return self._stack is not None
+
+    @property
+    def store(self) -> Store:
+        """Runs operations on the app's database."""
+        return self._store
+
+    @property
+    def notify(self) -> NotifyAdapter:
+        """Carries the app's hints."""
+        return self._notify
+
+    def register(self, *jobs: Step[Any, Any] | Slice, resources: Sequence[Resource] = ()) -> None:
+        """Add job types, and the resources of their handlers, for workers that are made from now on."""
+        self.registry.add(jobs)
+        self._resources = (*self._resources, *resources)
+        _check_transaction_types(self.registry, self.driver)
+
     # -- hints
 
-    def _hints_lost(self, error: Exception) -> None:
-        self._observers.emit(events.NotifyError(doing="listen", error=describe(error)))
+    def _hints_changed(self, error: Exception | None) -> None:
+        if error is None:
+            self._observers.emit(events.NotifyRecovered())
+        else:
+            self._observers.emit(events.NotifyError(doing="listen", error=describe(error)))
+
+    async def _run(self, sql: str, parameters: dict[str, object]) -> None:
+        async with self.driver.connection() as connection:
+            await connection.fetch(sql, parameters)
 
     # -- waiting
 

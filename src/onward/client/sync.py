@@ -17,11 +17,13 @@ from onward.client.schema import prepare_schema
 from onward.define.job_type import JobType, Step
 from onward.define.registry import Registry
 from onward.define.request import BlockerSource, ChainReference, NewChain
-from onward.lifecycle.after_commit import Awaited, DirectAnnouncer
+from onward.lifecycle.after_commit import Awaited, describe
+from onward.lifecycle.announcer import ThreadAnnouncer
 from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import as_sync
 from onward.model import Blocker, Chain, ChainId, Deduplication, Job, JobId, Page
-from onward.notify.contract import Hint, NotifyAdapter
+from onward.notify.contract import Hint, NotifyAdapter, merged
+from onward.observe import events
 from onward.observe.observer import Observers
 from onward.state.contract import StateAdapter
 from onward.state.driver import Driver, run_now
@@ -53,17 +55,18 @@ class SyncOnward:
         state: StateAdapter,
         driver: Driver,
         notify: NotifyAdapter,
+        announcer: ThreadAnnouncer,
         observers: Observers,
         *,
         migrate: bool,
         also_transient: Callable[[BaseException], bool] | None = None,
     ) -> None:
-        self._state, self._driver, self._notify, self._migrate = state, driver, notify, migrate
+        self._state, self._driver, self._announcer, self._migrate = state, driver, announcer, migrate
         self._store = Store(
             state=state,
             driver=driver,
             notify=notify,
-            announcer=DirectAnnouncer(self._send, observers),
+            announcer=_Announcer(driver, notify, announcer, observers),
             observers=observers,
             awaited=Awaited(),
             also_transient=also_transient,
@@ -91,7 +94,8 @@ class SyncOnward:
             await prepare_schema(self._state, connection, migrate=self._migrate)
 
     def close(self) -> None:
-        """Disconnect."""
+        """Send what is to be sent, and disconnect."""
+        self._announcer.release()
         run_now(self._driver.close())
 
     # -- transactions
@@ -210,21 +214,36 @@ class SyncOnward:
         """A page of the jobs that wait, or waited, for a chain."""
         return run_now(self._operations.blocked_by(chain_id(chain), after=after, limit=limit, tx=tx))
 
-    # -- hints
-
-    def _send(self, hints: Sequence[Hint]) -> None:
-        """Hints go over the database, if it carries them; otherwise workers find out by themselves."""
-        statement = self._notify.within_transaction(hints)
-        if statement is not None:
-            run_now(self._notify_now(*statement))
-
-    async def _notify_now(self, sql: str, parameters: dict[str, object]) -> None:
-        async with self._driver.connection() as connection:
-            await connection.fetch(sql, parameters)
+    # -- waiting
 
     @asynccontextmanager
     async def _wait_for(self, awaited: ChainId) -> AsyncIterator[Wait]:
         yield _Sleep(self._driver)
+
+
+class _Announcer:
+    """Sends hints with a statement where the database carries them, else in the background."""
+
+    def __init__(
+        self, driver: Driver, notify: NotifyAdapter, in_background: ThreadAnnouncer, observers: Observers
+    ) -> None:
+        self._driver, self._notify, self._in_background, self._observers = driver, notify, in_background, observers
+
+    def post(self, hints: Sequence[Hint]) -> None:
+        statement = self._notify.within_transaction(merged(hints))
+        if self._in_background.app_is_open:
+            self._in_background.post(hints)
+        elif statement is not None:
+            try:
+                run_now(self._run(*statement))
+            except Exception as error:  # noqa: BLE001 - the commit is done, a lost hint is no reason to fail
+                self._observers.emit(events.NotifyError(doing="announce", error=describe(error)))
+        elif self._notify.crosses_processes and not self._notify.sees_commits:
+            self._in_background.post(hints)
+
+    async def _run(self, sql: str, parameters: dict[str, object]) -> None:
+        async with self._driver.connection() as connection:
+            await connection.fetch(sql, parameters)
 
 
 class _Sleep:

@@ -164,10 +164,11 @@ def _object_members(kind: Any) -> dict[Any, tuple[frozenset[str], frozenset[str]
     members = _members(kind)
     if len(members) < 2 or all(isinstance(m, type) and issubclass(m, msgspec.Struct) for m in members):
         return {}
-    return {member: fields for member in members if (fields := _fields(member)) is not None}
+    return {member: fields for member in members if (fields := fields_of(member)) is not None}
 
 
-def _fields(kind: Any) -> tuple[frozenset[str], frozenset[str]] | None:
+def fields_of(kind: Any) -> tuple[frozenset[str], frozenset[str]] | None:
+    """All fields and the required ones, as they are named in JSON; None for what is no object with known fields."""
     if hasattr(kind, "model_fields"):
         named = kind.model_fields.items()
         return frozenset(name for name, _ in named), frozenset(name for name, f in named if f.is_required())

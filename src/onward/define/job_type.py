@@ -28,6 +28,8 @@ Upcaster: TypeAlias = Callable[[Any], Any]
 OnBlockerFailure: TypeAlias = Literal["fail", "run"]
 Executor: TypeAlias = Literal["auto", "process"]
 """Where a handler runs; "auto": `async def` on the event loop, `def` in a thread."""
+BUILT_IN = "onward."
+"""How the names of the library's own types begin; middleware that is required of the application's is not of these."""
 UNSET_TIMEOUT = timedelta.max
 """Stands for "as the library says", since None means no timeout."""
 

@@ -100,17 +100,25 @@ class Registry(Mapping[str, Registered]):
     """Job types by name."""
 
     def __init__(self, jobs: Iterable[Step[Any, Any] | Slice], *, limits: Limits | None = None) -> None:
-        steps = [step for item in jobs for step in (item.steps if isinstance(item, Slice) else [item])]
-        problems = _problems(steps)
+        self.limits = limits or Limits()
         self._types: dict[str, Registered] = {}
+        self.add(jobs)
+
+    def add(self, jobs: Iterable[Step[Any, Any] | Slice]) -> None:
+        """More types, checked together with those that are there; a DefinitionError leaves it as it was."""
+        new = [step for item in jobs for step in (item.steps if isinstance(item, Slice) else [item])]
+        steps = [*(registered.step for registered in self._types.values()), *new]
+        problems = _problems(steps)
+        types: dict[str, Registered] = {}
         for step in steps:
             try:
-                self._types[step.name] = register(step, limits or Limits())
+                types[step.name] = register(step, self.limits)
             except DefinitionError as error:
                 problems.extend(error.problems)
-        problems.extend(_middleware_problems(self._types.values()))
+        problems.extend(_middleware_problems(types.values()))
         if problems:
             raise DefinitionError(problems)
+        self._types = types
 
     def __getitem__(self, name: str) -> Registered:
         return self._types[name]

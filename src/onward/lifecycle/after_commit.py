@@ -1,26 +1,21 @@
 """What leaves only after the commit: hints for those who wait, events for those who watch."""
 
-import asyncio
-import logging
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from onward.errors import HandlerFailed
 from onward.model import JobError, JobStatus
-from onward.notify.contract import Hint, HintKind, NotifyAdapter, merged
+from onward.notify.contract import Hint, HintKind
 from onward.observe import events
 from onward.observe.events import Event
 from onward.observe.observer import Observers
 from onward.state.contract import Change, ChangeKind, NewJob, Settlement, Started
 
-logger = logging.getLogger("onward")
 _MOST_ERROR_TEXT = 4_000
-_BETWEEN_ROUNDS = 0.002
 
 
 class Effects(msgspec.Struct):
@@ -32,76 +27,6 @@ class Effects(msgspec.Struct):
     def add(self, other: "Effects") -> None:
         self.hints.extend(other.hints)
         self.events.extend(other.events)
-
-
-class Announcer(Protocol):
-    """Takes hints after a commit, without waiting."""
-
-    def post(self, hints: Sequence[Hint]) -> None: ...
-
-
-class BackgroundAnnouncer:
-    """Sends hints from a task of its own: whatever came while the last round was under way goes into the next one."""
-
-    def __init__(self, notify: NotifyAdapter, observers: Observers) -> None:
-        self._notify, self._observers = notify, observers
-        self._hints: list[Hint] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ready = asyncio.Event()
-        self._ended = asyncio.Event()
-        self._closing = False
-
-    def post(self, hints: Sequence[Hint]) -> None:
-        self._hints.extend(hints)
-        self._ready.set()
-
-    def post_from_thread(self, hints: Sequence[Hint]) -> None:
-        """`post` for code that runs in another thread than the event loop."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.post, hints)
-
-    async def close(self) -> None:
-        """Send what is left, if that is quickly done, then end."""
-        self._closing = True
-        self._ready.set()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(2):
-                await self._ended.wait()
-
-    async def run(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        try:
-            await self._send_rounds()
-        finally:
-            self._ended.set()
-
-    async def _send_rounds(self) -> None:
-        while not (self._closing and not self._hints):
-            await self._ready.wait()
-            self._ready.clear()
-            hints, self._hints = self._hints, []
-            if not hints:
-                continue
-            try:
-                async with asyncio.timeout(5):
-                    await self._notify.announce(merged(hints))
-            except Exception as error:  # noqa: BLE001 - one turn of a loop
-                self._observers.emit(events.NotifyError(doing="announce", error=describe(error)))
-            # The first hint leaves at once; in a stream of them one in so often wakes everybody as well.
-            await asyncio.sleep(_BETWEEN_ROUNDS)
-
-
-class DirectAnnouncer:
-    """Sends hints at once, where no event loop runs."""
-
-    def __init__(self, send: Callable[[Sequence[Hint]], None], observers: Observers) -> None:
-        self._send, self._observers = send, observers
-
-    def post(self, hints: Sequence[Hint]) -> None:
-        try:
-            self._send(merged(hints))
-        except Exception as error:  # noqa: BLE001 - the commit is done, a lost hint is no reason to fail
-            self._observers.emit(events.NotifyError(doing="announce", error=describe(error)))
 
 
 class Awaited:
@@ -168,6 +93,8 @@ class Consequences:
         if status is JobStatus.PENDING:
             deferred = job.delay > 0 or job.at is not None
             effects.hints.append(Hint(HintKind.DEFERRED if deferred else HintKind.SCHEDULED, job.type_name))
+        # Starting locked the chains it waits for, and a worker that was told of them meanwhile found nothing to take.
+        effects.hints += [Hint(HintKind.SCHEDULED, name) for name in job.blocker_types]
         facts: dict[str, Any] = {"job_id": job.id, "chain_id": job.chain_id, "type_name": job.type_name}
         if job.chain_index == 0 and self._wants(events.ChainStarted):
             effects.events.append(events.ChainStarted(chain_id=job.chain_id, type_name=job.type_name))

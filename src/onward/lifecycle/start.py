@@ -15,7 +15,7 @@ from onward.model import ChainId, Deduplication, JobId, JobStatus, new_ids
 from onward.state.contract import NewJob, Started
 from onward.state.driver import Connection
 
-_MOST_PRIORITY = 2**31 - 1
+MOST_PRIORITY = 2**31 - 1
 
 
 class Family(NamedTuple):
@@ -52,6 +52,7 @@ class _Plan:
             root_id=root_id,
             parent=parent,
             blockers=self._blockers(kind, chain.blockers, position, Family(family.origin_id, root_id)),
+            blocker_types=_types_there(chain.blockers),
             runs_anyway=kind.definition.on_blocker_failure == "run",
             deduplication=_checked_key(kind, chain.deduplication),
             id_is_callers=chain.id is not None,
@@ -76,6 +77,7 @@ class _Plan:
             origin_id=after.job_id,
             root_id=after.root_id,
             blockers=self._blockers(kind, outcome.blockers, position, Family(after.job_id, after.root_id)),
+            blocker_types=_types_there(outcome.blockers),
             runs_anyway=kind.definition.on_blocker_failure == "run",
         )
 
@@ -151,12 +153,16 @@ async def _already_stored(store: Store, connection: Connection, jobs: Sequence[N
     return [Started(job.id, JobStatus(found[job.id].status), False) for job in asked]
 
 
+def _types_there(sources: Sequence[BlockerSource]) -> tuple[str, ...]:
+    return tuple({source.job_type.name for source in sources if not isinstance(source, NewChain)})
+
+
 def _size(chain: NewChain[Any]) -> int:
     return 1 + sum(_size(blocker) for blocker in chain.blockers if isinstance(blocker, NewChain))
 
 
 def _checked_priority(kind: Registered, priority: int) -> int:
-    if not -_MOST_PRIORITY <= priority <= _MOST_PRIORITY:
+    if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
         raise StartRefused(f"{kind.name!r}: priority={priority} does not fit in 32 bits")
     return priority
 

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from onward.errors import TransactionUnsuitable
-from onward.lifecycle.after_commit import Announcer, Awaited, Consequences, Effects, describe
+from onward.lifecycle.after_commit import Awaited, Consequences, Effects, describe
+from onward.lifecycle.announcer import Announcer
 from onward.lifecycle.context import open_transaction, refuse_inside_transaction
 from onward.lifecycle.transaction import OpenTransaction, SyncView
 from onward.notify.contract import NotifyAdapter

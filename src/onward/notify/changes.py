@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
 from onward.notify.contract import Hint, Listener
-from onward.notify.switchboard import Switchboard
+from onward.notify.local import LocalNotify
 
 logger = logging.getLogger("onward.notify")
 
 
-class ChangeNotify:
+class ChangeNotify(LocalNotify):
     """Hints within this process directly; what other processes change is seen by a thread that reads the counter.
 
     The thread runs only while somebody listens.
@@ -20,26 +20,19 @@ class ChangeNotify:
 
     sees_commits = True
     crosses_processes = True
-    is_up = True
 
     def __init__(
         self, open_counter: Callable[[], AbstractContextManager[Callable[[], int]]], *, interval: float = 0.01
     ) -> None:
+        super().__init__()
         self._open_counter = open_counter
         self._interval = interval
-        self._switchboard = Switchboard()
         self._watcher: threading.Thread | None = None
         self._stop = threading.Event()
 
-    async def open(self, tasks: asyncio.TaskGroup) -> None:
-        pass
-
-    def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
-        return None
-
     async def close(self) -> None:
         self._stop.set()
-        self._switchboard.wake_all()
+        await super().close()
         if self._watcher is not None:
             watcher, self._watcher = self._watcher, None
             await asyncio.to_thread(watcher.join)
@@ -55,7 +48,7 @@ class ChangeNotify:
             loop = asyncio.get_running_loop()
             self._watcher = threading.Thread(target=self._watch, args=(loop,), name="onward-changes", daemon=True)
             self._watcher.start()
-        return self._switchboard.listen(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited)
+        return super().listen(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited)
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         try:

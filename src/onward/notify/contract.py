@@ -1,10 +1,10 @@
 """The notify contract: hints between those who change jobs and those who wait for them."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -26,6 +26,8 @@ class HintKind(StrEnum):
     """Something has changed, and it is not known what; there is no key."""
     AWAITED = "w"
     """Somebody waits for a chain; the key is its id. Workers announce the end of such chains only."""
+    ABLE = "a"
+    """So many listeners of a process could take jobs of a type: told between processes, never to listeners."""
 
 
 class Hint(msgspec.Struct, frozen=True):
@@ -36,11 +38,21 @@ class Hint(msgspec.Struct, frozen=True):
     count: int = 1
 
 
+Changed: TypeAlias = Callable[[Exception | None], None]
+"""Told the error when hints go down, and None when they are back."""
+
+
+def ignore(error: Exception | None) -> None:
+    """For those whom nobody asks."""
+
+
 class Listener(Protocol):
     """Collects hints from the moment its set-up returned."""
 
     has_room: bool
-    """Whether it could take a job now, as far as it has said: hints about scheduled jobs go to those who can first."""
+    """Whether it could take a job now, as far as it has said: hints about scheduled jobs go to those who can.
+
+    One that has none must look by itself as soon as it has room again."""
 
     async def wait(self, timeout: float | None) -> Sequence[Hint]:
         """The hints since the last call, waiting for one if there is none; empty when the time is up."""
@@ -67,8 +79,11 @@ class NotifyAdapter(Protocol):
         """Whether hints arrive at present; while they do not, workers poll more often."""
         ...
 
-    async def open(self, tasks: asyncio.TaskGroup) -> None:
-        """Get ready; background work belongs to `tasks` and ends with `close`."""
+    async def open(self, tasks: asyncio.TaskGroup, changed: Changed = ignore) -> None:
+        """Get ready; background work belongs to `tasks` and ends with `close`.
+
+        `changed` is to be told when hints go down, and when they are back.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -1,59 +1,78 @@
-"""Keeps a process connected to a broker: what the adapters over Redis and NATS share."""
+"""What adapters share that send hints over a connection: it is made when first needed, and again when it is lost."""
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from onward.notify.contract import Hint, merged
+from onward.errors import ConfigurationError
+from onward.notify.contract import Changed, Hint, Listener, ignore, merged
 from onward.notify.switchboard import Switchboard
+from onward.transport import CONNECT
 
 logger = logging.getLogger("onward.notify")
-QUIET, ANSWER = 2.0, 2.0
-"""Seconds without a word from the broker after which it is asked for one, and that it has to answer."""
+QUIET, ANSWER = 1.0, 1.5
+"""Seconds without a word from the other end after which it is asked for one, and that it has to answer: a connection
+that has silently died is noticed in less than three."""
 _MOST_UNSENT = 1_000
+_GATHER = 0.005
+"""Seconds in which hints to pass on are gathered: where all are busy, one in a while says as much as many."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
-"""Seconds between tries to connect: few enough that hints are back when the broker is."""
+"""Seconds between tries to connect: few enough that hints are back when the other end is."""
 
 
 class Wire(Protocol):
-    """A connection to a broker that hands what it receives to whoever made it."""
+    """A connection that hands what it receives to whoever made it."""
 
     async def send(self, hints: Sequence[Hint]) -> None: ...
     async def hold(self) -> NoReturn:
-        """Receive, and ask a quiet broker for a sign of life now and again; raises when the connection is lost."""
+        """Receive, and ask a quiet other end for a sign of life now and again; raises when the connection is lost."""
         ...
 
 
 W = TypeVar("W", bound=Wire)
 
 
-class Link(Generic[W]):
-    """A connection that is made when first needed, and made again when it is lost."""
+class LinkedNotify(ABC, Generic[W]):
+    """Keeps the connection, says when it is lost and when it is back, and sends later what could not be sent."""
 
-    def __init__(
-        self,
-        connect: Callable[[], AbstractAsyncContextManager[W]],
-        switchboard: Switchboard,
-        lost: Callable[[Exception], None] | None,
-    ) -> None:
-        self._connect, self._switchboard, self._lost = connect, switchboard, lost
+    crosses_processes = True
+    sees_commits = False
+
+    def __init__(self) -> None:
+        self._switchboard = Switchboard(self._pass_on)
         self._wire: W | None = None
         self._unsent: list[Hint] = []
         self._tried = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Task[None]] = set()
+        self._passing: list[Hint] = []
+        self._changed: Changed = ignore
+
+    @abstractmethod
+    def _connect(self) -> AbstractAsyncContextManager[W]:
+        """A connection that already listens."""
+        ...
+
+    @abstractmethod
+    async def _redirect(self, wire: W, hints: Sequence[Hint]) -> None:
+        """Have others follow hints about scheduled jobs that nobody here can follow."""
+        ...
+
+    # -- the contract
 
     @property
-    def wire(self) -> W | None:
-        """The connection, while there is one."""
-        return self._wire
+    def is_up(self) -> bool:
+        return self._wire is not None
 
-    def open(self, tasks: asyncio.TaskGroup) -> None:
-        self._tasks = tasks
+    async def open(self, tasks: asyncio.TaskGroup, changed: Changed = ignore) -> None:
+        if self._tasks is not None:
+            raise ConfigurationError("this notify adapter is in use already: every app needs one of its own")
+        self._tasks, self._changed = tasks, changed
 
     async def close(self) -> None:
         ending = [*self._errands, *([self._keeper] if self._keeper else [])]
@@ -62,45 +81,76 @@ class Link(Generic[W]):
             task.cancel()
         if ending:
             await asyncio.wait(ending)
+        self._passing.clear()
         self._tried.clear()
         self._switchboard.wake_all()
 
-    async def send(self, hints: Sequence[Hint]) -> None:
-        """Send, or raise soon; what could not be sent leaves when the broker is back."""
+    def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
+        return None
+
+    async def announce(self, hints: Sequence[Hint]) -> None:
+        """Send, or raise soon; what could not be sent leaves when the connection is back."""
         hints = merged(hints)
         if self._wire is None:
-            self._switchboard.deliver(hints)  # those in this process need no broker to hear of it
+            self._switchboard.deliver(hints)  # those in this process need no connection to hear of it
         try:
+            await self._first_try()
+            if self._wire is None:
+                raise ConnectionError("hints are down: the other end cannot be reached")
             async with asyncio.timeout(ANSWER):
-                await self._first_try()
-                if self._wire is None:
-                    raise ConnectionError("hints are down: the broker cannot be reached")
                 await self._wire.send(hints)
         except BaseException:
             self._send_later(hints)
             raise
 
-    async def attempted(self) -> None:
-        """Return when connected, or when that did not work at the first try: then it goes on in the background."""
-        with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(ANSWER):
+    @asynccontextmanager
+    async def listen(
+        self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
+    ) -> AsyncIterator[Listener]:
+        async with self._switchboard.listen(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited) as line:
+            # The listener is active once we are connected; if the first try fails, it is by polling.
+            with suppress(OSError, TimeoutError):
                 await self._first_try()
+            yield line
 
-    def run(self, errand: Coroutine[Any, Any, None]) -> None:
-        """Run something that ends with the link at the latest."""
-        if self._tasks is None:
-            errand.close()
-            return
-        task = self._tasks.create_task(errand)
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+    # -- for adapters
+
+    def _run(self, errand: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do something beside, that ends with the adapter at the latest. If it fails, polling makes up for it."""
+        if self._tasks is not None:
+            task = self._tasks.create_task(self._quietly(errand))
+            self._errands.add(task)
+            task.add_done_callback(self._errands.discard)
+
+    async def _quietly(self, errand: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await errand()
+        except Exception as error:  # noqa: BLE001 - the connection is lost, and all look when it is back
+            logger.debug("hints could not be shared out: %s", error)
+
+    def _pass_on(self, hints: Sequence[Hint]) -> None:
+        """Redirect hints, together with others that come at about the same time."""
+        if not self._passing:
+            self._run(self._pass_on_gathered)
+        self._passing.extend(hints)
+
+    async def _pass_on_gathered(self) -> None:
+        await asyncio.sleep(_GATHER)
+        hints, self._passing = merged(self._passing), []
+        if self._wire is None:
+            self._switchboard.deliver(hints)
+        else:
+            await self._redirect(self._wire, hints)
+
+    # -- the connection
 
     async def _first_try(self) -> None:
         if self._keeper is None:
             if self._tasks is None:
                 raise ConnectionError("hints are closed")
             self._keeper = self._tasks.create_task(self._keep(), name="onward hints")
-        await self._tried.wait()
+        async with asyncio.timeout(CONNECT):
+            await self._tried.wait()
 
     async def _keep(self) -> None:
         pause, was_down = _SHORTEST_PAUSE, False
@@ -110,8 +160,7 @@ class Link(Generic[W]):
                     self._wire = wire
                     self._tried.set()
                     if was_down:
-                        # What was announced meanwhile is lost: have everybody look.
-                        self._switchboard.wake_all()
+                        self._came_back()
                     pause, was_down = _SHORTEST_PAUSE, False
                     await self._send_unsent(wire)
                     await wire.hold()
@@ -137,9 +186,13 @@ class Link(Generic[W]):
     def _went_down(self, error: Exception, *, is_news: bool) -> None:
         self._wire = None
         self._tried.set()
-        if is_news:
-            if self._lost is not None:
-                self._lost(error)
+        if is_news and self._tasks is not None:
+            self._changed(error)
             # From now on they look by themselves, and more often.
             self._switchboard.wake_all()
         logger.debug("hints are down, polling goes on: %s", error)
+
+    def _came_back(self) -> None:
+        self._changed(None)
+        # What was announced meanwhile is lost: have everybody look.
+        self._switchboard.wake_all()

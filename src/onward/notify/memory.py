@@ -1,64 +1,22 @@
 """Hints within one process, and the quiet adapter for those who only poll."""
 
-import asyncio
-from collections.abc import Collection, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 
-from onward.notify.contract import Hint, Listener
-from onward.notify.switchboard import Switchboard
+from onward.notify.contract import Hint
+from onward.notify.local import LocalNotify
 
 
-class MemoryNotify:
+class MemoryNotify(LocalNotify):
     """Carries hints between the clients and workers of one process."""
-
-    sees_commits = False
-    crosses_processes = False
-    is_up = True
-
-    def __init__(self) -> None:
-        self._switchboard = Switchboard()
-
-    async def open(self, tasks: asyncio.TaskGroup) -> None:
-        pass
-
-    def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
-        return None
-
-    async def close(self) -> None:
-        self._switchboard.wake_all()
 
     async def announce(self, hints: Sequence[Hint]) -> None:
         self._switchboard.deliver(hints)
 
-    def listen(
-        self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
-    ) -> AbstractAsyncContextManager[Listener]:
-        return self._switchboard.listen(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited)
 
-
-class NoNotify:
+class NoNotify(LocalNotify):
     """Carries nothing: everything is found by polling."""
 
-    sees_commits = True
-    crosses_processes = False
-    is_up = True
-
-    def __init__(self) -> None:
-        self._switchboard = Switchboard()
-
-    async def open(self, tasks: asyncio.TaskGroup) -> None:
-        pass
-
-    def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
-        return None
-
-    async def close(self) -> None:
-        self._switchboard.wake_all()
+    sees_commits = True  # by polling, as good as it gets: nobody need be warned
 
     async def announce(self, hints: Sequence[Hint]) -> None:
         pass
-
-    def listen(
-        self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
-    ) -> AbstractAsyncContextManager[Listener]:
-        return self._switchboard.listen()

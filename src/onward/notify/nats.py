@@ -9,71 +9,40 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NoReturn
 from urllib.parse import quote
 
-from onward.notify.contract import Hint, HintKind, Listener, merged
-from onward.notify.link import ANSWER, QUIET, Link
-from onward.notify.postgres import decode_hints, encode_hints
-from onward.notify.switchboard import Switchboard
+from onward.notify.contract import Hint, HintKind, Listener
+from onward.notify.encoding import decode_hints, encode_hints
+from onward.notify.link import ANSWER, QUIET, LinkedNotify
 
 logger = logging.getLogger("onward.notify")
 _MOST_MESSAGES = 32
 """For scheduled jobs of one type in one announcement; with more jobs than that, a message stands for several."""
-_PASS_ON = 0.01
-"""Seconds in which messages to pass on are gathered: where all are busy, one in a while says as much as many."""
 
 
-class NatsNotify:
+class NatsNotify(LinkedNotify["_Wire"]):
     """Publishes and receives hints over a connection that is opened when first needed.
 
         app = Onward("postgresql://…", jobs=[…], notify=NatsNotify("nats://localhost"))
 
     Scheduled jobs are announced to a queue group per type, one message per job: NATS hands each to one process, and
-    about as many listeners wake as there are jobs. A process in which none waits passes its message on to all. So
-    nothing has to be counted, and JetStream is not needed. `lost` is told when hints go down; they come back by
-    themselves.
+    about as many listeners wake as there are jobs. A process in which none waits passes its message on to all. A
+    counter in JetStream's key-value store could say no more, and would cost every process two round trips for each
+    announcement (read, then write if unchanged) and a server that has JetStream; this costs nothing.
     """
 
-    sees_commits = False
-    crosses_processes = True
-
-    def __init__(
-        self,
-        servers: str | Sequence[str],
-        *,
-        subject: str = "onward",
-        lost: Callable[[Exception], None] | None = None,
-    ) -> None:
+    def __init__(self, servers: str | Sequence[str], *, subject: str = "onward") -> None:
+        super().__init__()
         self._servers = [servers] if isinstance(servers, str) else list(servers)
         self._subject = subject
-        self._switchboard = Switchboard()
-        self._link = Link(self._connect, self._switchboard, lost)
         self._types: Counter[str] = Counter()
         """How many listen to each."""
-        self._passing: list[Hint] = []
-
-    @property
-    def is_up(self) -> bool:
-        return self._link.wire is not None
-
-    async def open(self, tasks: asyncio.TaskGroup) -> None:
-        self._link.open(tasks)
-
-    async def close(self) -> None:
-        await self._link.close()
-
-    def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
-        return None
-
-    async def announce(self, hints: Sequence[Hint]) -> None:
-        await self._link.send(hints)
 
     @asynccontextmanager
     async def listen(
         self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
     ) -> AsyncIterator[Listener]:
-        async with self._switchboard.listen(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited) as line:
+        async with super().listen(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited) as line:
             self._types.update(set(scheduled))
             try:
-                await self._link.attempted()
                 await self._follow()
                 yield line
             finally:
@@ -81,7 +50,7 @@ class NatsNotify:
                 await self._follow()
 
     async def _follow(self) -> None:
-        wire = self._link.wire
+        wire = self._wire
         if wire is not None:
             try:
                 async with asyncio.timeout(ANSWER):
@@ -117,31 +86,19 @@ class NatsNotify:
                     await client.close()
 
     async def _receive(self, payload: str) -> None:
-        self._switchboard.deliver(decode_hints(payload))
+        self._switchboard.deliver(decode_hints(payload)[1])
 
     async def _receive_one(self, payload: str) -> None:
         """A hint that only this process got."""
-        for hint in decode_hints(payload):
-            if self._switchboard.idle(hint):
-                self._switchboard.deliver([hint])
-            else:
-                if not self._passing:
-                    self._link.run(self._pass_on())
-                self._passing.append(hint)
+        for hint in decode_hints(payload)[1]:
+            here = min(self._switchboard.idle(hint), hint.count)
+            if here:
+                self._switchboard.deliver([Hint(hint.kind, hint.key, here)])
+            if here < hint.count:
+                self._pass_on([Hint(hint.kind, hint.key, hint.count - here)])
 
-    async def _pass_on(self) -> None:
-        try:
-            await asyncio.sleep(_PASS_ON)
-        finally:
-            hints, self._passing = merged(self._passing), []
-        wire = self._link.wire
-        if wire is None:
-            self._switchboard.deliver(hints)
-            return
-        try:
-            await wire.broadcast(hints)
-        except Exception as error:  # noqa: BLE001 - the connection is lost, and all look when it is back
-            logger.debug("hints could not be passed on: %s", error)
+    async def _redirect(self, wire: "_Wire", hints: Sequence[Hint]) -> None:
+        await wire.broadcast(hints)
 
 
 class _Wire:
@@ -184,11 +141,11 @@ class _Wire:
         for hint in hints:
             if hint.kind is HintKind.SCHEDULED:
                 for part in _parts(hint):
-                    await self._client.publish(self._queue(hint.key), encode_hints([part])[0].encode())
+                    await self._client.publish(self._queue(hint.key), encode_hints([part], "")[0].encode())
         await self._client.flush(ANSWER)
 
     async def broadcast(self, hints: Sequence[Hint]) -> None:
-        for payload in encode_hints(hints):
+        for payload in encode_hints(hints, ""):
             await self._client.publish(self._subject, payload.encode())
 
     async def hold(self) -> NoReturn:

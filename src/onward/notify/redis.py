@@ -1,17 +1,20 @@
-"""Hints through Redis: one connection of a process listens, one sends."""
+"""Hints through Redis: one connection of a process listens, one sends; in a cluster, one to every node."""
 
 import asyncio
 import logging
+import random
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
 
-from onward.notify.contract import Hint, HintKind, Listener
-from onward.notify.link import ANSWER, QUIET, Link
-from onward.notify.postgres import decode_hints, encode_hints
-from onward.notify.switchboard import Switchboard
+from onward.notify.contract import Hint, HintKind
+from onward.notify.encoding import decode_hints, encode_hints
+from onward.notify.link import ANSWER, QUIET, LinkedNotify
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -21,70 +24,46 @@ _BUDGET_MILLISECONDS = 5_000
 """How long a budget is kept for those who have not claimed yet."""
 _PRECEDENCE = 0.02
 """Seconds that idle listeners, wherever they are, have the budget for themselves."""
+_CLUSTER = "+cluster://"
 
 
-class RedisNotify:
+class RedisNotify(LinkedNotify["_Wire"]):
     """Sends hints with PUBLISH and receives them with SUBSCRIBE, over connections that are opened when first needed.
 
         app = Onward("postgresql://…", jobs=[…], notify=RedisNotify("redis://localhost"))
 
-    A client that is handed over lends its settings, not its connections. Every announcement of scheduled jobs leaves a
-    budget in Redis, from which processes claim as many wake-ups as they have listeners: about as many wake as there are
-    jobs, across processes. `lost` is told when hints go down; they come back by themselves.
+    A client that is handed over lends its settings, not its connections. A cluster is `redis+cluster://host,host:7001`
+    (or `rediss+cluster://`), with any of its nodes. Every announcement of scheduled jobs leaves a budget in Redis, from
+    which processes claim as many wake-ups as they have listeners: about as many wake as there are jobs, across
+    processes. In a cluster each budget is one key on some node, and what is published at a node reaches them all.
     """
 
-    sees_commits = False
-    crosses_processes = True
-
-    def __init__(
-        self, target: "str | Redis", *, channel: str = "onward", lost: Callable[[Exception], None] | None = None
-    ) -> None:
+    def __init__(self, target: "str | Redis", *, channel: str = "onward") -> None:
+        super().__init__()
         self._target, self._channel = target, channel
-        self._switchboard = Switchboard()
-        self._link = Link(self._connect, self._switchboard, lost)
-
-    @property
-    def is_up(self) -> bool:
-        return self._link.wire is not None
-
-    async def open(self, tasks: asyncio.TaskGroup) -> None:
-        self._link.open(tasks)
-
-    async def close(self) -> None:
-        await self._link.close()
-
-    def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
-        return None
-
-    async def announce(self, hints: Sequence[Hint]) -> None:
-        await self._link.send(hints)
-
-    @asynccontextmanager
-    async def listen(
-        self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
-    ) -> AsyncIterator[Listener]:
-        async with self._switchboard.listen(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited) as line:
-            await self._link.attempted()
-            yield line
 
     @asynccontextmanager
     async def _connect(self) -> "AsyncIterator[_Wire]":
-        async with _client(self._target) as client, client.pubsub() as subscription:
+        async with AsyncExitStack() as stack:
             async with asyncio.timeout(ANSWER):
+                listening, sending = await _clients(self._target, stack)
+                subscription = await stack.enter_async_context(listening.pubsub())
                 await subscription.subscribe(self._channel)
                 while (answer := await subscription.get_message(timeout=ANSWER)) is None or answer[
                     "type"
                 ] != "subscribe":
                     pass
-            yield _Wire(client, subscription, self._channel, self._receive)
+            yield _Wire(sending, subscription, self._channel, self._receive)
+
+    async def _redirect(self, wire: "_Wire", hints: Sequence[Hint]) -> None:
+        await wire.send(hints)
 
     def _receive(self, payload: str) -> None:
-        budget, _, lines = payload.partition("\n")
-        hints = decode_hints(lines)
+        budget, hints = decode_hints(payload)
         self._switchboard.deliver([hint for hint in hints if hint.kind is not HintKind.SCHEDULED])
-        scheduled = [hint for hint in hints if hint.kind is HintKind.SCHEDULED and self._switchboard.concerned(hint)]
+        scheduled = [hint for hint in hints if hint.kind is HintKind.SCHEDULED and self._switchboard.able(hint)]
         if scheduled:
-            self._link.run(self._claim(budget, scheduled))
+            self._run(partial(self._claim, budget, scheduled))
 
     async def _claim(self, budget: str, hints: list[Hint]) -> None:
         """Wake as many as the budget grants: first those who wait; then, of what is left, those who are awake.
@@ -94,7 +73,7 @@ class RedisNotify:
         left = await self._claim_for(budget, hints, self._switchboard.idle)
         if left:
             await asyncio.sleep(_PRECEDENCE)
-            await self._claim_for(budget, left, self._switchboard.concerned)
+            await self._claim_for(budget, left, self._switchboard.able)
 
     async def _claim_for(self, budget: str, hints: list[Hint], number: Callable[[Hint], int]) -> list[Hint]:
         """Claim for this number of listeners per hint; the hints whose budget was not used up, as far as is known."""
@@ -104,11 +83,11 @@ class RedisNotify:
         return [
             Hint(hint.kind, hint.key, hint.count - wanted[hint.key])
             for hint in hints
-            if granted.get(hint.key, 0) == wanted[hint.key] < min(hint.count, self._switchboard.concerned(hint))
+            if granted.get(hint.key, 0) == wanted[hint.key] < min(hint.count, self._switchboard.able(hint))
         ]
 
     async def _ask(self, budget: str, wanted: dict[str, int]) -> dict[str, int]:
-        wire = self._link.wire
+        wire = self._wire
         if not wanted or wire is None:
             return wanted
         try:
@@ -123,26 +102,42 @@ class _Wire:
     def __init__(self, client: Any, subscription: Any, channel: str, receive: Callable[[str], None]) -> None:
         self._client, self._subscription, self._channel, self._receive = client, subscription, channel, receive
         scripts = files("onward.notify").joinpath("scripts")
-        self._announce = client.register_script(scripts.joinpath("announce.lua").read_text())
-        self._claim = client.register_script(scripts.joinpath("claim.lua").read_text())
+        self._announce = scripts.joinpath("announce.lua").read_text()
+        self._claim = scripts.joinpath("claim.lua").read_text()
 
     async def send(self, hints: Sequence[Hint]) -> None:
-        budget = f"{self._channel}:budget:{secrets.token_hex(8)}"
-        payloads = [f"{budget}\n{payload}" for payload in encode_hints(hints)]
+        from redis.exceptions import RedisError
+
+        try:
+            await self._send(hints)
+        except RedisError:
+            await self._send(hints)  # on another connection, and in a cluster most likely on another node
+
+    async def _send(self, hints: Sequence[Hint]) -> None:
+        budget = self._key()
+        payloads = encode_hints(hints, budget)
         counts = [word for hint in hints if hint.kind is HintKind.SCHEDULED for word in (hint.key, hint.count)]
         arguments = [self._channel, _BUDGET_MILLISECONDS, len(payloads), *payloads, *counts]
-        await self._announce(keys=[budget], args=arguments)
+        await self._client.eval(self._announce, 1, budget, *arguments)
+
+    def _key(self) -> str:
+        return f"{self._channel}:budget:{secrets.token_hex(8)}"
 
     async def claim(self, budget: str, wanted: dict[str, int]) -> dict[str, int]:
-        answer = await self._claim(keys=[budget], args=[word for pair in wanted.items() for word in pair])
-        return dict(zip(wanted, answer, strict=True))
+        words = [word for pair in wanted.items() for word in pair]
+        return dict(zip(wanted, await self._client.eval(self._claim, 1, budget, *words), strict=True))
 
     async def hold(self) -> NoReturn:
+        checked = time.monotonic()
         while True:
             if not await self._hear(QUIET):
                 await self._subscription.ping()
                 if not await self._hear(ANSWER):
                     raise ConnectionError("Redis does not answer")
+            if checked + QUIET <= time.monotonic():
+                # The way out too, in a cluster to one node after another.
+                await self._client.exists(self._key())
+                checked = time.monotonic()
 
     async def _hear(self, timeout: float) -> bool:
         message = await self._subscription.get_message(timeout=timeout)
@@ -151,9 +146,8 @@ class _Wire:
         return message is not None
 
 
-@asynccontextmanager
-async def _client(target: "str | Redis") -> "AsyncIterator[Redis]":
-    """A client of our own, which says at once when a connection is lost: `Link` sees to the rest."""
+async def _clients(target: "str | Redis", stack: AsyncExitStack) -> tuple[Any, Any]:
+    """Clients of our own to listen and to send with; they say at once when a connection is lost, we see to the rest."""
     from redis.asyncio import ConnectionPool, Redis
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
@@ -165,13 +159,26 @@ async def _client(target: "str | Redis") -> "AsyncIterator[Redis]":
         "socket_timeout": ANSWER,
         "socket_keepalive": True,
     }
-    if isinstance(target, str):
-        pool = ConnectionPool.from_url(target, **settings)
-    else:
+    cluster: Any = None
+    if not isinstance(target, str):
         lent = target.connection_pool
         pool = ConnectionPool(lent.connection_class, **{**lent.connection_kwargs, **settings})
-    async with Redis(connection_pool=pool) as client:
-        try:
-            yield client
-        finally:
-            await pool.disconnect()
+    elif _CLUSTER in target:
+        from redis.asyncio.cluster import RedisCluster
+
+        cluster = RedisCluster.from_url(_node(target), **settings)
+        stack.push_async_callback(cluster.aclose)
+        node = (await cluster.initialize()).get_random_node()
+        pool = ConnectionPool.from_url(_node(target, f"{node.host}:{node.port}"), **settings)
+    else:
+        pool = ConnectionPool.from_url(target, **settings)
+    stack.push_async_callback(pool.disconnect)
+    client = await stack.enter_async_context(Redis(connection_pool=pool))
+    return client, cluster or client
+
+
+def _node(address: str, host: str | None = None) -> str:
+    """A node of a cluster: this one, or one of those in the address, another each time."""
+    url = urlsplit(address.replace(_CLUSTER, "://"))
+    login, at, hosts = url.netloc.rpartition("@")
+    return url._replace(netloc=login + at + (host or random.choice(hosts.split(",")))).geturl()

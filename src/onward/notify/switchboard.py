@@ -1,21 +1,26 @@
 """Brings the hints that reach this process to its listeners: the part that every adapter shares."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 
 from onward.notify.contract import Hint, HintKind
+
+PassOn = Callable[[Sequence[Hint]], None]
 
 
 class _Line:
     """A listener of one process."""
 
-    def __init__(self, *, scheduled: Collection[str], ended: Collection[str], lost: bool, awaited: bool) -> None:
+    def __init__(
+        self, *, scheduled: Collection[str], ended: Collection[str], lost: bool, awaited: bool, give_back: PassOn
+    ) -> None:
         self.scheduled, self.ended = frozenset(scheduled), frozenset(ended)
         self.kinds = {HintKind.LOST: lost, HintKind.AWAITED: awaited}
         self.is_waiting, self.has_room = False, True
         self._hints: list[Hint] = []
         self._ready = asyncio.Event()
+        self._give_back = give_back
 
     @property
     def is_idle(self) -> bool:
@@ -38,7 +43,16 @@ class _Line:
     def wake(self) -> None:
         self._ready.set()
 
+    def decline(self) -> None:
+        """Give back the jobs that were meant for this listener, who cannot take them; each hint stood for one."""
+        declined = [Hint(hint.kind, hint.key) for hint in self._hints if hint.kind is HintKind.SCHEDULED]
+        if declined:
+            self._hints = [hint for hint in self._hints if hint.kind is not HintKind.SCHEDULED]
+            self._give_back(declined)
+
     async def wait(self, timeout: float | None) -> Sequence[Hint]:
+        if not self.has_room:
+            self.decline()  # they came while it was filling up
         self.is_waiting = True
         try:
             async with asyncio.timeout(timeout):
@@ -53,29 +67,38 @@ class _Line:
 
 
 class Switchboard:
-    """The listeners of this process. Belongs to one event loop; nothing here waits."""
+    """The listeners of this process. Belongs to one event loop; nothing here waits.
 
-    def __init__(self) -> None:
+    `pass_on` gets hints about scheduled jobs that were given to a listener here, who could not follow them after all,
+    when no other listener here can.
+    """
+
+    def __init__(self, pass_on: PassOn | None = None) -> None:
         self._lines: list[_Line] = []
+        self._pass_on = pass_on
 
     @asynccontextmanager
     async def listen(
         self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
     ) -> AsyncIterator[_Line]:
-        line = _Line(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited)
+        line = _Line(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited, give_back=self._redeliver)
         self._lines.append(line)
         try:
             yield line
         finally:
             self._lines.remove(line)
+            line.decline()
             line.wake()
 
     def deliver(self, hints: Sequence[Hint]) -> None:
         """Give every hint to those it concerns."""
         for hint in hints:
             lines = [line for line in self._lines if line.wants(hint)]
-            if hint.kind in (HintKind.SCHEDULED, HintKind.DEFERRED):
-                lines = self._budget(lines, hint.count)
+            if hint.kind is HintKind.SCHEDULED:
+                # One that is full looks for more by itself as soon as it has room.
+                lines = self._choose([line for line in lines if line.has_room], hint.count)
+            elif hint.kind is HintKind.DEFERRED:
+                lines = self._choose(lines, hint.count)
             for line in lines:
                 line.give(hint)
 
@@ -83,20 +106,32 @@ class Switchboard:
         """How many of those whom a hint concerns it would wake, and to some use."""
         return sum(line.is_idle for line in self._lines if line.wants(hint))
 
-    def concerned(self, hint: Hint) -> int:
-        """How many a hint concerns."""
-        return sum(line.wants(hint) for line in self._lines)
+    def able(self, hint: Hint) -> int:
+        """How many of those whom a hint concerns could take a job, be they idle, or awake and about to look."""
+        return sum(line.has_room for line in self._lines if line.wants(hint))
+
+    def able_by_type(self) -> dict[str, int]:
+        """How many could take a job, for every type that somebody here takes."""
+        types = {name for line in self._lines for name in line.scheduled}
+        return {name: self.able(Hint(HintKind.SCHEDULED, name)) for name in types}
 
     def wake_all(self) -> None:
         """Something has changed, and it is not known what."""
         for line in self._lines:
             line.give(Hint(HintKind.UNKNOWN, ""))
 
-    def _budget(self, lines: list[_Line], count: int) -> list[_Line]:
-        """As many as there are jobs: those that wait, then those that are awake, last those that are full."""
+    def _choose(self, lines: list[_Line], count: int) -> list[_Line]:
+        """As many as that: those that are idle, then those that are awake, last those that are full."""
         chosen = sorted(lines, key=lambda line: (not line.has_room, not line.is_idle))[:count]
         for line in chosen:
             # The next hint is another's turn.
             self._lines.remove(line)
             self._lines.append(line)
         return chosen
+
+    def _redeliver(self, hints: Sequence[Hint]) -> None:
+        for hint in hints:
+            if self.able(hint):
+                self.deliver([hint])
+            elif self._pass_on is not None:
+                self._pass_on([hint])

@@ -148,11 +148,15 @@ class NotifyError(_Event, frozen=True, kw_only=True):
     error: JobError
 
 
+class NotifyRecovered(_Event, frozen=True, kw_only=True):
+    """Hints are back after they were down."""
+
+
 Event: TypeAlias = (
     WorkerStarted | WorkerStopping | WorkerStopped | WorkerFailed
     | ChainStarted | ChainCompleted | ChainFailed | ChainDeleted
     | JobCreated | JobBlocked | JobUnblocked | JobTriggered | JobCompleted | JobFailed | JobReaped
     | AttemptStarted | AttemptCompleted | AttemptFailed | LeaseRenewed | LeaseLost | AlreadyCompleted
-    | StateError | NotifyError
+    | StateError | NotifyError | NotifyRecovered
 )  # fmt: skip
 """Anything an observer may be told."""

@@ -20,6 +20,7 @@ _LEVELS: dict[type[Event], int] = {
     events.AlreadyCompleted: logging.WARNING,
     events.StateError: logging.WARNING,
     events.NotifyError: logging.WARNING,
+    events.NotifyRecovered: logging.INFO,
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from onward.queue.checks import Arguments
 from onward.queue.contract import TakenJob
+from onward.queue.model import QueueJob
 from onward.queue.payload import Payload
 
 T = TypeVar("T")
@@ -37,7 +38,18 @@ class Handler(Generic[T]):
         if self.is_async:
             result: object = await self._function(active.data, active)
             return result
-        return await asyncio.get_running_loop().run_in_executor(threads, self._function, active.data, active)
+        return await _in_thread(threads, self._function, active)
+
+
+async def _in_thread(threads: Executor, function: Callable[..., Any], active: QueueJob[Any]) -> object:
+    """A thread cannot be cancelled: it is waited for, since a job that is given back must not still run here."""
+    work = asyncio.get_running_loop().run_in_executor(threads, function, active.data, active)
+    while True:
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if work.cancelled():
+                raise
 
 
 def _data_type(function: Callable[..., Any]) -> Any:

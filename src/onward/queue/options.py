@@ -6,6 +6,8 @@ from typing import Any, TypedDict
 
 import msgspec
 
+from onward.define.codec import Codec, Limits
+from onward.errors import PayloadError
 from onward.model import Backoff
 from onward.queue.model import Capabilities
 
@@ -68,6 +70,16 @@ def _int_from(least: int) -> tuple[str, Callable[[Any], bool]]:
 
 _BOOL: tuple[str, Callable[[Any], bool]] = "True or False", lambda v: isinstance(v, bool)
 _MAPPING: tuple[str, Callable[[Any], bool]] = "a mapping", lambda v: isinstance(v, Mapping)
+_metadata = Codec(dict[str, Any], job_type="", part="metadata", limits=Limits())
+
+
+def _is_json_object(value: Any) -> bool:
+    try:
+        return isinstance(value, Mapping) and bool(_metadata.encode(value))
+    except PayloadError:
+        return False
+
+
 _EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "attempts": _int_from(1),
     "backoff": ("a Backoff", lambda v: isinstance(v, Backoff)),
@@ -75,7 +87,7 @@ _EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "priority": _int_from(0),
     "remove_on_complete": _BOOL,
     "remove_on_fail": _BOOL,
-    "metadata": _MAPPING,
+    "metadata": ("a mapping of names to JSON values", _is_json_object),
     "provider_options": _MAPPING,
 }
 

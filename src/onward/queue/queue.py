@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from typing_extensions import Unpack
 
 from onward.client.app import Onward
+from onward.define.job_type import Step
 from onward.errors import QueueDataError, QueueError, QueueErrorCode, QueueRuntimeError
 from onward.model import new_id
 from onward.queue.checks import Arguments
@@ -128,13 +129,14 @@ class Queue(Listening, Generic[T]):
     # -- adding
 
     async def add(
-        self, name: str, data: T, *, id: str | None = None, tx: Any = None, **options: Unpack[JobOptions]
+        self, name: str | Step[T, Any], data: T, *, id: str | None = None, tx: Any = None, **options: Unpack[JobOptions]
     ) -> QueueJob[T]:
-        """Add a job.
+        """Add a job. A job type may stand for its name.
 
         With `tx=` it is part of that database transaction: on a provider that has transactions, or through
         `Queue(outbox=app)`, whose workers publish it once the transaction has committed.
         """
+        name = name.name if isinstance(name, Step) else name
         self._check(name, options)
         if tx is None or self._outbox is None:
             await self._call(self.connect)  # some providers learn what they support from their server
@@ -147,8 +149,11 @@ class Queue(Listening, Generic[T]):
             stored = await self._call(lambda: self.provider.add_within(tx, job, checked))
         return with_data(stored, data)
 
-    async def add_many(self, name: str, data: Iterable[T], **options: Unpack[JobOptions]) -> list[QueueJob[T]]:
+    async def add_many(
+        self, name: str | Step[T, Any], data: Iterable[T], **options: Unpack[JobOptions]
+    ) -> list[QueueJob[T]]:
         """Add a job for each of them, in as few round trips as the provider allows."""
+        name = name.name if isinstance(name, Step) else name
         self._check(name, options)
         await self._call(self.connect)
         values = list(data)

@@ -32,14 +32,14 @@ class Running:
         self.error: Exception | None = None
         self._worker_id, self._events = worker_id, events
         self._task = asyncio.current_task()
-        self._in_handler = False
+        self._in_handler = self._was_cancelled = False
         self._began = time.monotonic()
 
     def cancel(self, told: Told) -> bool:
         """Have the handler stop; once it has returned there is nothing to stop."""
         if self.told is not None or not self._in_handler or self._task is None:
             return False
-        self.told = told
+        self.told, self._was_cancelled = told, True
         self._task.cancel()
         return True
 
@@ -49,18 +49,21 @@ class Running:
             self._events.emit(Active(**self._facts(), attempts=self.job.attempts, status=QueueJobStatus.ACTIVE))
         self._in_handler = True
         try:
-            return self._encoded(await handler(self.job, threads))
+            result = await handler(self.job, threads)
+            if self.told is Told.STOPPING:
+                self.told = None  # it came to its end all the same: that counts
+            return self._encoded(result)
         except asyncio.CancelledError as error:
             if self.told is None:
                 if self._task is not None and self._task.cancelling():
                     raise
                 self.error = RuntimeError(f"the handler let itself be cancelled: {error!r}")
-            elif self._task is not None:
-                self._task.uncancel()
         except Exception as error:  # noqa: BLE001 - a handler may raise anything: it is kept, told and given to the provider
             self.error = error
         finally:
             self._in_handler = False
+            if self._was_cancelled and self._task is not None:
+                self._task.uncancel()
         return None
 
     def _encoded(self, result: object) -> Raw | None:

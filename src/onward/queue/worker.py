@@ -167,16 +167,28 @@ class QueueWorker(Listening, Generic[T]):
             )
         )
 
-    def stop(self) -> None:
-        """Take no more jobs and let those running finish."""
+    def stop(self, *, grace: timedelta | None = None) -> None:
+        """Take no more jobs and let those running finish; what then still runs after `grace` is given back."""
         if not self._loop.is_stopping:
             self._emit(ShuttingDown(queue_name=self.queue_name, worker_id=self.id))
             self._loop.stop()
+            if grace is not None:
+                asyncio.get_running_loop().call_later(grace.total_seconds(), self._end_grace, grace)
+
+    def _end_grace(self, grace: timedelta) -> None:
+        if self._running:
+            self._tell_timeout(grace)
+            self.give_back()
 
     def give_back(self) -> None:
         """Cancel the handlers, so that other workers get their jobs."""
         for running in list(self._running.values()):
             running.cancel(Told.STOPPING)
+
+    @property
+    def concurrency(self) -> int:
+        """How many jobs may run at a time."""
+        return self._concurrency
 
     def set_concurrency(self, concurrency: int) -> None:
         """How many jobs may run at a time from now on; those running finish."""
@@ -188,10 +200,10 @@ class QueueWorker(Listening, Generic[T]):
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Work until stopped."""
+        self._begin_anew()
         async with AsyncExitStack() as stack:
             await self.provider.connect()
             stack.push_async_callback(self.provider.disconnect)
-            self._begin_anew()
             # As many as ever run at a time: threads are made when they are needed, and concurrency may be raised.
             self._threads = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="onward-queue-handler")
             stack.callback(self._threads.shutdown, wait=False)
@@ -295,13 +307,18 @@ class QueueWorker(Listening, Generic[T]):
         self._consumer = consumer
         if ready is not None:
             ready.set()
-        while not self._loop.is_stopping:
-            await self._woken.wait()
-            self._woken.clear()
-            await self._look_whether_drained()
-        await consumer.stop()
-        await consumer.wait()
-        self._consumer = None
+        try:
+            while not self._loop.is_stopping:
+                await self._woken.wait()
+                self._woken.clear()
+                await self._look_whether_drained()
+        except asyncio.CancelledError:
+            self.give_back()
+            raise
+        finally:
+            await consumer.stop()
+            await consumer.wait()
+            self._consumer = None
 
     async def _deliver(self, job: TakenJob) -> Raw | None:
         running = self._begin(job)

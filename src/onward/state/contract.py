@@ -49,6 +49,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     parent: int | None = None
     """The position, in the same call, of the job that this chain is a blocker of. Parents come first."""
     blockers: tuple[ChainId, ...] = ()
+    blocker_types: tuple[str, ...] = ()
+    """The types with which those blockers began that were there before: workers pass them by while this is started."""
     runs_anyway: bool = False
     """Run when all blockers have ended, though some failed."""
     deduplication: Deduplication | None = None
@@ -126,6 +128,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """The attempt's last word on it; None leaves it as it is."""
     next: Sequence[NewJob] = ()
     """The continuation, followed by the blockers it starts."""
+    remove: bool = False
+    """If this ends the chain, delete it in the same transaction; nobody may wait for it."""
 
     @property
     def is_plain(self) -> bool:
@@ -212,6 +216,16 @@ class ProgressReport(msgspec.Struct, frozen=True):
     attempt: int
     fraction: float
     note: str | None
+
+
+class JobCounts(msgspec.Struct, frozen=True):
+    """How many jobs of one type are where; those that are blocked or have completed are not counted."""
+
+    pending: int = 0
+    scheduled: int = 0
+    """Pending, but not yet due."""
+    running: int = 0
+    failed: int = 0
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -376,9 +390,27 @@ class StateAdapter(Protocol):
         """The jobs that wait, or waited, for a chain, newest first."""
         ...
 
+    async def list_failed(self, connection: Connection, type_name: str, *, limit: int) -> Sequence[Job]:
+        """The failed jobs of a type, the last to fail first."""
+        ...
+
+    async def count_jobs(self, connection: Connection, type_names: Sequence[str]) -> dict[str, JobCounts]:
+        """How many jobs of each of these types are where. Reads as many index entries as it counts.
+
+        What is blocked or has completed is not counted: that would read the whole table.
+        """
+        ...
+
     async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:
         """What jobs wait, or waited, for, in the order given when they were started."""
         ...
+
+
+def to_remove(settlements: Sequence[Settlement], changes: Sequence[Change]) -> list[ChainId]:
+    """The chains that have ended with these settlements and are not to be kept."""
+    removing = {s.job_id for s in settlements if s.remove and s.kind != "continue"}
+    ended = (JobStatus.COMPLETED, JobStatus.FAILED)
+    return [c.chain_id for c in changes if c.kind == "settled" and c.status in ended and c.job_id in removing]
 
 
 def seconds(duration: timedelta | None) -> float | None:

@@ -10,6 +10,7 @@ from contextlib import (
 )
 from typing import Any, Literal, Protocol, TypeVar
 
+from onward.define.job_type import BUILT_IN
 from onward.define.middleware import Middleware, Resource, name_of
 from onward.define.registry import Registered
 from onward.errors import DefinitionError, MissingContext
@@ -103,6 +104,8 @@ def check_required(types: Sequence[Registered], required: Sequence[Middleware]) 
     """Raise one DefinitionError that names every slice, and every type without one, that lacks required middleware."""
     problems: dict[str, None] = {}
     for kind in types:
+        if kind.name.startswith(BUILT_IN):
+            continue
         problem = _lack(kind.middleware, required)
         if problem is not None:
             own = kind.definition.slice

@@ -136,7 +136,9 @@ class Settler:
         async def look(connection: Connection) -> set[JobId]:
             found = await self._store.state.find_jobs(connection, [s.job_id for s in missing])
             by_us = {s.job_id: s.completed_by for s in missing}
-            return {j.id for j in found if isinstance(j, CompletedJob) and j.completed_by == by_us[j.id]}
+            completed = {j.id for j in found if isinstance(j, CompletedJob) and j.completed_by == by_us[j.id]}
+            removed = {s.job_id for s in missing if s.remove} - {j.id for j in found}
+            return completed | removed
 
         return await self._reserved.run(look)
 

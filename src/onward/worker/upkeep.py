@@ -1,13 +1,13 @@
 """What a worker looks after beside its own jobs: scheduled ones that are due, and those whose holder is gone."""
 
+import math
 import random
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from onward.lifecycle import settle
 from onward.lifecycle.after_commit import Effects
-from onward.lifecycle.settle import RetryPolicy
 from onward.lifecycle.store import Store
 from onward.model import JobId, WorkerId
 from onward.notify.contract import Hint, HintKind
@@ -15,12 +15,24 @@ from onward.observe import events
 from onward.state.contract import Promoted, Reaped, TakenJob
 from onward.state.driver import Connection
 from onward.worker.connections import Reserved
-from onward.worker.settler import Settler
 
 _REAP_LEASE = 30.0
 _AT_MOST = 500
 _AT_MOST_EVERY = 0.1
 """Where every commit looks like a possible change of schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a worker saw."""
+
+    at: float
+    due: float
+    """When it will be worth looking again, if something is known to become due."""
+
+
+Looks: TypeAlias = dict[frozenset[str], Look]
+"""The last look of the workers of an app, by the types they look for: one serves them all."""
 
 
 @dataclass(slots=True)
@@ -32,44 +44,63 @@ class Upkeep:
 
     store: Store
     reserved: Reserved
-    settler: Settler
     worker: WorkerId
-    policies: dict[str, RetryPolicy]
+    type_names: Sequence[str]
+    crashed: Callable[[TakenJob], Awaitable[None]]
+    """Has the attempt of a reaped job, which is now this worker's, settled as a crash."""
     held_here: Callable[[], Collection[JobId]]
     every: float
+    lease: float
+    """The shortest there is. Should this worker die too before it has settled what it reaped, others do so then."""
+    looks: Looks = field(default_factory=dict)
     next_look: float = 0.0
-    _last_look: float = 0.0
+    _serves_from: float = 0.0
+    """A look of another worker that began after this makes the next one superfluous."""
 
     def hasten(self, hint: Hint) -> None:
         """A hint may mean that something is due earlier than known."""
         if hint.kind in (HintKind.DEFERRED, HintKind.EXPIRED):
-            self.next_look = 0.0
+            self.next_look = self._serves_from = time.monotonic()
         elif hint.kind is HintKind.UNKNOWN:
-            self.next_look = min(self.next_look, self._last_look + _AT_MOST_EVERY)
+            self.next_look = min(self.next_look, self._last.at + _AT_MOST_EVERY)
+            self._serves_from = time.monotonic()
 
     async def look(self) -> bool:
-        """Look, if it is time; whether there may be something to take now."""
-        if time.monotonic() < self.next_look:
+        """Look, if it is time and nobody else has; whether there may be something to take now."""
+        now = time.monotonic()
+        if now < self.next_look:
             return False
-        self._last_look = time.monotonic()
+        if self._last.at > self._serves_from:
+            # A little later than whoever looked: it will do so again, unless it has stopped.
+            self._plan(self._last.at + self.every * 1.1)
+            return False
         promoted, reaped = await self.reserved.run(self._promote_and_reap)
         for job in reaped.jobs:
             await self._take_back(job)
-        due = [wait for wait in (promoted.next_in, reaped.next_in) if wait is not None]
-        waits = [self.every * random.uniform(0.9, 1.1), *(max(wait, 0.0) + random.uniform(0.0, 0.02) for wait in due)]
-        self.next_look = 0.0 if promoted.count == _AT_MOST else self._last_look + max(min(waits), 0.01)
+        waits = [max(wait, 0.01) for wait in (promoted.next_in, reaped.next_in) if wait is not None]
+        due = now if promoted.count == _AT_MOST else now + min(waits, default=math.inf)
+        self.looks[frozenset(self.type_names)] = Look(now, due)
+        self._plan(now + self.every * random.uniform(0.9, 1.0))
         return promoted.count > 0
 
+    @property
+    def _last(self) -> Look:
+        return self.looks.get(frozenset(self.type_names), Look(0.0, math.inf))
+
+    def _plan(self, regular: float) -> None:
+        last = self._last
+        due = last.due + random.uniform(0.0, 0.02)
+        self.next_look, self._serves_from = (due, last.due) if due < regular else (regular, last.at)
+
     async def _promote_and_reap(self, connection: Connection) -> tuple[Promoted, Reaped]:
-        names = list(self.policies)
-        promoted = await self.store.state.promote(connection, type_names=names, limit=_AT_MOST)
+        promoted = await self.store.state.promote(connection, type_names=self.type_names, limit=_AT_MOST)
         reaped = await self.store.state.reap(
             connection,
             worker=self.worker,
-            type_names=names,
+            type_names=self.type_names,
             held_here=list(self.held_here()),
             limit=_AT_MOST,
-            lease=_REAP_LEASE,
+            lease=min(self.lease, _REAP_LEASE),
         )
         return promoted, reaped
 
@@ -77,4 +108,4 @@ class Upkeep:
         """A crash, settled like any outcome; the old holder, should it live, is told."""
         reaped = events.JobReaped(job_id=job.id, chain_id=job.chain_id, type_name=job.type_name)
         self.store.release(Effects(hints=[Hint(HintKind.LOST, str(job.id))], events=[reaped]))
-        await self.settler.put(settle.crash(job, self.worker, self.policies[job.type_name]))
+        await self.crashed(job)

@@ -18,7 +18,7 @@ from onward.define.middleware import Middleware, Resource
 from onward.define.registry import Registered, Registry
 from onward.errors import ConfigurationError
 from onward.lifecycle import settle
-from onward.lifecycle.after_commit import describe
+from onward.lifecycle.after_commit import Effects, describe
 from onward.lifecycle.settle import RetryPolicy
 from onward.lifecycle.store import Store
 from onward.model import Backoff, Blocker, JobId, LossReason, WorkerId
@@ -38,7 +38,7 @@ from onward.worker.runner import Runner
 from onward.worker.settler import Settler
 from onward.worker.stall import StallWatch
 from onward.worker.stragglers import Stragglers
-from onward.worker.upkeep import Upkeep
+from onward.worker.upkeep import Looks, Upkeep
 
 logger = logging.getLogger("onward.worker")
 DEFAULT_LEASE = timedelta(seconds=60)
@@ -72,6 +72,7 @@ class Worker:
         stall: timedelta | None = DEFAULT_STALL,
         resources: Sequence[Resource] = (),
         required_middleware: Sequence[Middleware] = (),
+        looks: Looks | None = None,
     ) -> None:
         if concurrency < 1:
             raise ConfigurationError(f"concurrency={concurrency}: a worker needs at least one slot")
@@ -122,13 +123,16 @@ class Worker:
         self._upkeep = Upkeep(
             store,
             self._taking,
-            self._settler,
             self.id,
-            self._policies,
+            tuple(self._types),
+            crashed=self._crashed,
             held_here=lambda: self._attempts,
             every=min(shortest / 4, self._poll),
+            lease=shortest,
+            looks={} if looks is None else looks,
         )
         self._next_poll = 0.0
+        self._woken = False
         self._runner: Runner | None = None
         self._recovering = 0
         self._may_have_strays = False
@@ -216,6 +220,8 @@ class Worker:
                     self._settler.close()
                     # A group that is cancelled would cancel this task too, and leave what was given back leased.
                     await asyncio.wait([settling])
+        # What was left to this worker, or only it had seen coming, is for others to look at.
+        self._store.release(Effects(hints=[Hint(HintKind.DEFERRED, next(iter(self._types)))]))
         self._store.observers.emit(events.WorkerStopped(worker=self.id))
 
     # -- handlers that do not stop
@@ -295,21 +301,27 @@ class Worker:
         self._listener.has_room = self._loop.busy < self._concurrency
         while not await self._upkeep.look() and time.monotonic() < self._next_poll:
             until = min(self._upkeep.next_look, self._next_poll)
-            hints = await self._listener.wait(max(until - time.monotonic(), 0.0))
-            self._heed(hints)
-            if hints or time.monotonic() < until:
-                return
+            worth_a_look = self._heed(await self._listener.wait(max(until - time.monotonic(), 0.0)))
+            if worth_a_look or self._woken:
+                break
+        self._woken = False
 
-    def _heed(self, hints: Sequence[Hint]) -> None:
+    def _heed(self, hints: Sequence[Hint]) -> bool:
+        """Act on hints; whether there may be something to take."""
+        worth_a_look = False
         for hint in hints:
-            if hint.kind is HintKind.LOST and any(str(job_id) == hint.key for job_id in self._attempts):
-                self._guardian.check_now()
+            if hint.kind is HintKind.LOST:
+                if any(str(job_id) == hint.key for job_id in self._attempts):
+                    self._guardian.check_now()
             elif hint.kind is HintKind.AWAITED:
                 self._store.awaited.add(hint.key)
             else:
                 self._upkeep.hasten(hint)
+                worth_a_look = True
+        return worth_a_look
 
     def wake(self) -> None:
+        self._woken = True
         if self._listener is not None:
             self._listener.wake()
 
@@ -338,6 +350,9 @@ class Worker:
                 self._completed(piece)
         else:
             await self._settler.put(self._progress.last_word(settlement))
+
+    async def _crashed(self, job: TakenJob) -> None:
+        await self._settler.put(settle.crash(job, self.id, self._policies[job.type_name]))
 
     def _settled(self, settlement: Settlement, in_time: bool) -> None:
         attempt = self._attempts.get(settlement.job_id)

@@ -374,3 +374,15 @@ def test_a_type_goes_before_its_slice() -> None:
     assert (registry["orders.common"].backoff, registry["orders.common"].lease) == (orders.backoff, orders.lease)
     assert (registry["orders.special"].backoff, registry["orders.special"].lease) == (own, timedelta(seconds=20))
     assert (registry["charge"].backoff, registry["charge"].lease) == (None, None)
+
+
+def test_types_that_come_later_are_checked_with_those_that_are_there() -> None:
+    registry = Registry([charge, ship], limits=Limits(bytes=10))
+
+    with pytest.raises(DefinitionError, match="charge: defined 2 times"):
+        registry.add([charge])
+    registry.add([JobType("refund", input=str, output=str)])
+
+    assert list(registry) == ["charge", "ship", "refund"]
+    with pytest.raises(PayloadError):
+        registry.find("refund").input.encode("more than ten bytes")

@@ -21,6 +21,7 @@ from onward.state.contract import (
     Expired,
     Filter,
     Held,
+    JobCounts,
     LeaseStatements,
     NewJob,
     ProgressReport,
@@ -32,6 +33,7 @@ from onward.state.contract import (
     TakenJob,
     TypeClaim,
     seconds,
+    to_remove,
 )
 from onward.state.driver import Connection, Dialect, transaction
 from onward.state.rows import JOB_COLUMNS, JSON_COLUMNS, read_chain, read_job
@@ -143,6 +145,14 @@ class PostgresState:
         return Promoted(rows[0][0], rows[0][1])
 
     async def settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
+        if not any(settlement.remove for settlement in settlements):
+            return await self._settle(connection, settlements)
+        async with transaction(connection):
+            changes = await self._settle(connection, settlements)
+            await self.delete(connection, to_remove(settlements, changes), cascade=False)
+        return changes
+
+    async def _settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
         plain = sorted((s for s in settlements if s.is_plain), key=lambda settlement: settlement.job_id)
         others = [settlement for settlement in settlements if not settlement.is_plain]
         if not others:
@@ -362,6 +372,14 @@ class PostgresState:
     ) -> Sequence[Job]:
         parameters = {"chain_id": chain_id, "after": after, "limit": limit}
         return [_job(row) for row in await connection.fetch(self.sql("list_blocked"), parameters)]
+
+    async def list_failed(self, connection: Connection, type_name: str, *, limit: int) -> Sequence[Job]:
+        rows = await connection.fetch(self.sql("list_failed"), {"type_name": type_name, "limit": limit})
+        return [_job(row) for row in rows]
+
+    async def count_jobs(self, connection: Connection, type_names: Sequence[str]) -> dict[str, JobCounts]:
+        rows = await connection.fetch(self.sql("count_jobs"), {"type_names": list(type_names)})
+        return {name: JobCounts(*counts) for name, *counts in rows}
 
     async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:
         found: dict[JobId, list[Blocker]] = {}

@@ -21,6 +21,7 @@ from onward.state.contract import (
     Expired,
     Filter,
     Held,
+    JobCounts,
     LeaseStatements,
     NewJob,
     ProgressReport,
@@ -31,6 +32,7 @@ from onward.state.contract import (
     Started,
     TakenJob,
     TypeClaim,
+    to_remove,
 )
 from onward.state.driver import Connection, Dialect, Rows, transaction
 from onward.state.rows import JOB_COLUMNS
@@ -143,6 +145,9 @@ class SqliteState:
                 changes.extend(await self._settle_plain(connection, plain, now=now))
             for settlement in others:
                 changes.extend(await self._settle_with_blockers(connection, settlement, now=now))
+            removed = to_remove(settlements, changes)
+            if removed:
+                await self._graph.delete(connection, removed, cascade=False)
         return changes
 
     async def _settle_plain(
@@ -308,6 +313,14 @@ class SqliteState:
     ) -> Sequence[Job]:
         parameters = {"chain_id": str(chain_id), "after": text(after), "limit": limit}
         return [values.job(row) for row in await connection.fetch(self.sql("list_blocked"), parameters)]
+
+    async def list_failed(self, connection: Connection, type_name: str, *, limit: int) -> Sequence[Job]:
+        rows = await connection.fetch(self.sql("list_failed"), {"type_name": type_name, "limit": limit})
+        return [values.job(row) for row in rows]
+
+    async def count_jobs(self, connection: Connection, type_names: Sequence[str]) -> dict[str, JobCounts]:
+        rows: Rows = await connection.fetch(self.sql("count_jobs"), {"type_names": many(list(type_names))})
+        return {name: JobCounts(*counts) for name, *counts in rows}
 
     async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:
         found: dict[JobId, list[Blocker]] = {}

@@ -105,6 +105,8 @@ class TestAdding:
             {"attempts": None},
             {"priority": -1},
             {"attempt": 3},
+            {"metadata": {"at": object()}},
+            {"metadata": {"ratio": math.nan}},
         ],
         ids=str,
     )

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from onward.errors import JobAlreadyCompleted, JobNotFound, JobTakenByAnotherWorker
@@ -126,6 +127,33 @@ class TestSettling:
             assert await session.status(running.id) == "running"
             assert not await session.has_ended(running.chain_id)
             assert kinds(await session.settle(completing(running))) == {(running.id, "settled")}
+
+
+@pytest.mark.asyncio
+class TestRemoving:
+    """`settle` with `remove`."""
+
+    async def test_a_chain_that_has_ended_is_gone_and_one_that_goes_on_stays(self, store: Store) -> None:
+        names = ("done", "failed", "again", "on", "kept")
+        async with store.connect() as session:
+            done, failed, again, on, kept = [await session.start_and_take(store.job(name)) for name in names]
+            settlements = [completing(done), failing(failed), retrying(again), continuing(on, next_of(on))]
+            removing = [msgspec.structs.replace(settlement, remove=True) for settlement in settlements]
+
+            changes = await session.settle(*removing, completing(kept))
+
+            ids = [job.id for job in (done, failed, again, on, kept)]
+            assert await session.statuses(*ids) == [None, None, "pending", "completed", "completed"]
+            assert {change.job_id for change in changes if change.kind == "settled"} == set(ids)
+
+    async def test_a_stale_attempt_removes_nothing(self, store: Store) -> None:
+        async with store.connect() as session:
+            running = await session.start_and_take(store.job())
+
+            stale = msgspec.structs.replace(completing(running, holder=OTHER_WORKER), remove=True)
+
+            assert list(await session.settle(stale)) == []
+            assert await session.status(running.id) == "running"
 
 
 @pytest.mark.asyncio

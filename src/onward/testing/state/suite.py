@@ -3,6 +3,7 @@
 from onward.testing.state.blocking import TestBlockers
 from onward.testing.state.cancelling import TestCancelling, TestDeleting
 from onward.testing.state.continuing import TestContinuing
+from onward.testing.state.counting import TestCounting, TestFailed
 from onward.testing.state.deduplicating import TestDeduplication
 from onward.testing.state.expiring import TestExpiring
 from onward.testing.state.failing import TestFailingBlockers, TestRetrying
@@ -10,7 +11,7 @@ from onward.testing.state.leases import TestLockedJobs, TestProgress, TestReapin
 from onward.testing.state.races import TestChainsThatMoveOn, TestRaces
 from onward.testing.state.reading import TestFinding, TestListing
 from onward.testing.state.schema import TestSchema
-from onward.testing.state.settling import TestCompletingWithoutAWorker, TestSettling, TestTheFence
+from onward.testing.state.settling import TestCompletingWithoutAWorker, TestRemoving, TestSettling, TestTheFence
 from onward.testing.state.starting import TestIds, TestScheduling, TestStarting
 from onward.testing.state.taking import TestTaking
 
@@ -20,9 +21,11 @@ __all__ = [
     "TestChainsThatMoveOn",
     "TestCompletingWithoutAWorker",
     "TestContinuing",
+    "TestCounting",
     "TestDeduplication",
     "TestDeleting",
     "TestExpiring",
+    "TestFailed",
     "TestFailingBlockers",
     "TestFinding",
     "TestIds",
@@ -31,6 +34,7 @@ __all__ = [
     "TestProgress",
     "TestRaces",
     "TestReaping",
+    "TestRemoving",
     "TestRenewing",
     "TestRetrying",
     "TestScheduling",

@@ -22,7 +22,7 @@ _LONGEST_BLOCK = 2.0
 
 
 def client_for(
-    target: "str | Redis | RedisCluster", *, cluster: bool, options: dict[str, Any]
+    target: "str | Redis | RedisCluster", *, cluster: bool, options: dict[str, Any], decode_responses: bool = False
 ) -> "Redis | RedisCluster":
     """A client on connections of its own; a cluster's client that is given is used as it is."""
     if isinstance(target, RedisCluster):
@@ -30,7 +30,7 @@ def client_for(
     timeouts = {"socket_timeout": _ANSWER, "socket_connect_timeout": _ANSWER, "socket_keepalive": True}
     # A call that may have been carried out is not repeated behind our back: a second `add` would be a duplicate, and
     # whoever called knows best.
-    ours = {"decode_responses": False, "retry": Retry(NoBackoff(), 0)}
+    ours = {"decode_responses": decode_responses, "retry": Retry(NoBackoff(), 0)}
     if not isinstance(target, str):
         lent = target.connection_pool
         theirs = {name: value for name, value in lent.connection_kwargs.items() if value is not None}

@@ -50,6 +50,8 @@ CREATE INDEX job_pending ON /*schema*/job (type_name, payload_version, rank, sch
   WHERE status = 'pending' AND NOT deferred;
 CREATE INDEX job_deferred ON /*schema*/job (type_name, scheduled_at) WHERE status = 'pending' AND deferred;
 CREATE INDEX job_running ON /*schema*/job (type_name) WHERE status = 'running';
+-- The last to fail at the end: counted and listed without reading what completed.
+CREATE INDEX job_failed ON /*schema*/job (type_name, ended_at, id) WHERE status = 'failed';
 CREATE UNIQUE INDEX job_chain ON /*schema*/job (chain_id, chain_index) WHERE chain_index > 0;
 CREATE INDEX job_deduplication ON /*schema*/job (deduplication_key, type_name)
   WHERE deduplication_key IS NOT NULL AND chain_index = 0;

@@ -52,6 +52,8 @@ CREATE INDEX /*schema*/job_pending
 CREATE INDEX /*schema*/job_deferred ON /*schema*/job (type_name, scheduled_at)
   WHERE status = 'pending' AND deferred = 1;
 CREATE INDEX /*schema*/job_running ON /*schema*/job (type_name) WHERE status = 'running';
+-- The last to fail at the end: counted and listed without reading what completed.
+CREATE INDEX /*schema*/job_failed ON /*schema*/job (type_name, ended_at, id) WHERE status = 'failed';
 CREATE UNIQUE INDEX /*schema*/job_chain ON /*schema*/job (chain_id, chain_index) WHERE chain_index > 0;
 CREATE INDEX /*schema*/job_deduplication ON /*schema*/job (deduplication_key, type_name)
   WHERE deduplication_key IS NOT NULL AND chain_index = 0;

@@ -1,0 +1,129 @@
+"""One frozen class per fact about a flow; each is logged, and handed to the flow's observers."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import ClassVar, TypeAlias
+
+import msgspec
+
+from onward.model import JobError
+
+logger = logging.getLogger("onward.flow")
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True):
+    level: ClassVar[int] = logging.DEBUG
+    flow: str
+
+
+class _WorkerEvent(_Event, frozen=True, kw_only=True):
+    stage: str
+    worker: str
+
+
+class _JobEvent(_Event, frozen=True, kw_only=True):
+    stage: str
+    job_id: str
+    correlation_id: str
+    worker: str
+
+
+class WorkerStarted(_WorkerEvent, frozen=True, kw_only=True):
+    """A worker takes jobs of its stage now."""
+
+    level = logging.INFO
+
+
+class WorkerStopped(_WorkerEvent, frozen=True, kw_only=True):
+    """A worker has ended; it holds no job."""
+
+    level = logging.INFO
+
+
+class HandlerStarted(_JobEvent, frozen=True, kw_only=True):
+    """A job is locked and its handler begins."""
+
+    retries: int
+
+
+class StageCompleted(_JobEvent, frozen=True, kw_only=True):
+    """A result is saved and the job is on its way."""
+
+    next: str | None
+    """Where it goes; None when it has ended, or waits for its children."""
+    children: int = 0
+
+
+class StageFailed(_JobEvent, frozen=True, kw_only=True):
+    """A handler raised, or returned what does not fit."""
+
+    level = logging.WARNING
+    error: JobError
+    will_retry: bool
+
+
+class ResultDropped(_JobEvent, frozen=True, kw_only=True):
+    """A worker had lost its lock: what its handler did changed nothing in the flow."""
+
+    level = logging.WARNING
+
+
+class JobLimited(_JobEvent, frozen=True, kw_only=True):
+    """A job has to wait for the rate of its stage."""
+
+
+class LockExpired(_JobEvent, frozen=True, kw_only=True):
+    """A worker did not finish in time: the janitor took its job away."""
+
+    level = logging.WARNING
+    will_retry: bool
+
+
+class JobTakenBack(_JobEvent, frozen=True, kw_only=True):
+    """A worker died between taking a job and locking it: the janitor put it back."""
+
+    level = logging.WARNING
+
+
+class JobMissing(_JobEvent, frozen=True, kw_only=True):
+    """A queue named a job that is not stored any more: the name was dropped."""
+
+    level = logging.WARNING
+
+
+class RedisError(_Event, frozen=True, kw_only=True):
+    """Redis did not answer as it should; it is asked again."""
+
+    level = logging.WARNING
+    doing: str
+    error: JobError
+    retry_in: float
+
+
+FlowEvent: TypeAlias = (
+    WorkerStarted | WorkerStopped | HandlerStarted | StageCompleted | StageFailed | ResultDropped
+    | JobLimited | LockExpired | JobTakenBack | JobMissing | RedisError
+)  # fmt: skip
+"""Anything an observer of a flow may be told."""
+FlowObserver: TypeAlias = Callable[[FlowEvent], object]
+
+
+class Reporter:
+    """Logs events and tells observers; what those raise is logged and goes no further."""
+
+    def __init__(self, observers: Sequence[FlowObserver]) -> None:
+        self._observers = tuple(observers)
+
+    def tell(self, event: FlowEvent) -> None:
+        if logger.isEnabledFor(event.level):
+            facts = msgspec.structs.asdict(event)
+            error = facts.pop("error", None)
+            words = " ".join(f"{name}={value}" for name, value in facts.items())
+            if error is not None:
+                words += f" error={error.type}: {error.message}\n{error.traceback}".rstrip()
+            logger.log(event.level, "%s %s", type(event).__name__, words, extra={"onward": event})
+        for observer in self._observers:
+            try:
+                observer(event)
+            except Exception:
+                logger.exception("observer %r failed on %s", observer, type(event).__name__)

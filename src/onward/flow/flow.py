@@ -1,0 +1,327 @@
+"""The flow: stages that jobs pass through, on Redis."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+
+import msgspec
+from redis.asyncio.cluster import RedisCluster
+
+from onward.define.signature import caller_names
+from onward.errors import (
+    ConfigurationError,
+    FlowDefinitionError,
+    FlowJobFailed,
+    FlowJobNotFailed,
+    FlowJobNotFound,
+    FlowWaitTimeout,
+)
+from onward.flow.attributes import as_text
+from onward.flow.check import NAME, check
+from onward.flow.events import FlowObserver, Reporter
+from onward.flow.keys import Keys, settings
+from onward.flow.retrying import patiently
+from onward.flow.server import Server, Target
+from onward.flow.stage import Handler, Rate, Stage, read_signature
+from onward.flow.starting import Starting
+from onward.flow.store import NewJob, Store
+from onward.flow.views import FlowJob, Positions
+from onward.flow.workers import FlowWorkers
+from onward.model import Backoff
+
+I = TypeVar("I")  # noqa: E741 - the input
+H = TypeVar("H", bound=Handler)
+_SOONEST_LOOK, _LATEST_LOOK = 0.02, 0.5
+
+
+class Flow(Generic[I]):
+    """Jobs that pass through stages, each with its own handlers and workers.
+
+        flow = Flow("access", "redis://localhost", input=Request)
+
+        @flow.stage("check", next="grant")
+        async def check(job: Request) -> Checked: ...
+
+        async with flow, flow.workers({"check": 4}):
+            job_id = await flow.start(Request(user="ann"))
+
+    `redis` is an address, or a `redis.asyncio` client whose settings are used for connections of the flow's own.
+    """
+
+    @overload
+    def __init__(
+        self,
+        name: str,
+        redis: Target,
+        *,
+        input: type[I],
+        first: str | None = None,
+        cluster: bool | None = None,
+        index: Iterable[str] = (),
+        keep: timedelta = ...,
+        keep_failed: timedelta = ...,
+        max_waiting: int | None = None,
+        wait: timedelta = ...,
+        observers: Sequence[FlowObserver] = (),
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "Flow[Any]",
+        name: str,
+        redis: Target,
+        *,
+        first: str | None = None,
+        cluster: bool | None = None,
+        index: Iterable[str] = (),
+        keep: timedelta = ...,
+        keep_failed: timedelta = ...,
+        max_waiting: int | None = None,
+        wait: timedelta = ...,
+        observers: Sequence[FlowObserver] = (),
+    ) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        redis: Target,
+        *,
+        input: Any = None,
+        first: str | None = None,
+        cluster: bool | None = None,
+        index: Iterable[str] = (),
+        keep: timedelta = timedelta(days=1),
+        keep_failed: timedelta = timedelta(days=7),
+        max_waiting: int | None = None,
+        wait: timedelta = timedelta(seconds=3),
+        observers: Sequence[FlowObserver] = (),
+    ) -> None:
+        if not NAME.fullmatch(name):
+            raise ConfigurationError(f"flow name {name!r}: letters, digits, '_', '-' and '.' make a name")
+        if cluster is False and isinstance(redis, RedisCluster):
+            raise ConfigurationError("cluster=False with a RedisCluster: there the names of keys need hash tags")
+        if wait < timedelta(milliseconds=10):
+            raise ConfigurationError(f"wait={wait}: Redis takes 0 for ever, so at least 10 ms")
+        self.name = name
+        self._redis, self._input, self._first = redis, input, first
+        self._tagged = isinstance(redis, RedisCluster) if cluster is None else cluster
+        self._indexed = frozenset(index)
+        self._keep, self._keep_failed, self._max_waiting, self._wait = keep, keep_failed, max_waiting, wait
+        self._stages: dict[str, Stage] = {}
+        self._reporter = Reporter(observers)
+        self._open: _Open | None = None
+
+    # -- define
+
+    def stage(
+        self,
+        name: str,
+        *,
+        next: str | None = None,
+        goto: Sequence[str] = (),
+        children: str | None = None,
+        collect: str | None = None,
+        timeout: timedelta = timedelta(seconds=30),
+        renew: bool = False,
+        max_retries: int = 0,
+        backoff: Backoff | None = None,
+        delay: timedelta = timedelta(0),
+        priorities: bool = False,
+        rate: Rate | None = None,
+    ) -> Callable[[H], H]:
+        """Make a function the handler of a stage; it stays a function. The first stage defined is where jobs begin."""
+        if not NAME.fullmatch(name):
+            raise ConfigurationError(f"stage name {name!r}: letters, digits, '_', '-' and '.' make a name")
+        if name in self._stages:
+            raise FlowDefinitionError(self.name, [f"there are two stages {name!r}"])
+        local_names = caller_names(1)
+
+        def decorate(handler: H) -> H:
+            self._stages[name] = Stage(
+                name=name,
+                handler=handler,
+                signature=read_signature(self.name, name, handler, local_names),
+                next=next,
+                goto=tuple(goto),
+                children=children,
+                collect=collect,
+                timeout=timeout,
+                renew=renew,
+                max_retries=max_retries,
+                backoff=backoff,
+                delay=delay,
+                priorities=priorities,
+                rate=rate,
+            )
+            return handler
+
+        return decorate
+
+    def check(self) -> None:
+        """Raise a FlowDefinitionError unless the stages fit together; `async with flow` does so first."""
+        if not self._stages:
+            raise FlowDefinitionError(self.name, ["there is no stage: @flow.stage('…') makes one"])
+        check(self.name, self._stages, self._first_stage, self._input_type, self._indexed)
+
+    @property
+    def _first_stage(self) -> str:
+        return self._first or next(iter(self._stages))
+
+    @property
+    def _input_type(self) -> Any:
+        if self._input is not None or self._first_stage not in self._stages:
+            return self._input
+        return self._stages[self._first_stage].signature.attributes
+
+    # -- life
+
+    async def __aenter__(self) -> "Flow[I]":
+        if self._open is not None:
+            raise ConfigurationError(f"flow {self.name!r} is open already")
+        self.check()
+        keys = Keys(self.name, tagged=self._tagged)
+        server = Server(
+            self._redis,
+            clustered=self._tagged,
+            name=f"onward-{self.name}-{secrets.token_hex(4)}",
+            key=keys.job(""),
+            blocks=self._wait.total_seconds(),
+        )
+        told = settings(keys, self._stages, indexed=self._indexed, keep=self._keep, keep_failed=self._keep_failed)
+        store = Store(self.name, server, keys, told)
+        try:
+            await server.open()
+            await store.open()
+        except BaseException:
+            await server.close()
+            raise
+        has_priorities = any(stage.priorities for stage in self._stages.values())
+        starting = Starting(self.name, self._first_stage, self._input_type, has_priorities=has_priorities)
+        self._open = _Open(store, starting)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        store, self._open = self._store, None
+        await store.server.close()
+
+    @property
+    def _opened(self) -> "_Open":
+        if self._open is None:
+            raise ConfigurationError(f"flow {self.name!r} is not open: use it inside `async with flow`")
+        return self._open
+
+    @property
+    def _store(self) -> Store:
+        return self._opened.store
+
+    def workers(
+        self, counts: Mapping[str, int] | int = 1, *, janitor: timedelta | None = timedelta(seconds=1)
+    ) -> FlowWorkers:
+        """Workers for this process: so many for every stage, or for those named. `janitor` is how often it looks."""
+        if isinstance(counts, int):
+            counts = dict.fromkeys(self._stages, counts)
+        return FlowWorkers(
+            self.name,
+            self._stages,
+            self._store,
+            self._reporter,
+            counts=counts,
+            wait=self._wait,
+            janitor=janitor,
+        )
+
+    # -- start
+
+    async def start(
+        self,
+        input: I | Mapping[str, Any],
+        *,
+        id: str | None = None,
+        correlation_id: str | None = None,
+        delay: timedelta | None = None,
+        priority: int = 0,
+    ) -> str:
+        """Start a job at the first stage; its id. The correlation id is the job's own unless you have one."""
+        starting = self._opened.starting
+        jobs = starting.jobs([input], id=id, correlation_id=correlation_id, delay=delay, priority=priority)
+        [job_id] = await self._start(jobs)
+        return job_id
+
+    async def start_many(
+        self,
+        inputs: Iterable[I | Mapping[str, Any]],
+        *,
+        correlation_id: str | None = None,
+        delay: timedelta | None = None,
+        priority: int = 0,
+    ) -> list[str]:
+        """Start jobs, all or none, in one round trip; their ids."""
+        starting = self._opened.starting
+        jobs = starting.jobs(list(inputs), correlation_id=correlation_id, delay=delay, priority=priority)
+        return await self._start(jobs)
+
+    async def _start(self, jobs: Sequence[NewJob]) -> list[str]:
+        store = self._store
+        if jobs:
+            await patiently(lambda: store.start(jobs, max_waiting=self._max_waiting))
+        return [job.id for job in jobs]
+
+    # -- ask and steer
+
+    async def get(self, job_id: str) -> FlowJob:
+        """The job as it is stored now."""
+        store = self._store
+        job = await patiently(lambda: store.get(job_id))
+        if job is None:
+            raise FlowJobNotFound(self.name, job_id)
+        return job
+
+    async def wait(self, job_id: str, *, timeout: timedelta) -> FlowJob:
+        """The job when it has ended well; raises FlowJobFailed or FlowWaitTimeout. It looks now and then."""
+        pause, limit = _SOONEST_LOOK, asyncio.timeout(timeout.total_seconds())
+        try:
+            async with limit:
+                while (job := await self.get(job_id)).status == "open":
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 1.5, _LATEST_LOOK)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise FlowWaitTimeout(self.name, job_id, timeout) from None
+        if job.status == "failed":
+            raise FlowJobFailed(self.name, job_id, stage=job.failed_queue or "", message=job.error or "")
+        return job
+
+    async def find(self, attribute: str, value: Any, *, limit: int = 100) -> list[FlowJob]:
+        """Jobs by the value of an attribute named in `index=[…]`, those that have ended first, while they are kept."""
+        if attribute not in self._indexed:
+            raise ConfigurationError(f"flow {self.name!r} has no index of {attribute!r}: Flow(index=[{attribute!r}])")
+        store, text = self._store, as_text(msgspec.json.encode(value))
+        return await patiently(lambda: store.find(attribute, text, limit))
+
+    async def positions(self, *, limit: int = 1000) -> Positions:
+        """Where every job is, at one moment: counts of all, and up to `limit` jobs of each stage and place."""
+        store, order = self._store, tuple(self._stages)
+        return await patiently(lambda: store.positions(order, limit))
+
+    async def retry(self, job_id: str) -> None:
+        """Put a failed job back into the stage it failed in, with all its retries."""
+        if await self._store.retry(job_id) is None:
+            raise FlowJobNotFailed(self.name, (await self.get(job_id)).id)
+
+    async def delete(self, job_id: str) -> int:
+        """Remove a job and its children from every list, index and lock; how many are gone.
+
+        A handler that runs it is not stopped, and what it returns is dropped. A parent that waits for it fails.
+        """
+        return await self._store.delete(job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    store: Store
+    starting: Starting

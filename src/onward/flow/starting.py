@@ -1,0 +1,52 @@
+"""What a caller wants started, as new jobs."""
+
+import secrets
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from onward.errors import ConfigurationError
+from onward.flow.attributes import Attributes
+from onward.flow.keys import milliseconds
+from onward.flow.store import NewJob
+from onward.model import new_ids
+
+
+class Starting:
+    """Makes jobs for the first stage of a flow."""
+
+    def __init__(self, flow: str, first: str, input: Any, *, has_priorities: bool) -> None:
+        self._flow, self._first, self._has_priorities = flow, first, has_priorities
+        self._attributes = Attributes(input, flow=flow, stage="", part="input")
+
+    def jobs(
+        self,
+        inputs: Sequence[Any],
+        *,
+        id: str | None = None,
+        correlation_id: str | None,
+        delay: timedelta | None,
+        priority: int,
+    ) -> list[NewJob]:
+        """One for each input, or an error that says what is wrong."""
+        if not 0 <= priority <= 1000:
+            raise ConfigurationError(f"priority={priority}: from 0 to 1000, the higher the more urgent")
+        if priority and not self._has_priorities:
+            raise ConfigurationError(f"priority={priority}: no stage of flow {self._flow!r} has priorities=True")
+        if id == "":
+            raise ConfigurationError("id='': an id has at least one character")
+        facts = {"start-token": secrets.token_hex(8), **({"job-priority": str(priority)} if priority else {})}
+        jobs = []
+        for fresh, input in zip(new_ids(len(inputs)), inputs, strict=True):
+            job_id = id or str(fresh)
+            attributes, _ = self._attributes.write(self._attributes.convert(input))
+            jobs.append(
+                NewJob(
+                    id=job_id,
+                    stage=self._first,
+                    attributes=attributes,
+                    facts={"correlation-id": correlation_id or job_id, **facts},
+                    delay=None if delay is None else milliseconds(delay),
+                )
+            )
+        return jobs

@@ -1,0 +1,161 @@
+"""How hints leave after a commit without the caller waiting for them."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from onward.lifecycle.after_commit import describe
+from onward.notify.contract import Changed, Hint, NotifyAdapter, merged
+from onward.observe import events
+from onward.observe.observer import Observers
+
+logger = logging.getLogger("onward")
+_BETWEEN_ROUNDS = 0.002
+_FAREWELL = 2.0
+
+
+class Announcer(Protocol):
+    """Takes hints after a commit, without waiting."""
+
+    def post(self, hints: Sequence[Hint]) -> None: ...
+
+
+class BackgroundAnnouncer:
+    """Sends hints from a task of its own: whatever came while the last round was under way goes into the next one."""
+
+    def __init__(self, notify: NotifyAdapter, observers: Observers) -> None:
+        self._notify, self._observers = notify, observers
+        self._hints: list[Hint] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._closing = self._is_failing = False
+
+    @property
+    def is_running(self) -> bool:
+        return self._loop is not None
+
+    def post(self, hints: Sequence[Hint]) -> None:
+        self._hints.extend(hints)
+        self._ready.set()
+
+    def post_from_thread(self, hints: Sequence[Hint]) -> None:
+        """`post` for code that runs in another thread than the event loop."""
+        self._call(self.post, hints)
+
+    def close_from_thread(self) -> None:
+        """Have it end when it has sent what is left."""
+        self._call(self._close)
+
+    async def close(self) -> None:
+        """Send what is left, if that is quickly done, then end."""
+        self._close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
+                await self._ended.wait()
+
+    def start(self, tasks: asyncio.TaskGroup) -> asyncio.Task[None]:
+        """Send whatever is posted from now on, until closed."""
+        self._ended.clear()
+        self._closing, self._loop = False, asyncio.get_running_loop()
+        return tasks.create_task(self._run(), name="onward announcer")
+
+    async def _run(self) -> None:
+        try:
+            await self._send_rounds()
+        finally:
+            self._loop = None
+            self._ended.set()
+
+    def _close(self) -> None:
+        self._closing = True
+        self._ready.set()
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # it has just been closed
+                loop.call_soon_threadsafe(function, *arguments)
+
+    async def _send_rounds(self) -> None:
+        while not (self._closing and not self._hints):
+            await self._ready.wait()
+            self._ready.clear()
+            hints, self._hints = self._hints, []
+            if hints:
+                await self._send(hints)
+                # The first hint leaves at once; in a stream of them one in so often wakes everybody as well.
+                await asyncio.sleep(_BETWEEN_ROUNDS)
+
+    async def _send(self, hints: Sequence[Hint]) -> None:
+        try:
+            async with asyncio.timeout(5):
+                await self._notify.announce(merged(hints))
+            self._is_failing = False
+        except Exception as error:  # noqa: BLE001 - one turn of a loop
+            if not self._is_failing:  # while hints are down, saying so once is enough
+                self._observers.emit(events.NotifyError(doing="announce", error=describe(error)))
+            self._is_failing = True
+
+
+class ThreadAnnouncer:
+    """Sends the hints of threads without an event loop: by way of the open app's, or else from a thread with its own.
+
+    So the adapters need no sync twins, and nobody waits for a broker. The thread runs from the first hint until
+    `release`.
+    """
+
+    def __init__(
+        self, notify: NotifyAdapter, observers: Observers, app: BackgroundAnnouncer, *, changed: Changed
+    ) -> None:
+        self._notify, self._observers, self._app, self._changed = notify, observers, app, changed
+        self._turn = threading.Lock()
+        self._own: BackgroundAnnouncer | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def app_is_open(self) -> bool:
+        return self._app.is_running
+
+    def post(self, hints: Sequence[Hint]) -> None:
+        if self.app_is_open:
+            self._app.post_from_thread(hints)
+            return
+        with self._turn:
+            if self._own is None:
+                self._own = self._start()
+            self._own.post_from_thread(hints)
+
+    def release(self) -> None:
+        """Send what is left, and end the thread."""
+        with self._turn:
+            if self._own is not None and self._thread is not None:
+                self._own.close_from_thread()
+                self._thread.join()
+            self._own = self._thread = None
+
+    def _start(self) -> BackgroundAnnouncer:
+        own, ready = BackgroundAnnouncer(self._notify, self._observers), threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(own, ready), name="onward-announcer", daemon=True)
+        self._thread.start()
+        ready.wait()
+        return own
+
+    def _run(self, own: BackgroundAnnouncer, ready: threading.Event) -> None:
+        try:
+            asyncio.run(self._announce(own, ready))
+        except Exception:
+            logger.exception("hints can no longer be sent from threads; workers find jobs by polling")
+        finally:
+            ready.set()
+
+    async def _announce(self, own: BackgroundAnnouncer, ready: threading.Event) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            await self._notify.open(tasks, self._changed)
+            running = own.start(tasks)
+            ready.set()
+            await asyncio.wait([running])
+            await self._notify.close()

@@ -1,0 +1,37 @@
+"""What adapters share whose listeners hear of other processes in no way, or not by hints."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from onward.notify.contract import Changed, Hint, Listener, ignore
+from onward.notify.switchboard import Switchboard
+
+
+class LocalNotify(ABC):
+    """Nothing to connect to: always up."""
+
+    crosses_processes = False
+    sees_commits = False
+    is_up = True
+
+    def __init__(self) -> None:
+        self._switchboard = Switchboard()
+
+    async def open(self, tasks: asyncio.TaskGroup, changed: Changed = ignore) -> None:
+        return
+
+    async def close(self) -> None:
+        self._switchboard.wake_all()
+
+    def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
+        return None
+
+    @abstractmethod
+    async def announce(self, hints: Sequence[Hint]) -> None: ...
+
+    def listen(
+        self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
+    ) -> AbstractAsyncContextManager[Listener]:
+        return self._switchboard.listen(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited)

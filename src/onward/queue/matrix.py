@@ -1,0 +1,58 @@
+"""The table of what each provider can do, made from what the providers themselves declare."""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+
+import msgspec
+
+from onward.queue.model import Capabilities
+
+_WORDS = {
+    "delayed_jobs": "`delay=`",
+    "priority": "`priority=`",
+    "retries": "`attempts=` of each job",
+    "backoff": "`backoff=`",
+    "removal": "`remove_on_complete=`, `remove_on_fail=`",
+    "ordered": "first in, first out",
+    "batching": "several jobs per fetch",
+    "long_polling": "waits for jobs instead of asking again",
+    "dead_letters": "`dead_letters()`, `retry()`",
+    "lookup": "`get_job()`",
+    "duplicates": "refuses an id that is there",
+    "pausing": "`pause()`, `resume()`",
+    "transactions": "`add(tx=…)` without an outbox",
+    "push": "jobs are delivered",
+    "pull": "jobs are fetched",
+    "max_job_size": "largest job",
+    "max_batch_size": "most jobs per fetch",
+    "max_delay": "longest delay",
+}
+
+
+def capability_matrix(columns: Mapping[str, Capabilities]) -> str:
+    """A Markdown table: a row per capability, a column per provider.
+
+    >>> print(capability_matrix({"plain": Capabilities(pull=True)}).splitlines()[-4])
+    | jobs are fetched | yes |
+    """
+    rows = [["", *columns], ["---", *(":-:" for _ in columns)]]
+    for field in msgspec.structs.fields(Capabilities):
+        rows.append([_WORDS[field.name], *(_shown(getattr(column, field.name)) for column in columns.values())])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def with_matrix(page: str, matrix: str) -> str:
+    """The text of a page with this table between its two markers."""
+    begin, end = "<!-- capabilities: made by `make docs` -->\n", "<!-- end of capabilities -->"
+    return re.sub(f"({re.escape(begin)}).*?({re.escape(end)})", lambda m: m[1] + matrix + m[2], page, flags=re.DOTALL)
+
+
+def _shown(value: bool | int | timedelta) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "–"
+        case int():
+            return "no limit" if value == 0 else f"{value:,}"
+        case _:
+            return "no limit" if not value else str(value)

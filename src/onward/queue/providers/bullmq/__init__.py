@@ -1,0 +1,6 @@
+"""Queues shared with BullMQ: what is added here is run by its workers in Node.js, and the other way round."""
+
+from onward.queue.providers.bullmq.factory import BullMQ
+from onward.queue.providers.bullmq.provider import BullMQProvider
+
+__all__ = ["BullMQ", "BullMQProvider"]

@@ -1,0 +1,266 @@
+"""One queue of BullMQ's."""
+
+import base64
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from onward.errors import QueueDataError, QueueError, QueueErrorCode
+from onward.queue.contract import (
+    Consumer,
+    Provider,
+    ProviderFactory,
+    PushHandler,
+    StoredJob,
+    TakenJob,
+    reported,
+)
+from onward.queue.events import Emitter
+from onward.queue.model import Capabilities, QueueHealth, QueueJobStatus, QueueStats
+from onward.queue.options import Options
+from onward.queue.providers.bullmq.delivery import Delivery, Jobs
+from onward.queue.providers.bullmq.native import Job, NoScriptError, Queue, ResponseError, is_gone, is_refusal
+from onward.queue.providers.bullmq.taker import Settings, Taker
+from onward.queue.providers.bullmq.translation import MOST_URGENT, STATUS, from_native, problem_with_id, to_native
+
+_MOST_ADDED = 500
+"""Jobs that one transaction adds, so that others get their turn."""
+
+
+class BullMQProvider(Provider):
+    """One queue of BullMQ's."""
+
+    name = "bullmq"
+    capabilities = Capabilities(
+        delayed_jobs=True,
+        priority=True,
+        retries=True,
+        backoff=True,
+        removal=True,
+        ordered=True,
+        batching=True,
+        long_polling=True,
+        dead_letters=True,
+        lookup=True,
+        duplicates=True,
+        pausing=True,
+        push=True,
+        pull=True,
+    )
+    long_poll = timedelta(seconds=30)
+
+    def __init__(self, queue_name: str, factory: ProviderFactory[Any], events: Emitter, settings: Settings) -> None:
+        super().__init__(queue_name, events)
+        self.renew_every = settings.lock / 3
+        self._factory, self._settings = factory, settings
+        # As Node.js names the connections of its workers: both sides count the workers of the other.
+        self._workers = f"{settings.prefix}:{base64.b64encode(queue_name.encode()).decode()}"
+
+    async def _open(self) -> None:
+        self._client = await self._factory.hold()
+        self._queue = Queue(
+            self.queue_name,
+            {"connection": self._client, "prefix": self._settings.prefix, "skipVersionCheck": True},
+        )
+        self._taker: Taker | None = None
+        self._deliveries: list[Delivery] = []
+
+    async def _close(self) -> None:
+        for delivery in self._deliveries:
+            await delivery.abandon()
+        if self._taker is not None:
+            await self._taker.close()
+        await self._factory.let_go()
+
+    # -- adding
+
+    @reported(QueueErrorCode.ENQUEUE)
+    async def add(self, job: StoredJob, options: Options) -> StoredJob:
+        new = self._new(job, options)
+        try:
+            [added] = await self._add([new], scripts_are_known=True)
+        except NoScriptError:  # a server that was started anew; nothing was added
+            [added] = await self._add([new])
+        return added
+
+    @reported(QueueErrorCode.ENQUEUE)
+    async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
+        """500 in one transaction; when an id is taken, the others of its transaction are added all the same."""
+        new = [self._new(job, options) for job, options in jobs]
+        added: list[StoredJob] = []
+        for first in range(0, len(new), _MOST_ADDED):
+            added += await self._add(new[first : first + _MOST_ADDED])
+        return added
+
+    async def _add(self, jobs: Sequence[Any], *, scripts_are_known: bool = False) -> list[StoredJob]:
+        """BullMQ answers alike for a job it added and for one that was there: within one transaction we ask first."""
+        async with self._client.pipeline(transaction=True) as pipe:
+            for job in jobs:
+                pipe.exists(self._queue.toKey(job.id))
+                await self._queue.scripts.addJob(job, pipe)
+            if scripts_are_known:
+                pipe.scripts.clear()  # saves the question whether the server has them, a round trip
+            answers = await pipe.execute()
+        for job, existed, answer in zip(jobs, answers[::2], answers[1::2], strict=True):
+            if isinstance(answer, int):
+                raise self._queue.scripts.finishedErrors({"code": answer, "parentKey": job.parentKey})
+            if existed or answer != job.id:  # the latter: by the native option `deduplication`
+                raise self.duplicate(answer)
+        delayed, waiting = QueueJobStatus.DELAYED, QueueJobStatus.WAITING
+        return [from_native(job, self.queue_name, delayed if job.delay else waiting) for job in jobs]
+
+    def _new(self, job: StoredJob, options: Options) -> Any:
+        problem = problem_with_id(job.id, self._queue.keys)
+        if options.priority > MOST_URGENT:
+            problem = f"priority must be at most {MOST_URGENT} on bullmq, got: {options.priority}"
+        if problem is not None:
+            raise self._invalid(problem, job.id)
+        try:
+            native = to_native(job, options)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self._invalid(f"metadata must be JSON: {error}", job.id) from error
+        return Job(self._queue, job.name, msgspec.json.decode(job.data), native)
+
+    def _invalid(self, problem: str, job_id: str) -> QueueDataError:
+        return QueueDataError(problem, code=QueueErrorCode.VALIDATION, queue_name=self.queue_name, job_id=job_id)
+
+    # -- pull
+
+    @reported(QueueErrorCode.CONNECTION)
+    async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
+        return await self._pulling().fetch(count, wait) if count > 0 else []
+
+    def interrupt(self) -> None:
+        if self.is_connected and self._taker is not None:
+            self._taker.interrupt()
+
+    def _pulling(self) -> Taker:
+        if self._taker is None:
+            self._taker = Taker(self.queue_name, self._client, self._settings)
+        return self._taker
+
+    @reported(QueueErrorCode.PROCESSING)
+    async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
+        try:
+            await self._pulling().complete(job, result)
+        except TypeError as error:
+            if is_refusal(error):
+                raise self.not_active(job.id) from error
+            raise
+
+    @reported(QueueErrorCode.PROCESSING)
+    async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
+        try:
+            return await self._pulling().fail(job, error)
+        except TypeError as refusal:
+            if is_gone(refusal):
+                raise self.not_found(job.id) from refusal
+            if is_refusal(refusal):
+                raise self.not_active(job.id) from refusal
+            raise
+
+    @reported(QueueErrorCode.PROCESSING)
+    async def release(self, jobs: Sequence[TakenJob]) -> None:
+        """To the front of the line, uncounted."""
+        lost = [job for job in jobs if not await self._pulling().give_back(job)]
+        if lost:
+            raise self.not_active(lost[0].id)
+
+    @reported(QueueErrorCode.PROCESSING)
+    async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
+        return await self._pulling().renew(jobs)
+
+    # -- push
+
+    @reported(QueueErrorCode.CONNECTION)
+    async def process(
+        self,
+        handler: PushHandler,
+        *,
+        concurrency: int,
+        on_error: Callable[[QueueError], None],
+        on_settled: Callable[[TakenJob, timedelta | None], None] | None = None,
+    ) -> Consumer:
+        taker = Taker(self.queue_name, self._client, self._settings, workers=self._workers)
+        jobs = Jobs(self, taker, handler, on_error=on_error, on_settled=on_settled)
+        delivery = Delivery(jobs, concurrency=concurrency)
+        self._deliveries = [*(one for one in self._deliveries if not one.is_over), delivery]
+        return delivery
+
+    # -- the queue
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def get_job(self, job_id: str) -> StoredJob | None:
+        if job_id in self._queue.keys:
+            return None
+        scripts = self._queue.scripts
+        states = ("completed", "failed", "delayed", "active", "wait", "paused", "waiting-children", "prioritized")
+        async with self._client.pipeline(transaction=True) as pipe:
+            pipe.hgetall(self._queue.toKey(job_id))
+            pipe.zscore(self._queue.keys["delayed"], job_id)
+            await scripts.commands["getStateV2"](keys=scripts.getKeys(states), args=[job_id], client=pipe)
+            fields, score, state = await pipe.execute()
+        if not fields or state not in STATUS:
+            return None
+        # The score is the instant in milliseconds, with twelve more bits to keep order.
+        due = None if score is None else score // 4096
+        return from_native(Job.fromJSON(self._queue, fields, job_id), self.queue_name, STATUS[state], due)
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def pause(self) -> None:
+        await self._queue.pause()
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def resume(self) -> None:
+        while await self._queue.resume():
+            pass  # in parts, where an older BullMQ moved thousands of jobs away when it paused
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def delete(self) -> None:
+        """Jobs that run lose their lock: their handlers are cancelled, and their outcome is refused."""
+        await self._queue.obliterate(force=True)
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def stats(self) -> QueueStats:
+        states = ["waiting", "paused", "prioritized", "waiting-children", "delayed", "active", "completed", "failed"]
+        *waiting, delayed, active, completed, failed = await self._queue.backend.getCounts(states)
+        return QueueStats(
+            waiting=sum(waiting),
+            delayed=delayed,
+            active=active,
+            completed=completed,
+            failed=failed,
+            paused=await self._queue.isPaused(),
+        )
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def health(self) -> QueueHealth:
+        return QueueHealth.of(await self.stats(), active_workers=await self._active_workers())
+
+    async def _active_workers(self) -> int | None:
+        try:
+            clients = await self._client.client_list()
+        except ResponseError:  # not allowed, or not there
+            return None
+        names: list[str] = [client["name"] for client in clients]
+        return sum(name == self._workers or name.startswith(f"{self._workers}:w:") for name in names)
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
+        jobs = await self._queue.getFailed(0, limit - 1) if limit > 0 else []
+        return [from_native(job, self.queue_name, QueueJobStatus.FAILED) for job in jobs]
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def retry(self, job_id: str) -> None:
+        job = None if job_id in self._queue.keys else await self._queue.getJob(job_id)
+        if job is None:
+            raise self.not_found(job_id)
+        try:
+            await job.retry("failed", {"resetAttemptsMade": True, "resetAttemptsStarted": True})
+        except TypeError as error:
+            if is_refusal(error):
+                raise self.not_found(job_id) from error
+            raise

@@ -1,0 +1,182 @@
+"""Taking jobs with BullMQ's worker, and telling it how they ended; push and pull share it."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw
+
+from onward.queue.contract import TakenJob, is_permanent
+from onward.queue.model import ActiveJob, QueueJobStatus
+from onward.queue.providers.bullmq.bell import Bell
+from onward.queue.providers.bullmq.native import GIVE_BACK, UnrecoverableError, Worker
+from onward.queue.providers.bullmq.translation import from_native, retry_backoff
+from onward.queue.providers.redis.connection import longest_block
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What BullMQ's workers are told."""
+
+    prefix: str
+    lock: timedelta
+    stalled_interval: timedelta
+    max_stalled: int
+
+    @property
+    def lock_milliseconds(self) -> int:
+        return round(self.lock / timedelta(milliseconds=1))
+
+
+class Taker:
+    """One who takes jobs of one queue. BullMQ's worker does it, without its loop: that one cannot be given more
+    concurrency while it is busy, stops renewing locks when the first of several jobs ends after `close`, fails jobs
+    whose completion did not get through, and prints."""
+
+    def __init__(self, queue_name: str, client: "Redis", settings: Settings, *, workers: str | None = None) -> None:
+        self._queue_name, self._client, self._settings = queue_name, client, settings
+        self.worker = Worker(
+            queue_name,
+            None,
+            {
+                "connection": client,
+                "prefix": settings.prefix,
+                "skipVersionCheck": True,
+                "lockDuration": settings.lock_milliseconds,
+                "stalledInterval": round(settings.stalled_interval / timedelta(milliseconds=1)),
+                "maxStalledCount": settings.max_stalled,
+                "runRetryDelay": 1000,
+                "settings": {"backoffStrategy": _of_another},
+            },
+        )
+        name = None if workers is None else f"{workers}:w:{self.worker.id}"
+        self.bell = Bell(client, self.worker.keys["marker"], name=name)
+        self._block = longest_block(client)
+        self._give_back = client.register_script(GIVE_BACK)
+        self._tokens = itertools.count(1)
+        self._due = self._limited = 0.0
+        self._checked = -inf
+        self._interrupted = self._closed = False
+
+    async def close(self) -> None:
+        self._closed = True
+        await self.bell.close()
+
+    # -- taking
+
+    async def take(self, count: int) -> list[TakenJob]:
+        """At most so many that wait now."""
+        taken: list[TakenJob] = []
+        while len(taken) < count:
+            try:
+                job = await self._next()
+            except Exception:
+                if taken:
+                    break  # these are ours; the next call says what is wrong
+                raise
+            if job is None:
+                break
+            taken.append(job)
+        return taken
+
+    async def _next(self) -> TakenJob | None:
+        while True:
+            token = f"{self.worker.id}:{next(self._tokens)}"
+            fields, job_id, limited, due = await self.worker.backend.moveToActive(token, self.worker.opts)
+            job = await self.worker.nextJobFromJobData(fields, job_id, limited or 0, due or 0, token)
+            self._limited, self._due = (limited or 0) / 1000, (due or 0) / 1000
+            if job is None:
+                return None
+            if not job.deferredFailure:
+                stored = from_native(job, self._queue_name, QueueJobStatus.ACTIVE)
+                return ActiveJob(**msgspec.structs.asdict(stored), lock_token=token, native=job)
+            # Stalled too often: BullMQ leaves it to whoever takes it next to say so.
+            await job.moveToFailed(UnrecoverableError(job.deferredFailure), token)
+
+    async def wait(self, longest: float = inf) -> None:
+        """Until there may be a job, or woken, or some seconds: what comes without a marker is found after that."""
+        longest = min(longest, self._block)
+        if self._limited:
+            await self.bell.sleep(min(longest, self._limited))
+        elif self._due:
+            await self.bell.listen(min(longest, self._due - time.time()))
+        else:
+            await self.bell.listen(longest)
+
+    async def fetch(self, count: int, wait: timedelta) -> list[TakenJob]:
+        """Take, and wait for something to take."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait.total_seconds()
+        self._interrupted = False
+        while not self._closed:
+            await self._check_stalled_if_due()
+            taken = await self.take(count)
+            left = until - loop.time()
+            if taken or left <= 0 or self._interrupted:
+                return taken
+            await self.wait(left)
+        return []
+
+    def interrupt(self) -> None:
+        """End the wait of a `fetch` under way."""
+        self._interrupted = True
+        self.bell.wake()
+
+    async def _check_stalled_if_due(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._checked >= self._settings.stalled_interval.total_seconds():
+            self._checked = now
+            await self.worker.backend.moveStalledJobsToWait(
+                self.worker.opts["maxStalledCount"], self.worker.opts["stalledInterval"]
+            )
+
+    # -- settling
+
+    async def complete(self, job: TakenJob, result: Raw | None) -> None:
+        value = None if result is None else msgspec.json.decode(result)
+        await job.native.moveToCompleted(value, job.lock_token)
+
+    async def fail(self, job: TakenJob, error: BaseException) -> timedelta | None:
+        """How long until the next attempt; `None`: there is none."""
+        native = job.native
+        native.opts["backoff"] = retry_backoff(native.opts.get("backoff"), native.attemptsMade + 1)
+        message = str(error).encode(errors="backslashreplace").decode()
+        told: Any = UnrecoverableError(message) if is_permanent(error) else RuntimeError(message)
+        try:
+            raise error  # BullMQ keeps the traceback of what is being handled
+        except BaseException:  # noqa: BLE001 - whatever the handler raised
+            await native.moveToFailed(told, job.lock_token)
+        return None if native.finishedOn else timedelta(milliseconds=native.delay)
+
+    async def give_back(self, job: TakenJob) -> bool:
+        """Whether it was still ours. It goes to the front of the line, and the attempt is not counted."""
+        names = ("active", "wait", "stalled", "paused", "meta", "limiter", "prioritized", "marker", "events")
+        keys = self.worker.keys
+        answer = await self._give_back(
+            keys=[keys[name] for name in names], args=[job.id, job.lock_token or "", self.worker.backend.toKey(job.id)]
+        )
+        if answer < 0:
+            return False
+        await self._client.zadd(keys["marker"], {"0": 0})  # the script wakes nobody for a job with a priority
+        return True
+
+    async def renew(self, jobs: Sequence[TakenJob]) -> list[TakenJob]:
+        """Those that are no longer ours."""
+        lost = await self.worker.backend.extendLocks(
+            [job.id for job in jobs], [job.lock_token for job in jobs], self._settings.lock_milliseconds
+        )
+        return [job for job in jobs if job.id in lost]
+
+
+def _of_another(failures: int, kind: str, error: object, job: Any) -> int:
+    """The wait for a strategy that a Node.js program has for itself: its delay, if it names one."""
+    return int(job.opts["backoff"].get("delay") or 0)

@@ -1,0 +1,1 @@
+"""A queue's jobs as chains of one job: what is written, and how it is taken and settled."""

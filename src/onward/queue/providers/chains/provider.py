@@ -1,0 +1,304 @@
+"""The provider of a queue in a database."""
+
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+from msgspec import Raw
+
+from onward.errors import (
+    ChainNotFailed,
+    ChainNotFound,
+    DuplicateJobId,
+    PayloadError,
+    QueueConfigurationError,
+    QueueDataError,
+    QueueErrorCode,
+    TransactionError,
+)
+from onward.lifecycle import settle
+from onward.lifecycle.start import start_jobs
+from onward.model import FailedJob, Job, LossReason
+from onward.notify.contract import Hint, HintKind, Listener
+from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob, reported
+from onward.queue.events import Emitter
+from onward.queue.model import QueueStats
+from onward.queue.options import Options
+from onward.queue.providers.chains.forms import Form
+from onward.queue.providers.chains.link import Link
+from onward.queue.providers.chains.reading import Taken, active, stored
+from onward.queue.providers.chains.writing import completed, crashed, failed, new_chain, unreadable
+from onward.state.contract import Held, JobCounts, NewJob, Settlement, TypeClaim
+from onward.state.contract import TakenJob as Row
+from onward.state.driver import Connection
+from onward.worker.upkeep import Upkeep
+
+_POLL_WITHOUT_HINTS = 1.0
+_LOOK = 15.0
+"""Seconds between looks for what is due or expired, when nothing is known to become so."""
+_ANSWER_WITHIN = 30.0
+"""Seconds that a commit may take; later the outcome is unknown, and the caller is told so."""
+_PAGE = 1_000
+
+
+class DatabaseProvider(Provider):
+    """One queue in a database: a job type whose chains have one job."""
+
+    name = "database"
+    long_poll = timedelta(seconds=30)
+
+    def __init__(
+        self, queue_name: str, factory: ProviderFactory[Link], form: Form, *, lease: timedelta, events: Emitter
+    ) -> None:
+        super().__init__(queue_name, events)
+        self.capabilities, self.renew_every = form.capabilities, lease / 3
+        self._factory, self._form, self._lease = factory, form, lease.total_seconds()
+        self._claims = [TypeClaim(form.type_name, version, self._lease) for version in form.versions]
+        self._listener: Listener | None = None
+        self._interrupted = False
+
+    async def _open(self) -> None:
+        self._link = await self._factory.hold()
+        self._app, self._store = self._link.app, self._link.app.store
+        self._listening = AsyncExitStack()
+        self._upkeep = Upkeep(
+            self._store,
+            self._link.reserved,
+            self._link.worker,
+            (self._form.type_name,),
+            crashed=self._crashed,
+            held_here=tuple,  # a lease that ran out is over, whoever had it
+            every=min(self._lease / 4, _LOOK if self._app.notify.crosses_processes else _POLL_WITHOUT_HINTS),
+            lease=self._lease,
+        )
+
+    async def _close(self) -> None:
+        self.interrupt()
+        self._listener = None
+        await self._listening.aclose()
+        await self._factory.let_go()
+
+    # -- adding
+
+    def lacks(self, option: str, value: Any) -> str | None:
+        return self._form.lacks(option)
+
+    @reported(QueueErrorCode.ENQUEUE)
+    async def add(self, job: StoredJob, options: Options) -> StoredJob:
+        await self._start([(job, options)], tx=None)
+        return job
+
+    @reported(QueueErrorCode.ENQUEUE)
+    async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
+        if jobs:
+            await self._start(jobs, tx=None)
+        return [job for job, _ in jobs]
+
+    @reported(QueueErrorCode.ENQUEUE)
+    async def add_within(self, tx: Any, job: StoredJob, options: Options) -> StoredJob:
+        await self._start([(job, options)], tx=tx)
+        return job
+
+    async def _start(self, jobs: Sequence[tuple[StoredJob, Options]], *, tx: object) -> None:
+        chains = [self._chain(job, options) for job, options in jobs]
+        try:
+            await start_jobs(self._store, chains, tx=tx)
+        except DuplicateJobId as error:
+            taken = next(job for (job, _), chain in zip(jobs, chains, strict=True) if chain.id in error.job_ids)
+            raise self.duplicate(taken.id) from error
+        except TransactionError as error:
+            raise QueueConfigurationError(
+                str(error), code=QueueErrorCode.INVALID_OPTION, queue_name=self.queue_name, cause=error
+            ) from error
+
+    def _chain(self, job: StoredJob, options: Options) -> NewJob:
+        try:
+            return new_chain(self._form, job, options)
+        except PayloadError as error:
+            raise self._invalid(job, error) from error
+
+    def _invalid(self, job: StoredJob, error: PayloadError) -> QueueDataError:
+        at = f" at {error.field}" if error.field != "$" else ""
+        return QueueDataError(
+            f"{error.part}{at}: {error.problem}",
+            code=QueueErrorCode.VALIDATION,
+            queue_name=self.queue_name,
+            job_id=job.id,
+            cause=error,
+        )
+
+    # -- taking
+
+    @reported(QueueErrorCode.CONNECTION)
+    async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
+        if count < 1:
+            return []
+        until = time.monotonic() + wait.total_seconds()
+        self._interrupted = False
+        listener = await self._listen() if wait else None
+        while True:
+            await self._upkeep.look()
+            taken = [await self._begin(row) for row in await self._link.take(self._claims, count)]
+            jobs = [job for job in taken if job is not None]
+            if jobs or listener is None or self._interrupted or time.monotonic() >= until:
+                break
+            await self._wait(listener, until)
+        if listener is not None:
+            listener.has_room = False  # until it is asked again: hints go to those who can take
+        return jobs
+
+    async def _listen(self) -> Listener:
+        if self._listener is None:
+            listening = self._app.notify.listen(scheduled=[self._form.type_name], awaited=True)
+            self._listener = await self._listening.enter_async_context(listening)
+        self._listener.has_room = True
+        return self._listener
+
+    async def _wait(self, listener: Listener, until: float) -> None:
+        """Until there may be something to take, or to look after."""
+        notify, now = self._app.notify, time.monotonic()
+        if not (notify.crosses_processes and notify.is_up):
+            until = min(until, now + _POLL_WITHOUT_HINTS)
+        for hint in await listener.wait(max(min(until, self._upkeep.next_look) - now, 0.0)):
+            if hint.kind is HintKind.AWAITED:
+                self._store.awaited.add(hint.key)
+            else:
+                self._upkeep.hasten(hint)
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        if self._listener is not None:
+            self._listener.wake()
+
+    async def _begin(self, row: Row) -> TakenJob | None:
+        try:
+            return active(self._form, self.queue_name, row, holder=self._link.worker)
+        except PayloadError as error:
+            await self._link.put(unreadable(row, self._link.worker, error))
+            return None
+
+    async def _crashed(self, row: Row) -> None:
+        try:
+            facts, _ = self._form.read(row.id, row.input, row.payload_version)
+        except PayloadError as error:
+            await self._link.put(unreadable(row, self._link.worker, error))
+        else:
+            await self._link.put(crashed(facts, row, self._link.worker))
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
+        held = {taken.row.id: taken for taken in map(self._held, jobs)}
+        renewals = await self._link.renew([Held(t.row.id, t.row.attempt, self._lease) for t in held.values()])
+        lost = {renewal.job_id: renewal.lost for renewal in renewals if renewal.lost is not None}
+        for job_id, reason in lost.items():
+            if reason is LossReason.CANCELLED:
+                await self._link.put(settle.cancelled(held[job_id].row, self._link.worker))
+        return [job for job in jobs if job.native.row.id in lost]
+
+    # -- settling
+
+    @reported(QueueErrorCode.PROCESSING)
+    async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
+        taken = self._held(job)
+        try:
+            done = completed(self._form, taken, result, job.processed_at)
+        except PayloadError as error:
+            await self.nack(job, error)
+            raise self._invalid(job, error) from error
+        if not all(await self._settle([done])):
+            raise self.not_active(job.id)
+
+    @reported(QueueErrorCode.PROCESSING)
+    async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
+        failure = failed(self._held(job), error)
+        if not all(await self._settle([failure])):
+            raise self.not_active(job.id) if await self._find(job.id) else self.not_found(job.id)
+        if failure.kind == "fail":
+            return None
+        self._upkeep.hasten(Hint(HintKind.DEFERRED, self._form.type_name))
+        return timedelta(seconds=failure.delay)
+
+    @reported(QueueErrorCode.PROCESSING)
+    async def release(self, jobs: Sequence[TakenJob]) -> None:
+        given_back = [settle.given_back(taken.row, taken.holder) for taken in map(self._held, jobs)]
+        for job, in_time in zip(jobs, await self._settle(given_back), strict=True):
+            if not in_time:
+                raise self.not_active(job.id)
+
+    def _held(self, job: TakenJob) -> Taken:
+        if not isinstance(job.native, Taken) or job.native.token != job.lock_token:
+            raise self.not_active(job.id)
+        return job.native
+
+    async def _settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        return await self._link.settle(settlements, within=min(self._lease, _ANSWER_WITHIN))
+
+    # -- the queue
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def get_job(self, job_id: str) -> StoredJob | None:
+        job = await self._find(job_id)
+        return None if job is None else stored(self._form, self.queue_name, job)
+
+    async def _find(self, job_id: str) -> Job | None:
+        found = self._form.id_of(job_id)
+        job = None if found is None else await self._app.find_job(found)
+        return job if job is not None and job.type_name == self._form.type_name else None
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def pause(self) -> None:
+        await self._app.pause(self._form.type_name)
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def resume(self) -> None:
+        await self._app.resume(self._form.type_name)
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def delete(self) -> None:
+        after = None
+        while True:
+            page = await self._app.chains(types=[self._form.type_name], after=after, limit=_PAGE)
+            await self._app.delete(*[chain.id for chain in page.items])
+            after = page.next
+            if after is None:
+                break
+        await self._app.resume(self._form.type_name)
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def stats(self) -> QueueStats:
+        name = self._form.type_name
+
+        async def look(connection: Connection) -> tuple[JobCounts, bool]:
+            counts = await self._app.state.count_jobs(connection, [name])
+            return counts[name], name in await self._app.state.paused(connection)
+
+        counts, paused = await self._store.read(look)
+        return QueueStats(
+            waiting=counts.pending,
+            delayed=counts.scheduled,
+            active=counts.running,
+            completed=None,  # to count them would read them all
+            failed=counts.failed,
+            paused=paused,
+        )
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
+        if limit < 1:
+            return []
+        failures = await self._store.read(
+            lambda connection: self._app.state.list_failed(connection, self._form.type_name, limit=limit)
+        )
+        return [stored(self._form, self.queue_name, job) for job in failures]
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def retry(self, job_id: str) -> None:
+        job = await self._find(job_id)
+        if not isinstance(job, FailedJob):
+            raise self.not_found(job_id)
+        try:
+            await self._app.retry(job.chain_id)
+        except (ChainNotFailed, ChainNotFound) as error:
+            raise self.not_found(job_id) from error

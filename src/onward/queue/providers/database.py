@@ -1,0 +1,81 @@
+"""Queues in the database of an app: jobs that commit with your data, and no server beside it."""
+
+from datetime import timedelta
+
+import msgspec
+
+from onward.client.app import Onward
+from onward.errors import ConfigurationError, QueueConfigurationError, QueueErrorCode
+from onward.queue.contract import ProviderFactory
+from onward.queue.model import Capabilities
+from onward.queue.providers.chains.forms import Enveloped, Typed
+from onward.queue.providers.chains.link import Link
+from onward.queue.providers.chains.provider import DatabaseProvider
+
+DEFAULT_LEASE = timedelta(seconds=30)
+_CAPABILITIES = Capabilities(
+    delayed_jobs=True,
+    priority=True,
+    retries=True,
+    backoff=True,
+    removal=True,
+    ordered=True,
+    batching=True,
+    long_polling=True,
+    dead_letters=True,
+    lookup=True,
+    duplicates=True,
+    pausing=True,
+    transactions=True,
+    pull=True,
+)
+
+
+class Database(ProviderFactory[Link]):
+    """Queues in an app's database. The app is opened with the first queue, unless it is open.
+
+    A queue with the name of one of the app's job types is the queue of that type: `queue.add` and `app.start` do the
+    same, and queue workers share its jobs with workers of the app. Every other queue has plain data.
+
+    >>> from onward import Onward
+    >>> Database(Onward("memory://", jobs=[])).for_queue("emails").capabilities.transactions
+    True
+    """
+
+    def __init__(self, app: Onward, *, lease: timedelta = DEFAULT_LEASE) -> None:
+        """`lease`: how long a job stays with a worker of which nothing is heard."""
+        super().__init__()
+        _check(app, lease)
+        self._app, self._lease = app, lease
+
+    def for_queue(self, queue_name: str) -> DatabaseProvider:
+        kind = self._app.registry.get(queue_name)
+        if kind is not None and kind.definition.internal:
+            raise _refused(f"job type {queue_name!r} is internal: no chain begins with it, so it cannot be a queue")
+        limited = msgspec.structs.replace(_CAPABILITIES, max_job_size=self._app.registry.limits.bytes)
+        form = Enveloped(queue_name, limited) if kind is None else Typed(kind, limited)
+        lease = self._lease if kind is None or kind.lease is None else kind.lease
+        return DatabaseProvider(queue_name, self, form, lease=lease, events=self.events_of(queue_name))
+
+    async def _open(self) -> Link:
+        opened_here = not self._app.is_open
+        if opened_here:
+            try:
+                await self._app.open()
+            except ConfigurationError as error:  # such as tables that are missing
+                raise _refused(str(error)) from error
+        return Link(self._app, opened_here=opened_here)
+
+    async def _close(self, connection: Link) -> None:
+        await connection.close()
+
+
+def _check(app: object, lease: object) -> None:
+    if not isinstance(app, Onward) or not app.driver.is_async:
+        raise _refused(f"Database takes an Onward app, and not one on a sync engine or pool, got: {app!r}")
+    if not isinstance(lease, timedelta) or lease < timedelta(seconds=1):
+        raise _refused(f"lease must be a timedelta of at least 1 second, got: {lease!r}")
+
+
+def _refused(problem: str) -> QueueConfigurationError:
+    return QueueConfigurationError(problem, code=QueueErrorCode.INVALID_OPTION)

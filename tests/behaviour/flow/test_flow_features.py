@@ -1,0 +1,465 @@
+"""Priorities, delays, rates, children, look-up, expiry, deletion, positions; on a single server and on a cluster."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from flows import SOON, FlowRecorder, places
+from onward import ConfigurationError
+from onward.flow import FanOut, Flow, FlowJobFailed, Goto, Position, Rate, Run, events
+from onward.flow.keys import Keys
+
+MakeFlow = Callable[..., Flow[Any]]
+OFTEN = timedelta(milliseconds=50)
+
+
+@dataclass
+class Item:
+    name: str
+    tenant: str = "acme"
+
+
+@dataclass
+class Priced:
+    price: int
+
+
+@dataclass
+class Album:
+    pages: list[str]
+
+
+@dataclass
+class Page:
+    url: str
+
+
+@dataclass
+class Sized:
+    url: str
+    size: int
+
+
+@dataclass
+class Sizes:
+    sizes: list[Sized]
+
+
+@dataclass
+class Total:
+    total: int
+
+
+# -- priorities
+
+
+async def test_the_higher_priority_goes_first_and_equals_as_they_came(make_flow: MakeFlow) -> None:
+    flow, seen = make_flow(), list[str]()
+
+    @flow.stage("pick", priorities=True, next="pack")
+    async def pick(job: Item) -> None:
+        seen.append(job.name)
+
+    @flow.stage("pack")
+    async def pack(job: Item) -> None:
+        return None
+
+    async with flow:
+        await flow.start(Item("a"), priority=1)
+        await flow.start_many([Item("b"), Item("c")], priority=5)
+        await flow.start(Item("d"))
+        last = await flow.start(Item("e"), priority=0)
+        assert (await flow.positions()).count(stage="pick", place="waiting") == 5
+        async with flow.workers():
+            await flow.wait(last, timeout=SOON)
+
+    assert seen == ["b", "c", "a", "d", "e"]
+
+
+async def test_an_idle_worker_of_a_stage_with_priorities_is_woken(
+    make_flow: MakeFlow, all_keys: Any, recorder: FlowRecorder
+) -> None:
+    flow = make_flow(wait=timedelta(minutes=5))
+
+    @flow.stage("pick", priorities=True)
+    async def pick(job: Item) -> None:
+        return None
+
+    async with flow, flow.workers(2):
+        await recorder.next(events.WorkerStarted, count=2)
+        for name in "abc":
+            await flow.wait(await flow.start(Item(name), priority=7), timeout=SOON)
+
+    assert not [key for key in await all_keys() if "prioritised" in key or "processing" in key]
+
+
+# -- delays
+
+
+async def test_a_delayed_job_waits_and_is_seen_to_wait(make_flow: MakeFlow) -> None:
+    flow, began = make_flow(), dict[str, float]()
+
+    @flow.stage("pick", next="pack", goto=["ship"])
+    async def pick(job: Item) -> Goto[None] | None:
+        began["pick"] = time.monotonic()
+        return Goto("ship", delay=timedelta(0)) if job.name == "b" else None
+
+    @flow.stage("pack", delay=timedelta(milliseconds=300))
+    async def pack(job: Item) -> None:
+        began["pack"] = time.monotonic()
+
+    @flow.stage("ship", delay=timedelta(hours=1))
+    async def ship(job: Item) -> None:
+        return None
+
+    async with flow, flow.workers(janitor=OFTEN):
+        asked = time.monotonic()
+        job_id = await flow.start(Item("a"), delay=timedelta(milliseconds=300))
+        [position] = (await flow.positions()).jobs
+        assert (position.place, position.stage) == ("delayed", "pick")
+        assert position.until is not None
+        assert timedelta(0) < position.until - datetime.now(UTC) < timedelta(seconds=1)
+        await flow.wait(job_id, timeout=SOON)
+        assert began["pick"] - asked >= 0.3
+        assert began["pack"] - asked >= 0.6
+        await flow.wait(await flow.start(Item("b")), timeout=SOON)  # not an hour
+
+
+# -- rates
+
+
+async def test_a_rate_holds_for_each_group_in_any_period(make_flow: MakeFlow, recorder: FlowRecorder) -> None:
+    flow, began = make_flow(), dict[str, list[float]]()
+
+    @flow.stage("call", rate=Rate(3, per=timedelta(milliseconds=400), group="tenant"))
+    async def call(job: Item) -> None:
+        began.setdefault(job.tenant, []).append(time.monotonic())
+
+    async with flow, flow.workers(4, janitor=OFTEN):
+        asked = time.monotonic()
+        ids = await flow.start_many(Item(str(n), tenant) for n in range(8) for tenant in ("acme", "umbrella"))
+        for job_id in ids:
+            await flow.wait(job_id, timeout=SOON)
+
+    for times in began.values():
+        assert len(times) == 8
+        assert times[3] - asked >= 0.4
+        assert times[6] - asked >= 0.8
+    assert recorder.of(events.JobLimited)
+
+
+async def test_a_rate_is_kept_also_when_many_places_in_the_line_come_due_at_once(make_flow: MakeFlow) -> None:
+    flow, began = make_flow(), list[float]()
+
+    @flow.stage("call", rate=Rate(2, per=timedelta(milliseconds=300)))
+    async def call(job: Item) -> None:
+        began.append(time.monotonic())
+
+    async with flow:
+        ids = await flow.start_many(Item(str(n)) for n in range(6))
+        async with flow.workers(janitor=None):  # all get a place in the line, and nobody lets them in
+            while (await flow.positions()).count(place="delayed") < 4:
+                await asyncio.sleep(0.01)
+        while any(p.until and p.until > datetime.now(UTC) for p in (await flow.positions()).jobs if p.stage):
+            await asyncio.sleep(0.05)
+        asked = time.monotonic()
+        async with flow.workers(3, janitor=OFTEN):
+            for job_id in ids:
+                await flow.wait(job_id, timeout=SOON)
+
+    assert began[4] - asked >= 0.3
+
+
+# -- children
+
+
+def album(flow: Flow[Any], *, fails: str = "") -> Flow[Any]:
+    @flow.stage("split", next="sum", children="fetch", collect="sizes")
+    async def split(job: Album) -> FanOut[Page]:
+        return FanOut([Page(url) for url in job.pages])
+
+    @flow.stage("fetch", next="measure")
+    async def fetch(job: Page, run: Run) -> None:
+        if job.url == fails:
+            raise RuntimeError(f"no page {job.url}")
+
+    @flow.stage("measure")
+    async def measure(job: Page, run: Run) -> Sized:
+        return Sized(job.url, len(job.url))
+
+    @flow.stage("sum")
+    async def sum_up(job: Sizes) -> Total:
+        assert [sized.url for sized in job.sizes] == sorted(sized.url for sized in job.sizes)
+        return Total(sum(sized.size for sized in job.sizes))
+
+    return flow
+
+
+async def test_children_run_at_once_and_their_results_come_together(
+    make_flow: MakeFlow, recorder: FlowRecorder
+) -> None:
+    flow = album(make_flow())
+    async with flow, flow.workers(3):
+        job_id = await flow.start(Album(["a", "bb", "ccc"]), correlation_id="album-1")
+        job = await flow.wait(job_id, timeout=SOON)
+        empty = await flow.wait(await flow.start(Album([])), timeout=SOON)
+
+        assert job.read(Total) == Total(6)
+        assert empty.read(Total) == Total(0)
+        assert (await flow.positions()).count(place="done") == 5
+    of_children = [event for event in recorder.of(events.StageCompleted) if event.stage == "measure"]
+    assert {event.correlation_id for event in of_children} == {"album-1"}
+
+
+@pytest.mark.parametrize("keep", [timedelta(0), timedelta(milliseconds=1)], ids=str)
+async def test_a_job_is_parked_while_its_children_run(make_flow: MakeFlow, all_keys: Any, keep: timedelta) -> None:
+    flow = album(make_flow(keep=keep))
+    async with flow:
+        job_id = await flow.start(Album(["a", "b"]))
+        async with flow.workers({"split": 1}):
+            while (await flow.positions()).count(place="parked") == 0:
+                await asyncio.sleep(0.01)
+        found = places(await flow.positions())
+        assert found.pop(job_id) == ("split", "parked")
+        assert list(found.values()) == [("fetch", "waiting")] * 2
+        assert (await flow.get(next(iter(found)))).parent_id == job_id
+
+        async with flow.workers():
+            while (await flow.positions()).count():
+                await asyncio.sleep(0.01)
+        assert {key for key in await all_keys() if not key.endswith(":flow")} == set()
+
+
+async def test_a_child_that_fails_fails_its_parent(make_flow: MakeFlow) -> None:
+    flow = album(make_flow(), fails="b")
+    async with flow, flow.workers(2):
+        job_id = await flow.start(Album(["a", "b", "c"]))
+        with pytest.raises(FlowJobFailed, match=r"failed at stage 'split': child .* failed: RuntimeError: no page b"):
+            await flow.wait(job_id, timeout=SOON)
+
+
+async def test_children_may_have_children(make_flow: MakeFlow) -> None:
+    flow = make_flow()
+
+    @dataclass
+    class Tree:
+        depth: int
+
+    @dataclass
+    class Leaves:
+        leaves: list[Any]
+
+    @dataclass
+    class Count:
+        count: int
+
+    @flow.stage("grow", next="gather", goto=["leaf"], children="grow", collect="leaves")
+    async def grow(job: Tree) -> FanOut[Tree] | Goto[None]:
+        return FanOut([Tree(job.depth - 1)] * 2) if job.depth else Goto("leaf")
+
+    @flow.stage("leaf")
+    async def leaf(job: Tree) -> Count:
+        return Count(1)
+
+    @flow.stage("gather")
+    async def gather(job: Leaves) -> Count:
+        return Count(sum(leaf["count"] for leaf in job.leaves))
+
+    async with flow, flow.workers(2):
+        job = await flow.wait(await flow.start(Tree(3)), timeout=SOON)
+        assert job.attributes["count"] == 8
+
+
+# -- look-up and expiry
+
+
+async def test_jobs_are_found_by_attributes_also_when_those_change(make_flow: MakeFlow, redis: Any) -> None:
+    flow = make_flow(index=["tenant", "price"])
+
+    @flow.stage("pick", goto=["pick"])
+    async def pick(job: Item) -> Priced | Goto[Item]:
+        return Goto("pick", Item(job.name, "umbrella")) if job.tenant == "acme" else Priced(7)
+
+    async with flow:
+        one, two = await flow.start_many([Item("a"), Item("b", "else")])
+        assert [job.id for job in await flow.find("tenant", "acme")] == [one]
+        assert await flow.find("price", 7) == []
+        async with flow.workers():
+            await flow.wait(one, timeout=SOON)
+            await flow.wait(two, timeout=SOON)
+        assert await flow.find("tenant", "acme") == []
+        assert [job.id for job in await flow.find("tenant", "umbrella")] == [one]
+        assert {job.id for job in await flow.find("price", 7)} == {one, two}
+        with pytest.raises(ConfigurationError, match=r"no index of 'name': Flow\(index=\['name'\]\)"):
+            await flow.find("name", "a")
+
+
+async def test_what_has_ended_expires_with_everything_about_it(make_flow: MakeFlow, all_keys: Any) -> None:
+    flow = make_flow(index=["tenant"], keep=timedelta(milliseconds=300), keep_failed=timedelta(milliseconds=300))
+
+    @flow.stage("pick", priorities=True, rate=Rate(5, per=timedelta(milliseconds=100), group="tenant"), next="pack")
+    async def pick(job: Item) -> Priced:
+        return Priced(1)
+
+    @flow.stage("pack", max_retries=1)
+    async def pack(job: Item) -> None:
+        if job.name == "bad":
+            raise RuntimeError("bad")
+
+    async with flow:
+        ids = await flow.start_many([Item("a"), Item("bad"), Item("c", "else")])
+        async with flow.workers(janitor=OFTEN):
+            while (await flow.positions()).count(place="failed") == 0:
+                await asyncio.sleep(0.01)
+            await flow.wait(ids[0], timeout=SOON)
+            async with asyncio.timeout(10):
+                while {key for key in await all_keys() if not key.endswith(":flow")}:
+                    await asyncio.sleep(0.05)
+        assert (await flow.positions()).count() == 0
+
+
+async def test_an_index_lives_as_long_as_one_of_its_jobs(make_flow: MakeFlow, redis: Any, keys: Keys) -> None:
+    flow, index = make_flow(index=["tenant"], keep=timedelta(hours=1)), keys.index("tenant", "acme")
+
+    @flow.stage("pick")
+    async def pick(job: Item) -> None:
+        return None
+
+    async with flow:
+        first = await flow.start(Item("a"))
+        assert await redis.pttl(index) == -1
+        async with flow.workers():
+            await flow.wait(first, timeout=SOON)
+        assert await redis.pttl(index) > 0
+        second = await flow.start(Item("b"))
+        assert await redis.pttl(index) == -1
+        assert [job.id for job in await flow.find("tenant", "acme")] == [first, second]
+        await redis.zadd(index, {first: 1})  # as if its hour was over
+        await redis.delete(keys.job(first))
+        await flow.delete(second)
+        assert await redis.exists(index) == 0
+
+
+# -- deletion
+
+
+async def test_a_deleted_job_leaves_nothing_behind(make_flow: MakeFlow, redis: Any, all_keys: Any) -> None:
+    flow, running, go_on = make_flow(index=["tenant"]), asyncio.Event(), asyncio.Event()
+
+    @flow.stage("pick", priorities=True, next="pack")
+    async def pick(job: Item) -> None:
+        return None
+
+    @flow.stage("pack")
+    async def pack(job: Item) -> None:
+        running.set()
+        await go_on.wait()
+
+    async with flow:
+        prioritised = await flow.start(Item("a"), priority=3)
+        delayed = await flow.start(Item("b"), delay=timedelta(hours=1))
+        assert await flow.delete(prioritised) == 1
+        assert await flow.delete(delayed) == 1
+        assert await flow.delete("nobody") == 0
+        held = await flow.start(Item("c"))
+        async with flow.workers():
+            await running.wait()
+            waiting = await flow.start(Item("d"))
+            while places(await flow.positions()).get(waiting) != ("pack", "waiting"):
+                await asyncio.sleep(0.01)
+            assert await flow.delete(waiting) == 1
+            assert await flow.delete(held) == 1
+            go_on.set()
+            done = await flow.start(Item("e"))
+            await flow.wait(done, timeout=SOON)
+        assert await flow.delete(done) == 1
+
+    assert {key for key in await all_keys() if not key.endswith((":flow", ":wake"))} == set()
+
+
+async def test_a_worker_whose_job_is_deleted_changes_nothing(
+    make_flow: MakeFlow, all_keys: Any, recorder: FlowRecorder
+) -> None:
+    flow, running, go_on = make_flow(), asyncio.Event(), asyncio.Event()
+
+    @flow.stage("pick", next="pack")
+    async def pick(job: Item) -> Priced:
+        running.set()
+        await go_on.wait()
+        return Priced(1)
+
+    @flow.stage("pack")
+    async def pack(job: Item) -> None:
+        raise AssertionError
+
+    async with flow, flow.workers():
+        job_id = await flow.start(Item("a"), correlation_id="c")
+        await running.wait()
+        await flow.delete(job_id)
+        go_on.set()
+        dropped = await recorder.next(events.ResultDropped)
+
+    assert (dropped.job_id, dropped.correlation_id, dropped.stage) == (job_id, "c", "pick")
+    assert {key for key in await all_keys() if not key.endswith(":flow")} == set()
+
+
+async def test_deleting_takes_children_along_and_fails_a_parent_that_waits(make_flow: MakeFlow, all_keys: Any) -> None:
+    flow = album(make_flow(index=["url"]))
+    async with flow:
+        first, second = await flow.start_many([Album(["a", "b"]), Album(["c", "d"])])
+        async with flow.workers({"split": 1}):
+            while (await flow.positions()).count(place="parked") < 2:
+                await asyncio.sleep(0.01)
+        assert await flow.delete(first) == 3
+        [child, other] = [*await flow.find("url", "c"), *await flow.find("url", "d")]
+        assert child.parent_id == second
+        assert await flow.delete(child.id) == 1
+        assert places(await flow.positions()) == {other.id: ("fetch", "waiting"), second: (None, "failed")}
+        assert (await flow.get(second)).error == f"child {child.id} failed: deleted"
+        assert await flow.delete(other.id) == await flow.delete(second) == 1
+
+    assert {key for key in await all_keys() if not key.endswith(":flow")} == set()
+
+
+# -- positions
+
+
+async def test_positions_say_where_every_job_is(make_flow: MakeFlow) -> None:
+    flow, running, go_on = make_flow(), asyncio.Event(), asyncio.Event()
+
+    @flow.stage("pick", next="pack")
+    async def pick(job: Item) -> None:
+        if job.name == "bad":
+            raise RuntimeError("bad")
+
+    @flow.stage("pack")
+    async def pack(job: Item) -> None:
+        if job.name == "held":
+            running.set()
+            await go_on.wait()
+
+    async with flow:
+        done, bad, held, behind = await flow.start_many([Item("ok"), Item("bad"), Item("held"), Item("behind")])
+        delayed = await flow.start(Item("late"), delay=timedelta(hours=1))
+        async with flow.workers() as workers:
+            await running.wait()
+            async with asyncio.timeout(10):
+                while (await flow.positions()).count(stage="pack") < 2:
+                    await asyncio.sleep(0.01)
+            positions = await flow.positions()
+            assert places(positions) == {
+                done: (None, "done"), bad: (None, "failed"), held: ("pack", "processing"),
+                behind: ("pack", "waiting"), delayed: ("pick", "delayed"),
+            }  # fmt: skip
+            [pack_worker] = [worker.id for worker in workers.workers if worker.stage.name == "pack"]
+            at_work = Position(job_id=held, stage="pack", place="processing", worker=pack_worker)
+            assert [position for position in positions.jobs if position.job_id == held] == [at_work]
+            assert (positions.count(), positions.count(place="waiting")) == (5, 1)
+            few = await flow.positions(limit=0)
+            assert (few.jobs, few.count()) == ((), 5)
+            go_on.set()
