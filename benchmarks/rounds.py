@@ -105,7 +105,7 @@ def _measure(harness: Harness, peer: Any, facts: dict[str, Any], suite: Suite, p
         found = harness.programme.phase_run(peer, facts, counts, phase)
     if not found.get("complete", True):
         raise RuntimeError(f"{found['executed']} of {found['drain_n']} jobs ran in time")
-    latency = found.pop("latency_ms", {})
+    latency = {name.replace("from_call", "call"): value for name, value in found.pop("latency_ms", {}).items()}
     names = {
         "enqueue_one": "one",
         "enqueue_bulk": "many",
@@ -115,7 +115,11 @@ def _measure(harness: Harness, peer: Any, facts: dict[str, Any], suite: Suite, p
         "rss_mb": "rss",
     }
     figures = {name: found[key] for key, name in names.items() if found.get(key)}
-    return {**figures, **{name: latency[name] for name in ("p50", "p99") if name in latency}, "noise": noise.cores}
+    return {
+        **figures,
+        **{name: latency[name] for name in ("p50", "p99", "call_p50", "call_p99") if name in latency},
+        "noise": noise.cores,
+    }
 
 
 def _measure_in_process(harness: Harness, peer: Any, count: int) -> dict[str, float]:

@@ -13,6 +13,8 @@ FIGURES = {
     "many": ("start many /s", HIGHER),
     "p50": ("latency p50 ms", LOWER),
     "p99": ("latency p99 ms", LOWER),
+    "call_p50": ("latency with the call, p50 ms", LOWER),
+    "call_p99": ("latency with the call, p99 ms", LOWER),
     "cpu": ("worker CPU µs/job", LOWER),
     "rss": ("RSS MB after the drain", LOWER),
     "take_p50": ("take p50 ms", LOWER),
@@ -55,9 +57,12 @@ class Samples:
         return choose(medians, key=lambda peer: medians[peer]) if medians else None
 
     def ratio(self, suite: str, ours: str, other: str, figure: str, other_figure: str | None = None) -> float | None:
-        """The median of the ratios within each round: what slows a whole round slows both."""
+        """The median of the ratios within each round: what slows a whole round slows both.
+
+        A latency below zero, of a handler that began before its start was known to have committed, divides nothing.
+        """
         mine, theirs = self._rounds(suite, ours, figure), self._rounds(suite, other, other_figure or figure)
-        ratios = [value / theirs[number] for number, value in mine.items() if theirs.get(number)]
+        ratios = [value / theirs[number] for number, value in mine.items() if theirs.get(number, 0) > 0]
         return statistics.median(ratios) if ratios else None
 
     def as_json(self) -> dict[str, Any]:
