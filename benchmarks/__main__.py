@@ -34,6 +34,7 @@ def main() -> None:
     console = Console(width=None if sys.stdout.isatty() else 150)
     report.print_tables(console, samples)
     report.print_verdicts(console, verdicts)
+    report.print_noise(console, samples)
     console.print(f"{time.monotonic() - began:.0f} s; figures and charts are in {options.output}")
 
 
@@ -46,6 +47,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, default=ROOT / "build" / "bench", help="where results.json and charts go"
     )
+    parser.add_argument(
+        "--wait", type=float, default=0.0, metavar="SECONDS", help="wait so long for a quiet machine before each figure"
+    )
     options = parser.parse_args()
     if unknown := set(options.suites) - set(SUITES):
         parser.error(f"no suite named {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
@@ -55,7 +59,7 @@ def parse() -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace, samples: Samples) -> None:
-    with prepared() as harness:
+    with prepared(patience=options.wait) as harness:
         for suite in FULL if options.full else SHORT:
             if suite.name in options.suites:
                 run_suite(harness, suite.scaled(options.scale), options.rounds, samples)

@@ -75,9 +75,9 @@ def run_growth(harness: Harness, chosen: Sequence[Case], rounds: int, samples: S
             for number in range(repeated):
                 print(f"{group}, round {number + 1} of {repeated}", flush=True)
                 for case in ours:
-                    with harness.programme.Noise() as noise:
+                    with harness.measuring() as noise:
                         figures = _measure(harness, case, number)
-                    figures["noise"] = noise.cores
+                    figures["noise"] = noise()
                     samples.add(group, case.label, number, figures)
                     print(f"  {case.label:10}" + "  ".join(f"{k} {v:,.2f}" for k, v in figures.items()), flush=True)
         finally:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -44,11 +44,12 @@ class Missing(Exception):
 class Harness:
     """The shared harness: its programme and library as modules, and the peers it knows."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, patience: float) -> None:
         sys.path.insert(0, str(folder))
         # Only now: these modules read their settings from the environment when they are imported.
         self.programme, self.library = importlib.import_module("bench"), importlib.import_module("benchlib")
         self.scratch = Path(self.library.WORKDIR)
+        self._patience = patience
         self._specs = {**self.programme.load_peers(), **_our_peers()}
 
     def peer(self, name: str, **environment: str) -> Any:
@@ -57,6 +58,17 @@ class Harness:
         peer = self.programme.Peer(name, {**spec, "venv": _python(spec["venv"])}, "on")
         peer.env.update(environment)
         return peer
+
+    @contextmanager
+    def measuring(self) -> Iterator[Callable[[], float]]:
+        """Wait for a quiet machine, but not for long; afterwards, how many cores others kept busy meanwhile."""
+        if self._patience > 0:
+            self.programme.wait_quiet(patience=self._patience)
+        with self.programme.Noise() as noise:
+            yield lambda: float(noise.cores)
+
+    def environment_of(self, name: str) -> str:
+        return str(self._specs[name]["venv"])
 
     def is_in_process(self, name: str) -> bool:
         return bool(self._specs[name].get("inproc"))
@@ -77,7 +89,7 @@ def _our_peers() -> dict[str, Any]:
 
 
 @contextmanager
-def prepared() -> Iterator[Harness]:
+def prepared(*, patience: float = 0.0) -> Iterator[Harness]:
     """Servers that run and a harness that uses them, until the end of the block."""
     if not (HARNESS / "bench.py").exists():
         raise Missing(f"no harness at {HARNESS}: set BENCH_HARNESS to the folder that holds bench.py")
@@ -86,7 +98,7 @@ def prepared() -> Iterator[Harness]:
         os.environ["BENCH_WORKDIR"] = str(scratch / "run")
         stack.enter_context(_postgres())
         stack.enter_context(_redis())
-        harness = Harness(_copied(scratch / "bench"))
+        harness = Harness(_copied(scratch / "bench"), patience=patience)
         _check_role(harness)
         yield harness
 
@@ -150,7 +162,7 @@ def install(names: Sequence[str], harness: Harness) -> list[str]:
     """Environments for those of the peers that need one, kept between runs; the names that can run."""
     usable = []
     for name in names:
-        wanted = harness._specs[name]["venv"]
+        wanted = harness.environment_of(name)
         if wanted not in PACKAGES or _installed(wanted):
             usable.append(name)
     return usable

@@ -14,6 +14,8 @@ from benchmarks.chart import bars, lines
 from benchmarks.samples import FIGURES, Samples
 from benchmarks.targets import Verdict
 
+QUIET = 0.15
+"""Cores that others may keep busy without being mentioned."""
 GROWTH = {
     "history": ("Jobs/s beside so many finished rows", "finished rows"),
     "backlog": ("Jobs/s beside so many waiting jobs", "waiting jobs"),
@@ -47,6 +49,14 @@ def print_verdicts(console: Console, verdicts: list[Verdict]) -> None:
         found = "–" if verdict.found is None else f"{verdict.found:.2f}"
         table.add_row(verdict.words, found, promised, f"[{colours[verdict.state]}]{verdict.state}[/]")
     console.print(table)
+
+
+def print_noise(console: Console, samples: Samples) -> None:
+    """Say so when others were at it: then even ratios are rough."""
+    found = [samples.median(suite, peer, "noise") or 0.0 for suite in samples.suites() for peer in samples.peers(suite)]
+    if max(found, default=0.0) > QUIET:
+        words = f"Other programmes kept up to {max(found):.1f} cores busy (medians): take these ratios as rough."
+        console.print(words, style="yellow")
 
 
 def _number(value: float) -> str:

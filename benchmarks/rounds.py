@@ -101,7 +101,7 @@ def _measure(harness: Harness, peer: Any, facts: dict[str, Any], suite: Suite, p
     counts = Namespace(
         one_n=5_000, one_s=1.5, drain_n=count, lat_n=suite.latencies, lat_gap=0.01, limit=max(90, count / 500)
     )
-    with harness.programme.Noise() as noise:
+    with harness.measuring() as noise:
         found = harness.programme.phase_run(peer, facts, counts, phase)
     if not found.get("complete", True):
         raise RuntimeError(f"{found['executed']} of {found['drain_n']} jobs ran in time")
@@ -118,7 +118,7 @@ def _measure(harness: Harness, peer: Any, facts: dict[str, Any], suite: Suite, p
     return {
         **figures,
         **{name: latency[name] for name in ("p50", "p99", "call_p50", "call_p99") if name in latency},
-        "noise": noise.cores,
+        "noise": noise(),
     }
 
 
