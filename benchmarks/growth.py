@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.place import Harness
-from benchmarks.samples import Samples
+from benchmarks.samples import Samples, shown
 
 ROWS = Path(__file__).with_name("growth.sql")
 WARM_UP = 1_000
@@ -79,7 +79,7 @@ def run_growth(harness: Harness, chosen: Sequence[Case], rounds: int, samples: S
                         figures = _measure(harness, case, number)
                     figures["noise"] = noise()
                     samples.add(group, case.label, number, figures)
-                    print(f"  {case.label:10}" + "  ".join(f"{k} {v:,.2f}" for k, v in figures.items()), flush=True)
+                    print(f"  {case.label:22}{shown(figures)}", flush=True)
         finally:
             for case in ours:
                 harness.library.psql(f'drop database if exists "{case.database}" with (force);')

@@ -3,10 +3,21 @@
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks.place import Harness, install
-from benchmarks.samples import Samples
+from benchmarks.samples import Samples, shown
+
+NAMES = {
+    "enqueue_one": "one",
+    "enqueue_bulk": "many",
+    "settled_rate": "settled",
+    "drain": "drain",
+    "worker_cpu_us_per_job": "cpu",
+    "rss_mb": "rss",
+}
+"""The harness's figures, and ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,25 +87,25 @@ FULL = (
 
 def run_suite(harness: Harness, suite: Suite, rounds: int, samples: Samples) -> None:
     """Measure each peer in each phase, `rounds` times. One that fails is left out of the round, and said to be."""
-    names = install(suite.peers, harness)
-    peers = {name: harness.peer(name) for name in names}
-    facts = {name: peer.call("meta") for name, peer in peers.items()}
+    peers = {name: harness.peer(name) for name in install(suite.peers, harness)}
     for number in range(rounds):
         for phase in suite.phases:
             print(f"{suite.name}, round {number + 1} of {rounds}: {phase}", flush=True)
             for name, peer in peers.items():
                 try:
-                    figures = _measure(harness, peer, facts[name], suite, phase)
+                    figures = _measure(harness, peer, suite, phase)
                 except Exception as error:  # noqa: BLE001 - a peer may do anything; the others go on
-                    print(f"  {name}: {type(error).__name__}: {error} (its log: {peer.log})", flush=True)
+                    print(f"  {name}: {type(error).__name__}: {error}; its log ends:\n{_end_of(peer.log)}", flush=True)
                 else:
                     samples.add(suite.name, name, number, figures)
-                    print(
-                        f"  {name:22}" + "  ".join(f"{key} {value:,.2f}" for key, value in figures.items()), flush=True
-                    )
+                    print(f"  {name:22}{shown(figures)}", flush=True)
 
 
-def _measure(harness: Harness, peer: Any, facts: dict[str, Any], suite: Suite, phase: str) -> dict[str, float]:
+def _end_of(log: str) -> str:
+    return Path(log).read_text(errors="replace")[-1_000:]
+
+
+def _measure(harness: Harness, peer: Any, suite: Suite, phase: str) -> dict[str, float]:
     count = suite.fewer.get(peer.name, suite.drain)
     if harness.is_in_process(peer.name):
         return _measure_in_process(harness, peer, count) if phase == "drain" else {}
@@ -102,24 +113,13 @@ def _measure(harness: Harness, peer: Any, facts: dict[str, Any], suite: Suite, p
         one_n=5_000, one_s=1.5, drain_n=count, lat_n=suite.latencies, lat_gap=0.01, limit=max(90, count / 500)
     )
     with harness.measuring() as noise:
-        found = harness.programme.phase_run(peer, facts, counts, phase)
+        found = harness.programme.phase_run(peer, peer.call("meta"), counts, phase)
     if not found.get("complete", True):
         raise RuntimeError(f"{found['executed']} of {found['drain_n']} jobs ran in time")
     latency = {name.replace("from_call", "call"): value for name, value in found.pop("latency_ms", {}).items()}
-    names = {
-        "enqueue_one": "one",
-        "enqueue_bulk": "many",
-        "settled_rate": "settled",
-        "drain": "drain",
-        "worker_cpu_us_per_job": "cpu",
-        "rss_mb": "rss",
-    }
-    figures = {name: found[key] for key, name in names.items() if found.get(key)}
-    return {
-        **figures,
-        **{name: latency[name] for name in ("p50", "p99", "call_p50", "call_p99") if name in latency},
-        "noise": noise(),
-    }
+    figures = {name: found[key] for key, name in NAMES.items() if found.get(key)}
+    latencies = {name: latency[name] for name in ("p50", "p99", "call_p50", "call_p99") if name in latency}
+    return {**figures, **latencies, "noise": noise()}
 
 
 def _measure_in_process(harness: Harness, peer: Any, count: int) -> dict[str, float]:

@@ -72,6 +72,11 @@ class Samples:
         return self._values.get(suite, {}).get(peer, {}).get(figure, {})
 
 
+def shown(figures: Mapping[str, float]) -> str:
+    """In one line."""
+    return "  ".join(f"{figure} {value:,.2f}" for figure, value in figures.items())
+
+
 def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Mapping[str, float]]]:
     for suite, peers in values.items():
         for peer, figures in peers.items():
