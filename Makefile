@@ -1,6 +1,6 @@
 # Everything a contributor runs. `make` alone prints the table.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all chaos check bench format clean
+.PHONY: help demo test test-all chaos check bench docs format clean
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
@@ -36,6 +36,9 @@ check: .venv/.installed-dev ## Lint, format, types (mypy and pyright), import la
 
 bench: .venv/.installed-dev ## The benchmarks (ARGS="..." is handed on)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: .venv/.installed-dev ## Write the generated part of the docs: what each queue provider can do
+	$(BIN)/python docs/capabilities.py
 
 format: .venv/.installed-dev ## Let ruff fix and format the code
 	$(BIN)/ruff check --fix .

@@ -77,6 +77,12 @@ def nats_url(pytestconfig: pytest.Config) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def rabbitmq_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    with _heard(pytestconfig, servers.rabbitmq()) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
 def sqs_url(pytestconfig: pytest.Config) -> Iterator[str]:
     with _heard(pytestconfig, servers.sqs()) as url:
         yield url

@@ -66,7 +66,7 @@ async def proxied(dsn: str) -> AsyncIterator[tuple[Proxy, str]]:
         port = server.sockets[0].getsockname()[1]
         holder = tasks.create_task(asyncio.Event().wait())
         try:
-            user = "" if url.scheme == "http" else f"{url.username or 'postgres'}@"
+            user = "" if url.scheme == "http" else f"{url.netloc.rpartition('@')[0] or 'postgres'}@"
             yield proxy, url._replace(netloc=f"{user}127.0.0.1:{port}").geturl()
         finally:
             server.close()

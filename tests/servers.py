@@ -2,8 +2,8 @@
 
 For each server, the first of these that is there:
 
-1. the address in its environment variable (`ONWARD_TEST_POSTGRES`, `…_PGBOUNCER`, `…_REDIS`, `…_NATS`, `…_SQS`),
-   used as it is;
+1. the address in its environment variable (`ONWARD_TEST_POSTGRES`, `…_PGBOUNCER`, `…_REDIS`, `…_NATS`, `…_SQS`,
+   `…_RABBITMQ`), used as it is;
 2. its usual address on this machine, if it answers there and lets us in;
 3. a private instance, started from an installed program in a scratch directory on a free port;
 4. the same after `apt-get install`, when we are root; otherwise an error that says what to install.
@@ -542,6 +542,69 @@ def nats() -> AbstractContextManager[str]:
 def private_nats() -> AbstractContextManager[Instance]:
     """For tests that stop, freeze or kill the server."""
     return private(NATS)
+
+
+# --- RabbitMQ -----------------------------------------------------------------------------------------------------
+
+
+def _rabbitmq_script(program: Path) -> Path:
+    """Debian's programs on PATH insist on a user of their own; the scripts behind them do not."""
+    scripts = glob(f"/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/{program.name}")
+    return Path(max(scripts, default=program))
+
+
+def _rabbitmq_command(program: Path, scratch: Path, port: int) -> list[str]:
+    settings = {
+        "HOME": scratch,  # where Erlang keeps its cookie
+        "RABBITMQ_NODENAME": f"onward-{port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": port,
+        "RABBITMQ_DIST_PORT": _free_port(),
+        "RABBITMQ_BASE": scratch,
+        "RABBITMQ_MNESIA_BASE": scratch / "data",
+        "RABBITMQ_LOG_BASE": scratch,
+        "RABBITMQ_LOGS": "-",
+        "RABBITMQ_CONFIG_FILE": scratch / "rabbitmq",
+        "RABBITMQ_ADVANCED_CONFIG_FILE": scratch / "advanced",
+        "RABBITMQ_CONF_ENV_FILE": scratch / "environment",
+        "RABBITMQ_ENABLED_PLUGINS_FILE": scratch / "plugins",
+        "RABBITMQ_PID_FILE": scratch / "pid",
+        # The script then becomes the server instead of starting it, and our signals reach it.
+        "RUNNING_UNDER_SYSTEMD": "true",
+    }
+    script = _rabbitmq_script(program.with_name("rabbitmq-server"))
+    return ["env", *(f"{key}={value}" for key, value in settings.items()), str(script)]
+
+
+RABBITMQ = Server(
+    name="RabbitMQ",
+    variable="ONWARD_TEST_RABBITMQ",
+    default="amqp://guest:guest@127.0.0.1:5672/",
+    program="rabbitmq-server",
+    package="rabbitmq-server",
+    dsn=lambda port: f"amqp://guest:guest@127.0.0.1:{port}/",
+    command=_rabbitmq_command,
+    # It listens once it is ready, and begins with a method on channel 0.
+    answers=lambda dsn: _says(dsn, b"AMQP\0\0\x09\x01", b"\1\0\0"),
+)
+
+
+def rabbitmq() -> AbstractContextManager[str]:
+    """The address of a RabbitMQ; tests use queues of their own."""
+    return found_or_started(RABBITMQ)
+
+
+def private_rabbitmq() -> AbstractContextManager[Instance]:
+    """For tests that stop, freeze or kill the server."""
+    return private(RABBITMQ)
+
+
+def rabbitmqctl(server: Instance, *arguments: str) -> None:
+    """Tell a private RabbitMQ something."""
+    node = f"onward-{urlsplit(server.dsn).port}@localhost"
+    script = _rabbitmq_script(find(RABBITMQ).with_name("rabbitmqctl"))
+    environment = {**os.environ, "HOME": str(server.log.parent)}
+    subprocess.run([script, "-n", node, *arguments], env=environment, stdout=subprocess.DEVNULL, check=True)
 
 
 # --- SQS ----------------------------------------------------------------------------------------------------------

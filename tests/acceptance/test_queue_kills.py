@@ -19,6 +19,8 @@ SERVERS = {
     "sqlite": "sqlite_address",
     "postgres": "postgres_dsn",
     "sqs": "sqs_url",
+    "rabbitmq": "rabbitmq_url",
+    "rabbitmq-classic": "rabbitmq_url",
 }
 """Which fixture has the address of a provider's server."""
 JOBS = 40
@@ -57,9 +59,10 @@ async def test_workers_killed_between_finishing_and_acknowledging_lose_nothing(
     async def handler(data: int, job: object) -> None:
         pass
 
-    async with QueueWorker(queue.name, handler, provider=queue_worker.factory(spec), concurrency=10) as worker:
-        worker.on("completed", lambda event: completed.add(event.job_id))
-        worker.on("completed", lambda event: done.set() if len(completed) == JOBS else None)
+    worker = QueueWorker(queue.name, handler, provider=queue_worker.factory(spec), concurrency=10)
+    worker.on("completed", lambda event: completed.add(event.job_id))
+    worker.on("completed", lambda event: done.set() if len(completed) == JOBS else None)
+    async with worker:
         async with asyncio.timeout(60):
             await done.wait()
         stats = await queue.stats()

@@ -141,6 +141,21 @@ class TestZeroConfiguration:
         assert options == {"attempts": 3, "priority": 2}
 
 
+async def test_a_job_whose_data_does_not_fit_can_be_looked_at() -> None:
+    memory = Memory()
+    async with Queue("letters", provider=memory) as anything, Queue("letters", provider=memory, data=int) as numbers:
+        job = await anything.add("one", {"to": "nobody"})
+        provider = memory.for_queue("letters")
+        await provider.connect()
+        [taken] = await provider.fetch(1)
+        await provider.nack(taken, Permanent("not a number"))
+
+        assert [letter.data for letter in await numbers.dead_letters()] == [{"to": "nobody"}]
+        seen = await numbers.get_job(job.id)
+        assert seen is not None
+        assert seen.data == {"to": "nobody"}
+
+
 class Plain(MemoryProvider):
     """A provider that supports nothing optional, and counts what it is asked."""
 

@@ -1,5 +1,7 @@
 """The queue conformance suite over every provider."""
 
+import asyncio
+import runpy
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +13,12 @@ import pytest
 from aiobotocore.session import get_session
 
 from onward import Onward
+from onward.queue import Queue
 from onward.queue.contract import ProviderFactory
 from onward.queue.providers.bullmq import BullMQ
 from onward.queue.providers.database import Database
 from onward.queue.providers.memory import Memory
+from onward.queue.providers.rabbitmq import RabbitMQ
 from onward.queue.providers.redis import Redis
 from onward.queue.providers.sqs import SQS, NewQueue
 from onward.testing.queue.suite import *  # noqa: F403
@@ -22,6 +26,9 @@ from servers import SQS_CLIENT
 
 AWS = get_session()
 """One for all tests: reading the descriptions of AWS takes longer than a test."""
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "emails.py"
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,8 @@ def at_sqs(url: str) -> Callable[[], ProviderFactory[Any]]:
 
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
+    Backend("rabbitmq-quorum", "rabbitmq_url", lambda url: lambda: RabbitMQ(url)),
+    Backend("rabbitmq-classic", "rabbitmq_url", lambda url: lambda: RabbitMQ(url, queue_type="classic")),
     Backend("sqlite", "sqlite_address", in_database),
     Backend("postgres", "postgres_dsn", in_database),
     Backend("redis", "redis_url", in_redis),
@@ -87,3 +96,17 @@ def queue_name() -> str:
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
 def make_factory(request: pytest.FixtureRequest) -> Callable[[], ProviderFactory[Any]]:
     return request.param.make(request.getfixturevalue(request.param.place))
+
+
+async def test_the_same_program_runs_by_changing_one_line(
+    make_factory: Callable[[], ProviderFactory[Any]], queue_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    provider = make_factory()
+    async with asyncio.timeout(60):
+        sent = await runpy.run_path(str(EXAMPLE))["program"](provider, queue_name)
+        async with Queue[Any](queue_name, provider=provider) as queue:
+            capabilities = queue.capabilities
+            await queue.delete()
+
+    expected = ["ada", "edsger", "grace"] + ["nobody"] * capabilities.dead_letters + ["ada"] * capabilities.pausing
+    assert sorted(sent) == sorted(expected)

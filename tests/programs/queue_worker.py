@@ -29,6 +29,18 @@ def redis(address: str) -> ProviderFactory[Any]:
     return Redis(address, lease=LEASE)
 
 
+def rabbitmq(address: str) -> ProviderFactory[Any]:
+    from onward.queue.providers.rabbitmq import RabbitMQ
+
+    return RabbitMQ(address)
+
+
+def rabbitmq_classic(address: str) -> ProviderFactory[Any]:
+    from onward.queue.providers.rabbitmq import RabbitMQ
+
+    return RabbitMQ(address, queue_type="classic")
+
+
 def database(address: str) -> ProviderFactory[Any]:
     from onward import Onward
     from onward.queue.providers.database import Database
@@ -53,6 +65,8 @@ def sqs(address: str) -> ProviderFactory[Any]:
 
 PROVIDERS: dict[str, Callable[[str], ProviderFactory[Any]]] = {
     "redis": redis,
+    "rabbitmq": rabbitmq,
+    "rabbitmq-classic": rabbitmq_classic,
     "bullmq": bullmq,
     "sqlite": database,
     "postgres": database,

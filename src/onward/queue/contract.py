@@ -65,7 +65,7 @@ def reported(code: QueueErrorCode) -> Callable[[C], C]:
             except Exception as error:
                 subject = args[0] if args else None
                 job_id = subject.id if isinstance(subject, QueueJob) else subject if isinstance(subject, str) else None
-                words = f"{provider.name} could not {call.__name__.replace('_', ' ')}: {type(error).__name__}: {error}"
+                words = f"{provider.name}: {call.__name__}() failed: {type(error).__name__}: {error}"
                 raise QueueRuntimeError(
                     words,
                     code=code,

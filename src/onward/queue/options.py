@@ -71,15 +71,6 @@ def _int_from(least: int) -> tuple[str, Callable[[Any], bool]]:
 _BOOL: tuple[str, Callable[[Any], bool]] = "True or False", lambda v: isinstance(v, bool)
 _MAPPING: tuple[str, Callable[[Any], bool]] = "a mapping", lambda v: isinstance(v, Mapping)
 _metadata = Codec(dict[str, Any], job_type="", part="metadata", limits=Limits())
-
-
-def _is_json_object(value: Any) -> bool:
-    try:
-        return isinstance(value, Mapping) and bool(_metadata.encode(value))
-    except PayloadError:
-        return False
-
-
 _EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "attempts": _int_from(1),
     "backoff": ("a Backoff", lambda v: isinstance(v, Backoff)),
@@ -87,7 +78,7 @@ _EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "priority": _int_from(0),
     "remove_on_complete": _BOOL,
     "remove_on_fail": _BOOL,
-    "metadata": ("a mapping of names to JSON values", _is_json_object),
+    "metadata": _MAPPING,
     "provider_options": _MAPPING,
 }
 
@@ -100,6 +91,11 @@ def problem_with(options: Mapping[str, Any]) -> str | None:
         expected, fits = _EXPECTED[option]
         if not fits(value):
             return f"{option} must be {expected}, got: {value!r}"
+    try:
+        if "metadata" in options:
+            _metadata.encode(options["metadata"])
+    except PayloadError as error:
+        return f"metadata{error.field.removeprefix('$')}: {error.problem}"
     return None
 
 

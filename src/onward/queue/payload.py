@@ -45,6 +45,13 @@ class Payload(Generic[T]):
         """The same job as users see it."""
         return with_data(job, self.decode(job))
 
+    def shown(self, job: QueueJob[Raw]) -> QueueJob[T]:
+        """The same for those who only look: data that does not fit, perhaps why the job failed, stays plain JSON."""
+        try:
+            return self.decoded(job)
+        except QueueDataError:
+            return with_data(job, msgspec.json.decode(job.data))
+
     def _refused(self, error: PayloadError, job_id: str | None) -> QueueDataError:
         at = f" at {error.field}" if error.field not in ("", "$") else ""
         return QueueDataError(

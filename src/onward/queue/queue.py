@@ -223,7 +223,7 @@ class Queue(Listening, Generic[T]):
     async def get_job(self, job_id: str) -> QueueJob[T] | None:
         """What is stored under this id; `None` when nothing is."""
         job = await self._call(lambda: self.provider.get_job(job_id))
-        return None if job is None else self._payload.decoded(job)
+        return None if job is None else self._payload.shown(job)
 
     async def pause(self) -> None:
         """No worker gets jobs until `resume`."""
@@ -249,7 +249,7 @@ class Queue(Listening, Generic[T]):
 
     async def dead_letters(self, limit: int = 100) -> Sequence[QueueJob[T]]:
         """Jobs that failed for good, the newest first."""
-        return [self._payload.decoded(job) for job in await self._call(lambda: self.provider.dead_letters(limit))]
+        return [self._payload.shown(job) for job in await self._call(lambda: self.provider.dead_letters(limit))]
 
     async def retry(self, job_id: str) -> None:
         """Put a failed job back, with no attempts counted."""

@@ -1,0 +1,263 @@
+"""Jobs that the broker delivers: never more at a time than there are free slots."""
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
+
+from onward.errors import QueueError, QueueErrorCode
+from onward.queue.contract import GivenBack, PushHandler, TakenJob
+from onward.queue.providers.rabbitmq.link import Link, answered, leave
+from onward.queue.providers.rabbitmq.post import Lost, Post
+
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+"""Seconds between tries to consume again."""
+_BEFORE_REFUSING = 1.0
+"""Seconds that a job whose outcome could not be noted is held: it comes back at once, and so may the trouble."""
+_LARGEST_PREFETCH = 65_535
+_IDLE = 60.0
+"""Seconds without a job after which an idle consumer is made anew: RabbitMQ 3.10 does not always tell one whose quorum
+queue was deleted and made again at once."""
+
+Report = Callable[[Exception, QueueErrorCode, TakenJob | None], QueueError]
+
+
+@dataclass(eq=False, slots=True)
+class _Subscription:
+    """A consumer, with the number of unacknowledged messages that the broker lets it have.
+
+    That number cannot be changed: more slots are one more subscription, fewer are one that is ended, whose jobs finish.
+    """
+
+    tag: str
+    size: int
+
+
+@dataclass(eq=False, slots=True)
+class _Work:
+    """A message that came and is not settled yet."""
+
+    subscription: _Subscription
+    task: asyncio.Task[None] | None = None
+    in_handler: bool = False
+    is_lost: bool = False
+
+
+class Delivery:
+    """Consumes on a channel of its own, and on another one after that was lost, until it is stopped."""
+
+    def __init__(
+        self,
+        link: Link,
+        post: Post,
+        handler: PushHandler,
+        *,
+        concurrency: int,
+        in_words: Report,
+        on_error: Callable[[QueueError], None],
+        on_settled: Callable[[TakenJob, timedelta | None], None] | None,
+    ) -> None:
+        self._link, self._post, self._handler = link, post, handler
+        self._concurrency = concurrency
+        self._in_words, self._on_error, self._on_settled = in_words, on_error, on_settled
+        self._live: list[_Subscription] = []
+        self._works: set[_Work] = set()
+        self._lost: Exception | None = None
+        self._stopping = False
+        self._woken, self._stopped = asyncio.Event(), asyncio.Event()
+
+    # -- steering
+
+    async def start(self) -> None:
+        """Return when consuming; raise when that does not work at the first try."""
+        first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Owned by this delivery: `wait` and `abandon` wait for it.
+        self._task = asyncio.get_running_loop().create_task(self._run(first), name="onward RabbitMQ delivery")
+        await first
+
+    def set_concurrency(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        self._woken.set()
+
+    async def stop(self) -> None:
+        self._stopping = True
+        self._woken.set()
+        await self._stopped.wait()
+
+    async def wait(self) -> None:
+        await self._task
+
+    async def abandon(self) -> None:
+        """End it with everything that still runs: the connection is about to be closed."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    @property
+    def is_over(self) -> bool:
+        return self._task.done()
+
+    # -- consuming
+
+    async def _run(self, first: "asyncio.Future[None]") -> None:
+        pause = _SHORTEST_PAUSE
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                while not self._stopping:
+                    try:
+                        await self._consume(first)
+                        pause = _SHORTEST_PAUSE
+                    except Exception as error:  # noqa: BLE001 - one turn of a loop
+                        if not first.done():
+                            first.set_exception(error)
+                            return
+                        if self._lost is not None:  # it did work for a while
+                            pause = _SHORTEST_PAUSE
+                        self._on_error(self._in_words(error, QueueErrorCode.CONNECTION, None))
+                        await self._rest(pause * random.uniform(0.75, 1.25))
+                        pause = min(2 * pause, _LONGEST_PAUSE)
+                self._stopped.set()
+        finally:
+            self._stopped.set()
+
+    async def _rest(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self._stopping:
+                    self._woken.clear()
+                    await self._woken.wait()
+
+    async def _consume(self, first: "asyncio.Future[None]") -> None:
+        self._lost = None
+        await self._post.declare_all()
+        channel = await self._link.channel()
+        try:
+            async with answered():
+                channel.close_callbacks.add(lambda _, error: self._lose(error))
+                underlay = await channel.get_underlay_channel()
+                underlay.on_consumer_cancel_callbacks.add(lambda frame: self._lose(None))
+                queue = await channel.get_queue(self._post.topology.queue, ensure=False)
+            await self._serve(channel, queue, first)
+        finally:
+            self._let_go()
+            await leave(channel)
+
+    async def _serve(self, channel: AbstractChannel, queue: AbstractQueue, first: "asyncio.Future[None]") -> None:
+        while not self._stopping:
+            await self._adjust(channel, queue)
+            if not first.done():
+                first.set_result(None)
+            try:
+                async with asyncio.timeout(_IDLE):
+                    await self._news()
+            except TimeoutError:
+                if not self._works:
+                    return
+        async with answered():
+            while self._live:
+                await queue.cancel(self._live.pop().tag)
+        self._stopped.set()
+        while self._works:
+            await self._news()
+
+    async def _news(self) -> None:
+        await self._woken.wait()
+        self._woken.clear()
+        if self._lost is not None:
+            raise self._lost
+
+    async def _adjust(self, channel: AbstractChannel, queue: AbstractQueue) -> None:
+        """Let the broker deliver as many as are wanted and not yet spoken for."""
+        async with answered():
+            while self._live and self._spoken_for() > self._concurrency:
+                await queue.cancel(self._live[-1].tag)
+                self._live.pop()
+            missing = min(self._concurrency - self._spoken_for(), _LARGEST_PREFETCH)
+            if missing > 0:
+                subscription = _Subscription(f"onward-{secrets.token_hex(8)}", missing)
+                self._live.append(subscription)
+                await channel.set_qos(prefetch_count=missing)
+                await queue.consume(partial(self._receive, subscription), consumer_tag=subscription.tag)
+
+    def _spoken_for(self) -> int:
+        running = sum(work.subscription not in self._live for work in self._works)
+        return sum(subscription.size for subscription in self._live) + running
+
+    def _lose(self, error: BaseException | None) -> None:
+        if self._lost is None:
+            words = str(error) if error is not None and str(error) else "the broker ended it: was the queue deleted?"
+            self._lost = ConnectionError(f"consuming was interrupted: {words}")
+            self._woken.set()
+
+    def _let_go(self) -> None:
+        """The broker gives what was unacknowledged to others: handlers that still run, run in vain."""
+        self._live.clear()
+        for work in self._works:
+            work.is_lost = True
+            if work.in_handler and work.task is not None:
+                work.task.cancel()
+
+    # -- one job
+
+    async def _receive(self, subscription: _Subscription, message: AbstractIncomingMessage) -> None:
+        # This runs in a task of the channel, and would end with it.
+        work = _Work(subscription)
+        self._works.add(work)
+        work.task = self._tasks.create_task(self._work(work, message))
+
+    async def _work(self, work: _Work, message: AbstractIncomingMessage) -> None:
+        job: TakenJob | None = None
+        try:
+            job = await self._post.arrived(message, lock_token=f"{work.subscription.tag}:{message.delivery_tag}")
+            if job is not None:
+                await self._settle(work, job, message)
+        except asyncio.CancelledError:
+            if not work.is_lost or work.task is None:
+                raise
+            work.task.uncancel()
+            self._tell(Lost(), job)
+        except Exception as error:  # noqa: BLE001 - told; the broker has the job
+            self._tell(error, job)
+            if not isinstance(error, Lost):
+                await self._refuse(message, error)
+        finally:
+            self._works.discard(work)
+            self._woken.set()
+
+    async def _settle(self, work: _Work, job: TakenJob, message: AbstractIncomingMessage) -> None:
+        if self._stopping:
+            await self._post.give_back(message, job)
+            return
+        delay: timedelta | None = None
+        try:
+            await self._handle(work, job)
+        except GivenBack:
+            await self._post.give_back(message, job)
+            return
+        except Exception as error:  # noqa: BLE001 - the handler's: it goes to the queue
+            delay = await self._post.fail(message, job, error)
+        else:
+            await self._post.complete(message)
+        if self._on_settled is not None:
+            self._on_settled(job, delay)
+
+    async def _handle(self, work: _Work, job: TakenJob) -> Any:
+        work.in_handler = True
+        try:
+            return await self._handler(job)
+        finally:
+            work.in_handler = False
+
+    async def _refuse(self, message: AbstractIncomingMessage, error: Exception) -> None:
+        await asyncio.sleep(_BEFORE_REFUSING)
+        if not await self._post.refuse(message):
+            self._lose(error)
+
+    def _tell(self, error: Exception, job: TakenJob | None) -> None:
+        self._on_error(self._in_words(error, QueueErrorCode.PROCESSING, job))

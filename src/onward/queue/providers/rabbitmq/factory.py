@@ -1,0 +1,92 @@
+"""What users make: RabbitMQ, for as many queues as they like."""
+
+from typing import Any
+
+from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.queue.checks import Arguments
+from onward.queue.contract import ProviderFactory
+
+try:
+    import aio_pika
+except ImportError as error:  # pragma: no cover - the tests have it
+    raise QueueConfigurationError(
+        "aio-pika is not installed: pip install 'onward[rabbitmq]'", code=QueueErrorCode.INVALID_OPTION
+    ) from error
+
+from aio_pika.abc import AbstractConnection
+from yarl import URL
+
+from onward.queue.providers.rabbitmq.link import Connect, Links
+from onward.queue.providers.rabbitmq.provider import RabbitMQProvider, capabilities_of
+from onward.queue.providers.rabbitmq.topology import QueueType, Topology, every_delay
+
+_HEARTBEAT = 10
+"""Seconds. aio-pika gives a silent connection up after about three of them; its own default is 60."""
+_LARGEST_JOB = 16 * 1024 * 1024
+"""Bytes that RabbitMQ 4 takes unless it is told otherwise; older ones take more."""
+_LONGEST_NAME = 255 - max(len(f".delay.{delay}") for delay in every_delay())
+
+
+class RabbitMQ(ProviderFactory[Links]):
+    """Queues in RabbitMQ 3.10 or newer.
+
+        Queue("emails", provider=RabbitMQ("amqps://user:password@host/vhost"))
+
+    `queue_type="quorum"`, the default, survives the loss of a node and has no priorities; `"classic"` has priorities
+    from 0 to `max_priority`, in one place. Further arguments go to `aio_pika.connect`, such as `ssl_context=`. In
+    place of an address, a function may be given that makes a connection: `RabbitMQ(lambda: aio_pika.connect(…))`.
+
+    >>> RabbitMQ("amqp://localhost").for_queue("emails").capabilities.priority
+    False
+    >>> RabbitMQ("amqp://localhost", queue_type="classic").for_queue("emails").capabilities.priority
+    True
+    """
+
+    def __init__(
+        self,
+        target: str | Connect = "amqp://guest:guest@localhost/",
+        *,
+        queue_type: QueueType = "quorum",
+        max_priority: int = 10,
+        max_job_size: int = _LARGEST_JOB,
+        **connect_options: Any,
+    ) -> None:
+        super().__init__()
+        arguments = Arguments("RabbitMQ", "options")
+        arguments.one_of("queue_type", queue_type, ("quorum", "classic").__contains__, '"quorum" or "classic"')
+        arguments.one_of(
+            "max_priority", max_priority, lambda n: isinstance(n, int) and 0 <= n <= 255, "a whole number from 0 to 255"
+        )
+        arguments.whole("max_job_size", max_job_size, least=1)
+        self._target, self._connect_options = target, connect_options
+        self._queue_type: QueueType = queue_type
+        self._max_job_size = max_job_size
+        self._max_priority = max_priority if queue_type == "classic" else 0
+
+    def for_queue(self, queue_name: str) -> RabbitMQProvider:
+        """A provider bound to that queue."""
+        arguments = Arguments("RabbitMQ", queue_name)
+        if queue_name.startswith("amq.") or len(queue_name.encode()) > _LONGEST_NAME:
+            arguments.refuse(
+                "name", f"at most {_LONGEST_NAME} bytes, and begin with something else than amq.", queue_name
+            )
+        topology = Topology(queue_name, self._queue_type, self._max_priority)
+        capabilities = capabilities_of(topology, self._max_job_size)
+        return RabbitMQProvider(topology, self, self.events_of(queue_name), capabilities)
+
+    async def _open(self) -> Links:
+        links = Links(self._connect)
+        await links.other.connected()
+        return links
+
+    async def _close(self, connection: Links) -> None:
+        await connection.close()
+
+    async def _connect(self) -> AbstractConnection:
+        if not isinstance(self._target, str):
+            return await self._target()
+        options = dict(self._connect_options)
+        if "heartbeat" not in URL(self._target).query:
+            options.setdefault("heartbeat", _HEARTBEAT)
+        connection: AbstractConnection = await aio_pika.connect(self._target, **options)
+        return connection

@@ -1,0 +1,115 @@
+"""Connections and channels that are opened when they are needed, and again after they were lost.
+
+Not `aio_pika.connect_robust`: there a call during an outage waits for the broker's return instead of failing, and an
+acknowledgement may go to a channel that replaced the one its message came on. Here a lost connection is an error for
+whoever uses it, at once; whoever comes next opens another.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TypeAlias
+
+from aio_pika.abc import AbstractChannel, AbstractConnection
+
+Connect: TypeAlias = Callable[[], Awaitable[AbstractConnection]]
+ANSWER, CONNECT, FAREWELL = 10.0, 5.0, 2.0
+"""Seconds that the broker has for an answer, for letting us in, and for letting us go."""
+
+
+@asynccontextmanager
+async def answered(seconds: float = ANSWER) -> AsyncIterator[None]:
+    """Calls of the broker that end in time, and in an error that says what happened."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise TimeoutError(f"RabbitMQ gave no answer within {seconds:g} s") from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # aiormq cancels what waits on a connection that it closes; nobody cancelled us.
+        raise ConnectionError("the connection to RabbitMQ was closed") from error
+
+
+class Link:
+    """A connection."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._connection: AbstractConnection | None = None
+        self._turn = asyncio.Lock()
+
+    async def connected(self) -> AbstractConnection:
+        """The connection, made now if there is none."""
+        async with self._turn:
+            if self._connection is None or not _is_up(self._connection):
+                await self._leave()
+                async with answered(CONNECT):
+                    self._connection = await self._connect()
+            return self._connection
+
+    async def channel(self) -> AbstractChannel:
+        """A new channel. What is published on it waits for the broker's word, and raises if it reaches no queue."""
+        async with answered():
+            channel = (await self.connected()).channel(publisher_confirms=True, on_return_raises=True)
+            await channel.initialize()
+            return channel
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._leave()
+
+    async def _leave(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await leave(connection)
+
+
+def _is_up(connection: AbstractConnection) -> bool:
+    # What aio-pika says of itself changes only after its callbacks have run.
+    return connection.transport is not None and connection.transport.connection.is_opened
+
+
+class Line:
+    """A channel that is kept."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._channel: AbstractChannel | None = None
+        self._turn = asyncio.Lock()
+
+    async def channel(self) -> AbstractChannel:
+        """The channel, opened now if there is none."""
+        async with self._turn:
+            if self._channel is None or self._channel.is_closed:
+                self._channel = await self._link.channel()
+            return self._channel
+
+    async def close(self) -> None:
+        async with self._turn:
+            channel, self._channel = self._channel, None
+            if channel is not None:
+                await leave(channel)
+
+
+async def leave(what: AbstractChannel | AbstractConnection) -> None:
+    """Close it, in vain if it is lost: whatever it held is then free already."""
+    with suppress(Exception):
+        async with answered(FAREWELL):
+            await what.close()
+
+
+class Links:
+    """Two connections, one to publish and one for all else.
+
+    A broker short of memory or disk stops reading from those who publish, and must still be told what is done.
+    """
+
+    def __init__(self, connect: Connect) -> None:
+        self.publishing, self.other = Link(connect), Link(connect)
+
+    async def close(self) -> None:
+        await self.publishing.close()
+        await self.other.close()

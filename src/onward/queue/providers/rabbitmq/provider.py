@@ -1,0 +1,233 @@
+"""One queue in RabbitMQ."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+import msgspec
+from aio_pika import Message
+from aio_pika.abc import AbstractIncomingMessage
+from msgspec import Raw
+
+from onward.errors import QueueError, QueueErrorCode, QueueRuntimeError
+from onward.queue.contract import Provider, ProviderFactory, PushHandler, StoredJob, TakenJob, reported
+from onward.queue.events import Emitter
+from onward.queue.model import Capabilities, QueueStats
+from onward.queue.options import Options
+from onward.queue.providers.rabbitmq.delivery import Delivery
+from onward.queue.providers.rabbitmq.failed import FailedJobs
+from onward.queue.providers.rabbitmq.link import Line, Links, answered
+from onward.queue.providers.rabbitmq.messages import new_message
+from onward.queue.providers.rabbitmq.post import Lost, Post
+from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, Topology
+
+R = TypeVar("R")
+_AT_A_TIME = 500
+"""Messages that wait for the broker's word together."""
+
+
+def capabilities_of(topology: Topology, max_job_size: int) -> Capabilities:
+    """What a queue of that kind can do."""
+    return Capabilities(
+        delayed_jobs=True,
+        priority=topology.max_priority > 0,
+        retries=True,
+        backoff=True,
+        removal=True,
+        ordered=True,
+        dead_letters=True,
+        push=True,
+        pull=True,
+        max_job_size=max_job_size,
+        max_delay=LONGEST_DELAY,
+    )
+
+
+class RabbitMQProvider(Provider):
+    """One queue in RabbitMQ, with its failed and its delayed jobs."""
+
+    name = "rabbitmq"
+
+    def __init__(
+        self, topology: Topology, factory: ProviderFactory[Links], events: Emitter, capabilities: Capabilities
+    ) -> None:
+        super().__init__(topology.queue, events)
+        self.capabilities = capabilities
+        self._topology, self._factory = topology, factory
+        self._held: dict[str, AbstractIncomingMessage] = {}
+        """Fetched and not settled yet, by lock token."""
+        self._deliveries: list[Delivery] = []
+
+    async def _open(self) -> None:
+        self._links = await self._factory.hold()
+        try:
+            self._post = Post(self._links, self._topology)
+            self._failed = FailedJobs(self._links.other, self._post)
+            self._pulling = Line(self._links.other)
+            await self._post.declare_all()
+        except BaseException:
+            await self._close()
+            raise
+
+    async def _close(self) -> None:
+        for delivery in self._deliveries:
+            await delivery.abandon()
+        self._deliveries.clear()
+        self._held.clear()
+        await self._pulling.close()
+        await self._post.close()
+        await self._factory.let_go()
+
+    # -- adding
+
+    @reported(QueueErrorCode.ENQUEUE)
+    async def add(self, job: StoredJob, options: Options) -> StoredJob:
+        job = self._fitted(job)
+        return await self._add(job, new_message(job, options), options.delay)
+
+    @reported(QueueErrorCode.ENQUEUE)
+    async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
+        fitted = [(self._fitted(job), options) for job, options in jobs]
+        ready = [(job, new_message(job, options), options.delay) for job, options in fitted]
+        added: list[StoredJob] = []
+        for start in range(0, len(ready), _AT_A_TIME):
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    adding = [tasks.create_task(self._add(*one)) for one in ready[start : start + _AT_A_TIME]]
+            except ExceptionGroup as group:
+                raise group.exceptions[0] from None
+            added += [task.result() for task in adding]
+        return added
+
+    def _fitted(self, job: StoredJob) -> StoredJob:
+        """RabbitMQ knows no priority beyond the queue's highest."""
+        return msgspec.structs.replace(job, priority=min(job.priority, self._topology.max_priority))
+
+    async def _add(self, job: StoredJob, message: Message, delay: timedelta) -> StoredJob:
+        delay = await self._post.send(message, delay)
+        return msgspec.structs.replace(job, scheduled_for=job.created_at + delay if delay else None)
+
+    # -- pull
+
+    @reported(QueueErrorCode.CONNECTION)
+    async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
+        taken: list[TakenJob] = []
+        while len(taken) < count:
+            try:
+                job = await self._take_one()
+            except Exception:
+                if not taken:
+                    raise
+                break  # those that came must not be forgotten; the next call will say what is wrong
+            if job is None:
+                break
+            taken.append(job)
+        return taken
+
+    async def _take_one(self) -> TakenJob | None:
+        while (message := await self._get()) is not None:
+            token = secrets.token_hex(8)
+            try:
+                job = await self._post.arrived(message, token)
+            except Exception:
+                await self._post.refuse(message)
+                raise
+            if job is not None:
+                self._held[token] = message
+                return job
+        return None
+
+    async def _get(self) -> AbstractIncomingMessage | None:
+        async with answered():
+            channel = await self._pulling.channel()
+            queue = await channel.get_queue(self._topology.queue, ensure=False)
+            return await queue.get(fail=False, timeout=None)
+
+    @reported(QueueErrorCode.PROCESSING)
+    async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
+        await self._settled(job, self._post.complete)
+
+    @reported(QueueErrorCode.PROCESSING)
+    async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
+        if job.native is None:
+            raise self.not_found(job.id)
+        return await self._settled(job, lambda message: self._post.fail(message, job, error))
+
+    @reported(QueueErrorCode.PROCESSING)
+    async def release(self, jobs: Sequence[TakenJob]) -> None:
+        for job in jobs:
+            await self._settled(job, lambda message, job=job: self._post.give_back(message, job))  # type: ignore[misc]
+
+    async def _settled(self, job: TakenJob, settle: Callable[[AbstractIncomingMessage], Awaitable[R]]) -> R:
+        token = job.lock_token or ""
+        message = self._held.pop(token, None)
+        if message is None:
+            raise self.not_active(job.id)
+        try:
+            return await settle(message)
+        except Lost as error:
+            raise self.not_active(job.id) from error
+        except BaseException:
+            self._held[token] = message  # it may be tried again
+            raise
+
+    # -- push
+
+    @reported(QueueErrorCode.CONNECTION)
+    async def process(
+        self,
+        handler: PushHandler,
+        *,
+        concurrency: int,
+        on_error: Callable[[QueueError], None],
+        on_settled: Callable[[TakenJob, timedelta | None], None] | None = None,
+    ) -> Delivery:
+        delivery = Delivery(
+            self._links.other,
+            self._post,
+            handler,
+            concurrency=concurrency,
+            in_words=self._in_words,
+            on_error=on_error,
+            on_settled=on_settled,
+        )
+        self._deliveries = [*(one for one in self._deliveries if not one.is_over), delivery]
+        await delivery.start()
+        return delivery
+
+    def _in_words(self, error: Exception, code: QueueErrorCode, job: TakenJob | None) -> QueueError:
+        job_id = job.id if job is not None else None
+        if isinstance(error, QueueError):
+            return error
+        if isinstance(error, Lost) and job_id is not None:
+            return self.not_active(job_id)
+        words = f"{type(error).__name__}: {error}"
+        return QueueRuntimeError(
+            words, code=code, queue_name=self.queue_name, job_id=job_id, retryable=True, cause=error
+        )
+
+    # -- the queue
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def delete(self) -> None:
+        await self._post.delete_all()
+        await self._pulling.close()
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def stats(self) -> QueueStats:
+        # What is delayed is in queues that only who made them knows, and AMQP does not tell what is unacknowledged.
+        return QueueStats(
+            waiting=await self._post.declare(self._topology.queue),
+            failed=await self._post.declare(self._topology.failed),
+        )
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
+        return await self._failed.newest(limit)
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def retry(self, job_id: str) -> None:
+        if not await self._failed.retry(job_id):
+            raise self.not_found(job_id)

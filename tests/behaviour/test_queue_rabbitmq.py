@@ -1,0 +1,650 @@
+"""What only RabbitMQ has: its queues and messages, deaths that are counted, failed jobs in order, lost connections."""
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from datetime import timedelta
+from typing import Any
+
+import aio_pika
+import pytest
+from aio_pika.abc import AbstractChannel
+from hypothesis import given
+from hypothesis import strategies as st
+
+import servers
+from onward.errors import QueueConfigurationError, QueueDataError, QueueErrorCode, QueueRuntimeError
+from onward.model import Backoff
+from onward.queue import Queue, QueueWorker
+from onward.queue.contract import Provider
+from onward.queue.model import QueueJobStatus
+from onward.queue.providers.rabbitmq import RabbitMQ
+from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, every_delay, rounded
+from onward.testing.queue.session import arrived, until
+from proxy import proxied
+
+TYPES = ["quorum", "classic"]
+
+
+class Bench:
+    """A queue of this test's own, and what the tests do with it."""
+
+    def __init__(self, url: str, queue_type: Any, stack: AsyncExitStack) -> None:
+        self.url, self.queue_type, self._stack = url, queue_type, stack
+        self.name = f"test-{secrets.token_hex(6)}"
+        self.queue: Queue[Any] = Queue(self.name, provider=self.factory())
+
+    def factory(self, url: str | None = None, **options: Any) -> RabbitMQ:
+        return RabbitMQ(url or self.url, queue_type=self.queue_type, **options)
+
+    async def provider(self) -> Provider:
+        provider = self.factory().for_queue(self.name)
+        await provider.connect()
+        self._stack.push_async_callback(provider.disconnect)
+        return provider
+
+    def worker(self, handler: Callable[..., Any], url: str | None = None, **options: Any) -> QueueWorker[Any]:
+        return QueueWorker(self.name, handler, provider=self.factory(url), **options)
+
+    async def channel(self) -> AbstractChannel:
+        """As any other program would talk to the broker."""
+        connection = await self._stack.enter_async_context(await aio_pika.connect(self.url))
+        return await connection.channel()
+
+    async def fail(self, *names: str, **options: Any) -> None:
+        provider = await self.provider()
+        for name in names:
+            await self.queue.add(name, name, **options)
+            [job] = await arrived(provider, 1)
+            await provider.nack(job, ValueError(f"no {name}"))
+
+    async def die(self, times: int) -> None:
+        """Take a job and go away without a word."""
+        for _ in range(times):
+            provider = self.factory().for_queue(self.name)
+            await provider.connect()
+            await arrived(provider, 1)
+            await provider.disconnect()
+
+
+@pytest.fixture(params=TYPES)
+async def bench(request: pytest.FixtureRequest, rabbitmq_url: str) -> AsyncIterator[Bench]:
+    async with AsyncExitStack() as stack:
+        bench = Bench(rabbitmq_url, request.param, stack)
+        await bench.queue.connect()
+        try:
+            yield bench
+        finally:
+            await stack.aclose()
+            cleaner: Queue[Any] = Queue(bench.name, provider=bench.factory())
+            await cleaner.delete()
+            await cleaner.disconnect()
+            await bench.queue.disconnect()
+
+
+class TestMessages:
+    async def test_another_program_finds_what_it_knows(self, bench: Bench) -> None:
+        backoff = Backoff(initial=timedelta(seconds=2), factor=3.0, maximum=timedelta(minutes=1))
+        added = await bench.queue.add("welcome", {"to": "a"}, attempts=3, backoff=backoff, metadata={"tenant": "7"})
+
+        queue = await (await bench.channel()).get_queue(bench.name)
+        message = await queue.get()
+        assert message is not None
+
+        assert json.loads(message.body) == {"to": "a"}
+        assert (message.message_id, message.type) == (added.id, "welcome")
+        assert message.content_type == "application/json"
+        assert message.delivery_mode == aio_pika.DeliveryMode.PERSISTENT
+        assert message.headers["x-max-retries"] == 2
+        assert (message.headers["x-retry-delay"], message.headers["x-retry-max-delay"]) == (2_000, 60_000)
+        assert json.loads(str(message.headers["x-metadata"])) == {"tenant": "7"}
+        await message.ack()
+
+    async def test_jobs_of_another_program_are_run(self, bench: Bench) -> None:
+        exchange = (await bench.channel()).default_exchange
+        headers: dict[str, Any] = {"x-max-retries": 1, "x-retry-delay": 100, "theirs": "kept"}
+        await exchange.publish(aio_pika.Message(b'{"to":"a"}', headers=headers, correlation_id="c-1"), bench.name)
+        seen: list[Any] = []
+
+        async def send(data: dict[str, str], job: Any) -> None:
+            seen.append((data, job.attempts, job.max_attempts, job.native.headers["theirs"], job.native.correlation_id))
+            raise ValueError("no")
+
+        async with bench.worker(send):
+            await until(lambda: len(seen) == 2)
+
+        assert seen == [({"to": "a"}, 0, 2, "kept", "c-1"), ({"to": "a"}, 1, 2, "kept", "c-1")]
+
+    async def test_what_is_no_json_fails_and_is_shown_as_text(self, bench: Bench) -> None:
+        exchange = (await bench.channel()).default_exchange
+        await exchange.publish(aio_pika.Message(b"<xml/>", headers={"x-max-retries": 5, "x-metadata": "?"}), bench.name)
+
+        async def send(data: Any, job: Any) -> None:
+            raise AssertionError("not reached")
+
+        async with bench.worker(send):
+            await until(self._failed(bench, 1))
+
+        [letter] = await bench.queue.dead_letters()
+        assert letter.data == "<xml/>"
+        await bench.queue.retry(letter.id)
+
+    async def test_provider_options_override(self, bench: Bench) -> None:
+        native = {"correlation_id": "c-1", "headers": {"tenant": "7", "x-max-retries": 4}}
+        await bench.queue.add("one", 1, attempts=2, provider_options={"rabbitmq": native, "redis": {"x": 1}})
+
+        [job] = await arrived(await bench.provider(), 1)
+
+        assert (job.native.correlation_id, job.native.headers["tenant"], job.max_attempts) == ("c-1", "7", 5)
+
+    @pytest.mark.parametrize(
+        ("name", "options"),
+        [
+            ("one", {"id": "x" * 256}),
+            ("x" * 256, {}),
+            ("one", {"metadata": {"large": "x" * 200_000}}),
+            ("one", {"provider_options": {"rabbitmq": {"no_such_property": 1}}}),
+            ("one", {"provider_options": {"rabbitmq": {"headers": {"x": object()}}}}),
+        ],
+        ids=["id", "name", "metadata", "property", "header"],
+    )
+    async def test_what_does_not_fit_is_refused_before_it_is_sent(
+        self, bench: Bench, name: str, options: dict[str, Any]
+    ) -> None:
+        with pytest.raises(QueueDataError, match="cannot be sent") as caught:
+            await bench.queue.add(name, 1, **options)
+
+        assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.VALIDATION, False)
+        await bench.queue.add("fits", 1)
+        assert (await bench.queue.stats()).waiting == 1
+
+    async def test_a_priority_beyond_the_highest_is_the_highest(self, bench: Bench) -> None:
+        warnings: list[Any] = []
+        queue: Queue[Any] = Queue(bench.name, provider=bench.factory(), on_unsupported_feature=warnings.append)
+        async with queue:
+            await queue.add("low", 1, priority=1)
+            high = await queue.add("high", 1, priority=1_000)
+
+        jobs = await arrived(await bench.provider(), 2)
+
+        if bench.queue_type == "classic":
+            assert ([job.name for job in jobs], high.priority, warnings) == (["high", "low"], 10, [])
+        else:
+            assert ([job.name for job in jobs], high.priority, len(warnings)) == (["low", "high"], 0, 1)
+
+    def _failed(self, bench: Bench, count: int) -> Any:
+        async def failed() -> bool:
+            return (await bench.queue.stats()).failed == count
+
+        return failed
+
+
+class TestQueues:
+    async def test_one_that_was_made_otherwise_is_refused_in_words(self, bench: Bench) -> None:
+        other: Any = "classic" if bench.queue_type == "quorum" else "quorum"
+        queue: Queue[Any] = Queue(bench.name, provider=RabbitMQ(bench.url, queue_type=other))
+
+        with pytest.raises(QueueConfigurationError, match=r"exists with another x-.*wanted is.*queue_type") as caught:
+            await queue.connect()
+
+        assert caught.value.code == QueueErrorCode.INVALID_OPTION
+        await bench.queue.add("one", 1)
+
+    async def test_a_queue_that_somebody_deleted_is_made_again(self, bench: Bench) -> None:
+        done: list[str] = []
+        troubles: list[Any] = []
+
+        async def send(data: str, job: Any) -> None:
+            done.append(data)
+
+        worker = bench.worker(send)
+        worker.on("queue.error", troubles.append)
+        async with worker:
+            await (await bench.channel()).queue_delete(bench.name)
+            await until(lambda: len(troubles) == 1)
+            await bench.queue.add("one", "one")
+            await bench.queue.add("two", "two", delay=timedelta(milliseconds=1))
+            await until(lambda: sorted(done) == ["one", "two"])
+
+        assert "was the queue deleted" in troubles[0].message
+
+    async def test_adding_to_a_queue_that_somebody_deleted(self, bench: Bench) -> None:
+        await (await bench.channel()).queue_delete(bench.name)
+
+        await bench.queue.add("one", 1)
+
+        assert (await bench.queue.stats()).waiting == 1
+
+    async def test_delays_of_other_processes_are_deleted_too(self, bench: Bench) -> None:
+        async with Queue(bench.name, provider=bench.factory()) as other:
+            await other.add("later", 1, delay=timedelta(milliseconds=600))
+
+        await bench.queue.delete()
+
+        await bench.queue.add("now", 1)
+        channel = await bench.channel()
+        with pytest.raises(aio_pika.exceptions.ChannelNotFoundEntity):
+            await channel.declare_queue(f"{bench.name}.delay.600", passive=True)
+
+    async def test_a_delay_queue_never_ends_with_jobs_in_it(self, bench: Bench) -> None:
+        await bench.queue.add("later", 1, delay=timedelta(minutes=5))
+        channel = await bench.channel()
+
+        # A quorum queue's life is not renewed by declaring it, so it must have no end; a classic one's is.
+        expires = {} if bench.queue_type == "quorum" else {"x-expires": 300_000 + 600_000}
+        safe = {
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+            "x-delivery-limit": 2**31 - 1,
+        }
+        await channel.declare_queue(
+            f"{bench.name}.delay.300000",
+            durable=True,
+            arguments={
+                "x-queue-type": bench.queue_type,
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": bench.name,
+                "x-message-ttl": 300_000,
+                **expires,
+                **(safe if bench.queue_type == "quorum" else {}),
+            },
+        )
+
+    @given(st.timedeltas(min_value=timedelta(), max_value=LONGEST_DELAY))
+    def test_a_delay_is_rounded_up_by_less_than_a_tenth(self, delay: timedelta) -> None:
+        given = timedelta(milliseconds=rounded(delay))
+
+        assert delay <= given <= max(delay * 1.1, delay + timedelta(milliseconds=100))
+        assert not delay or rounded(delay) in set(every_delay())
+        assert len(list(every_delay())) < 600
+
+
+class TestCounting:
+    async def test_a_worker_that_dies_counts_as_an_attempt(self, bench: Bench) -> None:
+        await bench.queue.add("one", 1, attempts=3)
+
+        await bench.die(2)
+        [job] = await arrived(await bench.provider(), 1)
+
+        assert job.attempts == 2
+
+    async def test_a_job_that_kills_its_workers_fails(self, bench: Bench) -> None:
+        await bench.queue.add("poison", 1, attempts=2)
+
+        await bench.die(2)
+
+        assert list(await (await bench.provider()).fetch(1)) == []
+        [letter] = await bench.queue.dead_letters()
+        assert (letter.name, letter.attempts, letter.status) == ("poison", 2, QueueJobStatus.FAILED)
+        assert letter.error is not None
+        assert "its worker died" in letter.error
+        assert letter.failed_at is not None
+
+    async def test_giving_back_counts_nothing(self, bench: Bench) -> None:
+        await bench.queue.add("one", 1, attempts=2)
+        provider = await bench.provider()
+
+        for _ in range(3):
+            [job] = await arrived(provider, 1)
+            await provider.release([job])
+        [job] = await arrived(provider, 1)
+
+        assert job.attempts == 0
+
+    async def test_deaths_and_errors_add_up(self, bench: Bench) -> None:
+        await bench.queue.add("one", 1, attempts=4)
+        await bench.die(1)
+        provider = await bench.provider()
+        [job] = await arrived(provider, 1)
+        await provider.nack(job, ValueError("no"))
+
+        await bench.die(1)
+        [job] = await arrived(provider, 1)
+
+        assert (job.attempts, job.error) == (3, "no")
+
+
+class TestFailedJobs:
+    async def test_reading_leaves_them_as_they_were(self, bench: Bench) -> None:
+        names = [f"n{n}" for n in range(12)]
+        await bench.fail(*names)
+
+        for _ in range(5):
+            assert [job.name for job in await bench.queue.dead_letters()] == names[::-1]
+            assert [job.name for job in await bench.queue.dead_letters(limit=3)] == names[:-4:-1]
+        assert (await bench.queue.stats()).failed == 12
+        assert list(await bench.queue.dead_letters(limit=0)) == []
+
+    async def test_readers_in_several_processes_each_see_all(self, bench: Bench) -> None:
+        names = [f"n{n}" for n in range(10)]
+        await bench.fail(*names)
+        others = [await bench.provider() for _ in range(3)]
+
+        async with asyncio.TaskGroup() as tasks:
+            reading = [tasks.create_task(other.dead_letters()) for other in others for _ in range(2)]
+            retrying = tasks.create_task(bench.queue.retry((await bench.queue.dead_letters())[4].id))
+
+        assert retrying.done()
+        assert {len(task.result()) for task in reading} <= {9, 10}
+        assert len(await bench.queue.dead_letters()) == 9
+
+    async def test_a_crash_while_one_is_retried_loses_nothing(self, bench: Bench) -> None:
+        await bench.fail("one", "two")
+        [_, letter] = await bench.queue.dead_letters()
+        provider = await bench.provider()
+        send = provider._post.send  # type: ignore[attr-defined]
+
+        async def send_and_crash(*args: Any) -> None:
+            await send(*args)
+            raise SystemError
+
+        provider._post.send = send_and_crash  # type: ignore[attr-defined]
+        with pytest.raises(QueueRuntimeError) as caught:
+            await provider.retry(letter.id)
+
+        assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.PROVIDER_ERROR, True)
+        assert [job.name for job in await bench.queue.dead_letters()] == ["two", "one"]
+        [job] = await arrived(await bench.provider(), 1)
+        assert (job.id, job.attempts, job.error) == (letter.id, 0, None)
+
+
+class TestSending:
+    """What goes on is published before what came is acknowledged."""
+
+    async def test_a_failure_that_cannot_be_noted_may_be_told_again(self, bench: Bench) -> None:
+        await bench.queue.add("one", 1, attempts=3)
+        provider: Any = await bench.provider()
+        [job] = await arrived(provider, 1)
+        with self._broken(provider), pytest.raises(QueueRuntimeError, match="no room") as caught:
+            await provider.nack(job, ValueError("no"))
+
+        await provider.nack(job, ValueError("no"))
+
+        assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.PROCESSING, True)
+        [job] = await arrived(await bench.provider(), 1)
+        assert (job.attempts, job.error) == (1, "no")
+
+    async def test_a_worker_that_dies_before_it_could_note_a_failure_loses_nothing(self, bench: Bench) -> None:
+        await bench.queue.add("one", 1, attempts=3)
+        provider: Any = bench.factory().for_queue(bench.name)
+        await provider.connect()
+        [job] = await arrived(provider, 1)
+        with self._broken(provider), pytest.raises(QueueRuntimeError):
+            await provider.nack(job, ValueError("no"))
+        await provider.disconnect()
+
+        [job] = await arrived(await bench.provider(), 1)
+
+        assert job.attempts == 1
+
+    async def test_a_worker_that_cannot_note_a_failure_goes_on(self, bench: Bench) -> None:
+        troubles: list[Any] = []
+        runs: list[tuple[str, int]] = []
+
+        async def send(data: str, job: Any) -> None:
+            runs.append((data, job.attempts))
+            if runs == [("one", 0)]:
+                raise ValueError("no")
+
+        worker = bench.worker(send)
+        worker.on("queue.error", troubles.append)
+        async with worker:
+            with self._broken(worker.provider):
+                await bench.queue.add("one", "one", attempts=3)
+                await until(lambda: len(troubles) > 0)
+            await bench.queue.add("two", "two")
+            await until(lambda: len(runs) == 3)
+
+        assert sorted(runs) == [("one", 0), ("one", 1), ("two", 0)]
+        assert "no room" in troubles[0].message
+
+    @contextmanager
+    def _broken(self, provider: Any) -> Iterator[None]:
+        publish = provider._post._publish
+
+        async def fail(*args: Any) -> None:
+            raise OSError("no room")
+
+        provider._post._publish = fail
+        yield
+        provider._post._publish = publish
+
+
+class TestDelivery:
+    async def test_the_broker_never_hands_out_more_than_the_concurrency(self, bench: Bench) -> None:
+        active = 0
+        may_end = asyncio.Semaphore(0)
+
+        async def send(data: int, job: Any) -> None:
+            nonlocal active
+            active += 1
+            await may_end.acquire()
+            active -= 1
+
+        def waiting(count: int) -> Any:
+            async def are_waiting() -> bool:
+                return (await bench.queue.stats()).waiting == count
+
+            return are_waiting
+
+        await bench.queue.add_many("letter", range(20))
+        async with bench.worker(send, concurrency=6) as worker:
+            await until(waiting(14))
+            worker.set_concurrency(2)
+            consumer: Any = worker._consumer  # the broker counts a consumer until its last message is acknowledged
+            await until(lambda: consumer._live == [])
+            may_end.release()
+            may_end.release()
+            await until(lambda: active == 4)
+            assert (await bench.queue.stats()).waiting == 14
+
+            for left in (13, 12, 11):
+                for _ in range(3 if left == 13 else 1):
+                    may_end.release()
+                await until(waiting(left))
+                await until(lambda: active == 2)
+
+            worker.set_concurrency(5)
+            await until(waiting(8))
+            await until(lambda: active == 5)
+            for _ in range(20):
+                may_end.release()
+            await until(waiting(0))
+            await until(lambda: active == 0)
+
+    async def test_a_lost_connection_ends_handlers_and_others_get_their_jobs(self, bench: Bench) -> None:
+        troubles: list[Any] = []
+        runs: list[int] = []
+        cancelled = asyncio.Event()
+
+        async def send(data: str, job: Any) -> None:
+            runs.append(job.attempts)
+            if len(runs) == 1:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    cancelled.set()
+
+        async with proxied(bench.url) as (proxy, url):
+            worker = bench.worker(send, url)
+            worker.on("queue.error", troubles.append)
+            async with worker:
+                await bench.queue.add("one", "one", attempts=3)
+                await until(lambda: runs == [0])
+                proxy.cut()
+                proxy.mend()
+                await until(lambda: runs == [0, 1])
+                await bench.queue.add("two", "two")
+                await until(lambda: len(runs) == 3)
+
+        assert cancelled.is_set()
+        assert {trouble.error.code for trouble in troubles} == {QueueErrorCode.CONNECTION, QueueErrorCode.PROCESSING}
+        assert any("is not active" in trouble.message for trouble in troubles)
+
+    async def test_a_producer_goes_on_after_a_lost_connection(self, bench: Bench) -> None:
+        async with proxied(bench.url) as (proxy, url), Queue(bench.name, provider=bench.factory(url)) as queue:
+            await queue.add("one", 1)
+            proxy.cut()
+            proxy.mend()
+            added, refused = 1, list[QueueRuntimeError]()
+            while added < 3:
+                try:
+                    await queue.add("next", 1)
+                    added += 1
+                except QueueRuntimeError as error:
+                    refused.append(error)
+
+        assert all((error.code, error.retryable) == (QueueErrorCode.ENQUEUE, True) for error in refused)
+        assert all(error.cause is not None for error in refused)
+        assert (await bench.queue.stats()).waiting in (3, 3 + len(refused))
+
+    async def test_an_address_where_nobody_is(self) -> None:
+        queue: Queue[Any] = Queue("nowhere", provider=RabbitMQ("amqp://guest:guest@127.0.0.1:1/"))
+
+        with pytest.raises(QueueRuntimeError) as caught:
+            await queue.add("one", 1)
+
+        assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.CONNECTION, True)
+
+    async def test_a_connection_made_by_the_caller(self, rabbitmq_url: str) -> None:
+        name = f"test-{secrets.token_hex(6)}"
+        async with Queue(name, provider=RabbitMQ(lambda: aio_pika.connect(rabbitmq_url))) as queue:
+            await queue.add("one", 1)
+            assert (await queue.stats()).waiting == 1
+            await queue.delete()
+
+
+class TestConstructing:
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"queue_type": "mirrored"}, 'queue_type must be "quorum" or "classic"'),
+            ({"max_priority": 256}, "max_priority must be a whole number from 0 to 255"),
+            ({"max_job_size": 0}, "max_job_size must be"),
+        ],
+    )
+    def test_mistakes_fail_at_once(self, options: dict[str, Any], words: str) -> None:
+        with pytest.raises(QueueConfigurationError, match=words):
+            RabbitMQ("amqp://localhost", **options)
+
+    @pytest.mark.parametrize("name", ["", "amq.direct", "x" * 250])
+    def test_names_that_rabbitmq_does_not_take(self, name: str) -> None:
+        with pytest.raises(QueueConfigurationError, match="name must be"):
+            RabbitMQ("amqp://localhost").for_queue(name)
+
+    def test_what_a_queue_can_do_depends_on_its_type(self) -> None:
+        def has_priority(**options: Any) -> bool:
+            return RabbitMQ("amqp://localhost", **options).for_queue("q").capabilities.priority
+
+        assert not has_priority()
+        assert has_priority(queue_type="classic")
+        assert not has_priority(queue_type="classic", max_priority=0)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(300)
+class TestOutage:
+    """A server of the test's own goes away and comes back."""
+
+    @pytest.mark.parametrize("queue_type", TYPES)
+    @pytest.mark.parametrize("mode", ["fast", "kill"])
+    async def test_stopped_and_started_under_load_loses_nothing(self, queue_type: Any, mode: str) -> None:
+        with servers.private_rabbitmq() as server:
+            done: set[int] = set()
+            added: set[int] = set()
+            refused: list[QueueRuntimeError] = []
+            troubles: list[Any] = []
+            stop = asyncio.Event()
+
+            async def send(data: int, job: Any) -> None:
+                await asyncio.sleep(0.01)
+                done.add(data)
+
+            async def produce(queue: Queue[int]) -> None:
+                number = 0
+                while not stop.is_set():
+                    try:
+                        await queue.add("n", number, attempts=50)
+                        added.add(number)
+                    except QueueRuntimeError as error:
+                        refused.append(error)
+                        await asyncio.sleep(0.2)
+                    number += 1
+
+            queue: Queue[int] = Queue("load", provider=RabbitMQ(server.dsn, queue_type=queue_type))
+            if mode == "kill":
+                # RabbitMQ 3.10 writes down within minutes which quorum queues it has: a kill before loses them.
+                async with queue:
+                    await asyncio.to_thread(server.restart)
+            worker = QueueWorker("load", send, provider=RabbitMQ(server.dsn, queue_type=queue_type), concurrency=5)
+            worker.on("queue.error", troubles.append)
+            async with queue, worker, asyncio.TaskGroup() as tasks:
+                tasks.create_task(produce(queue))
+                await until(lambda: len(done) > 50)
+                await asyncio.to_thread(server.stop, mode)
+                before = len(refused)
+                await until(lambda: len(refused) > before + 3)
+                await asyncio.to_thread(server.start)
+                so_far = len(added)
+                async with asyncio.timeout(60):
+                    while len(added) < so_far + 50:
+                        await asyncio.sleep(0.05)
+                stop.set()
+                async with asyncio.timeout(60):
+                    while not added <= done:
+                        await asyncio.sleep(0.05)
+                assert (await queue.stats()).failed == 0
+
+            assert {(error.code, error.retryable) for error in refused} == {(QueueErrorCode.ENQUEUE, True)}
+            assert troubles
+
+    async def test_a_broker_that_takes_nothing_more_is_still_emptied(self) -> None:
+        done: list[int] = []
+
+        async def send(data: int, job: Any) -> None:
+            done.append(data)
+
+        with servers.private_rabbitmq() as server:
+            async with Queue("full", provider=(factory := RabbitMQ(server.dsn))) as queue:
+                await queue.add_many("n", range(100))
+                await asyncio.to_thread(servers.rabbitmqctl, server, "set_vm_memory_high_watermark", "0.00001")
+                with pytest.raises(QueueRuntimeError, match="gave no answer within") as caught:
+                    await queue.add("n", 100)
+                async with QueueWorker("full", send, provider=factory, concurrency=5):
+                    await until(lambda: len(done) >= 100)
+                await asyncio.to_thread(servers.rabbitmqctl, server, "set_vm_memory_high_watermark", "0.6")
+                await until(self._works(queue))
+
+        assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.ENQUEUE, True)
+
+    async def test_a_frozen_server_is_an_error_in_time(self) -> None:
+        with servers.private_rabbitmq() as server:
+            async with Queue("frozen", provider=RabbitMQ(server.dsn)) as queue:
+                await queue.add("one", 1)
+                process = server.pid
+                os.kill(process, signal.SIGSTOP)
+                try:
+                    began = time.monotonic()
+                    for call in (lambda: queue.add("two", 2), queue.stats, queue.dead_letters):
+                        with pytest.raises(QueueRuntimeError, match="gave no answer within") as caught:
+                            await call()
+                        assert caught.value.retryable
+                    assert time.monotonic() - began < 60
+                finally:
+                    os.kill(process, signal.SIGCONT)
+                await until(self._works(queue))
+
+    def _works(self, queue: Queue[Any]) -> Any:
+        async def works() -> bool:
+            try:
+                await queue.add("three", 3)
+            except QueueRuntimeError:
+                return False
+            return True
+
+        return works
