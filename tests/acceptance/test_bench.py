@@ -11,19 +11,17 @@ from xml.etree import ElementTree
 
 import psycopg
 import pytest
+from benchmarks import report
+from benchmarks.chart import bars, lines
+from benchmarks.samples import Samples
+from benchmarks.targets import judge
 
 ROOT = Path(__file__).parents[2]
 HARNESS = Path(os.environ.get("BENCH_HARNESS", ROOT.parent / "shared" / "bench"))
-sys.path.append(str(ROOT))
-
-from benchmarks import report  # noqa: E402 - beside the package, not in it
-from benchmarks.chart import bars, lines  # noqa: E402
-from benchmarks.samples import Samples  # noqa: E402
-from benchmarks.targets import judge  # noqa: E402
 
 
 @pytest.fixture
-def database(request: pytest.FixtureRequest, postgres_server: str) -> Iterator[str]:
+def database(postgres_server: str) -> Iterator[str]:
     """An empty Postgres database: the schema's name is always the same, and others may be at it elsewhere."""
     name = f"onward_bench_{os.getpid()}"
     with psycopg.connect(postgres_server, autocommit=True) as connection:
@@ -180,7 +178,7 @@ def test_charts_are_valid_svg(picture: str) -> None:
 
 def test_every_suite_measured_has_its_charts() -> None:
     samples = Samples()
-    samples.add("postgres", "onward", 0, {"drain": 1.0, "one": 1.0, "many": 1.0, "p50": 1.0})
+    samples.add("postgres", "onward", 0, {"settled": 1.0, "one": 1.0, "many": 1.0, "p50": 1.0})
     samples.add("history", "1 k", 0, {"drain": 1.0})
 
     names = {"postgres-drain", "postgres-start-one", "postgres-start-many", "postgres-latency", "history"}
