@@ -122,6 +122,7 @@ def test_what_cannot_be_measured_is_said_in_words(url: str, words: str) -> None:
 # -- make bench
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HARNESS.exists(), reason="the benchmark harness is not beside the project: set BENCH_HARNESS")
 def test_the_benchmarks_run_ours_and_the_bare_drivers(tmp_path: Path) -> None:
     little = ["--rounds", "1", "--scale", "0.001", "--output", str(tmp_path)]
