@@ -228,3 +228,25 @@ def demo(debug: Debug = False) -> None:
 
     with in_words(debug=debug):
         raise typer.Exit(run_demo())
+
+
+@cli.command(epilog="Example: onward bench postgresql://localhost/shop")
+def bench(
+    url: Annotated[str, typer.Argument(envvar="ONWARD_URL", metavar="URL", help="postgresql://… or sqlite:///file.db")],
+    count: Annotated[
+        int, typer.Option(envvar="ONWARD_COUNT", min=1, metavar="N", help="How many jobs to start and run.")
+    ] = 20_000,
+    concurrency: Annotated[
+        int, typer.Option(envvar="ONWARD_CONCURRENCY", min=1, metavar="N", help="How many jobs run at a time.")
+    ] = 100,
+    debug: Debug = False,
+) -> None:
+    """Measure Onward on your own database: starting, running, and the time in between.
+
+    It makes tables of its own, in the schema onward_bench or named onward_bench_…, and removes them in the end.
+    """
+    from onward.cli.bench.program import run_bench
+
+    set_up_logging("warning")
+    with in_words(debug=debug):
+        run_bench(url, count=count, concurrency=concurrency)
