@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from onward import Attempt, Onward, WaitTimeout, job
+from onward import Attempt, Onward, RunningJob, WaitTimeout, job
 from onward.notify.contract import Changed, Hint, HintKind, ignore
 from onward.notify.encoding import decode_hints
 from onward.notify.memory import MemoryNotify, NoNotify
@@ -36,6 +36,44 @@ async def test_an_idle_worker_of_another_app_is_woken(running: Any, opened: Any,
     for n in range(5):
         chain = await client.start(double, n)
         assert await chain.wait(timeout=SOON) == 2 * n
+
+
+async def test_a_hint_that_comes_while_a_look_is_being_answered_is_not_lost(
+    running: Any, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker was full and has just got room: what it asked before the job was there does not count."""
+    may_end, looked, answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @job("held")
+    async def held(attempt: Attempt[int]) -> int:
+        await may_end.wait()
+        return attempt.input
+
+    app: Onward = await running(held, worker={**NEVER, "concurrency": 1})
+    client: Onward = await opened(held)
+    first = await client.start(held, 1)
+    while not isinstance(await client.find_job(first.id), RunningJob):
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)  # it waits for its slot
+    take = app.state.take
+
+    async def slow_take(*arguments: Any, **options: Any) -> Any:
+        taken = await take(*arguments, **options)
+        if not looked.is_set():
+            assert not taken
+            looked.set()
+            await answered.wait()
+        return taken
+
+    monkeypatch.setattr(app.state, "take", slow_take)
+    may_end.set()
+    async with asyncio.timeout(SOON.total_seconds()):
+        await looked.wait()
+    second = await client.start(held, 2)
+    await asyncio.sleep(0.2)  # its hint has come
+    answered.set()
+
+    assert await second.wait(timeout=SOON) == 2
 
 
 async def test_a_start_on_a_bare_connection_is_noticed_after_its_commit(running: Any, opened: Any, target: str) -> None:

@@ -190,6 +190,20 @@ def test_the_last_to_fail_are_found_without_reading_what_completed(connection: p
     assert_the_table_is_not_scanned(plan)
 
 
+def test_what_blockers_put_out_is_looked_up_one_by_one(connection: psycopg.Connection) -> None:
+    ids = [UUID(int=n) for n in range(1, BATCH + 1)]
+    connection.execute(
+        "INSERT INTO plans.blocker (job_id, position, blocked_by_chain_id) "
+        "SELECT id, 1, id FROM unnest(%s::uuid[]) AS id",
+        [ids],
+    )
+
+    plan = explained(connection, STATE.sql("blockers_of"), job_ids=ids)
+
+    assert plan[0]["Actual Rows"] == BATCH
+    assert_the_table_is_not_scanned(plan)
+
+
 def explained(connection: psycopg.Connection, sql: str, **parameters: Any) -> list[dict[str, Any]]:
     """Run a statement as a prepared one; every node of its plan, the root first."""
     spelled = spell(sql, "dollar")

@@ -244,6 +244,9 @@ class Worker:
     # -- the source of the slot loop
 
     async def fill(self, free: int) -> Sequence[RunningAttempt]:
+        if self._listener is not None:
+            # A hint that comes while the answer is on its way tells of a job that this look may not have seen.
+            self._listener.has_room = True
         await self._give_back_strays()
         await self._upkeep.look()
         since = time.monotonic()
