@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onward import Attempt, Backoff, Onward, job
+from onward import Attempt, Backoff, FailedJob, FailureReason, JobStatus, Onward, job
 from onward.observe.events import AttemptFailed
 from onward.queue import (
     Memory,
@@ -86,6 +86,27 @@ class TestPublishing:
             assert names(await arrived(broker, 1)) == ["welcome"]
 
         assert (await broker.stats()).waiting == 0
+
+    async def test_what_the_provider_will_never_take_fails_and_holds_up_nobody(
+        self, app: Onward, queue: Queue[Any], broker: Provider, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add = queue.provider.add
+
+        async def picky(job: StoredJob, options: Options) -> StoredJob:
+            if job.name == "huge":
+                raise QueueDataError("too large", code=QueueErrorCode.VALIDATION, queue_name="emails")
+            return await add(job, options)
+
+        monkeypatch.setattr(queue.provider, "add", picky)
+        async with app, app.worker():
+            async with app.transaction() as tx:
+                await queue.add("huge", 1, tx=tx)
+                await queue.add("welcome", 2, tx=tx)
+
+            assert names(await arrived(broker, 1)) == ["welcome"]
+            failed = (await app.jobs(status=JobStatus.FAILED)).items
+
+        assert [job.reason for job in failed if isinstance(job, FailedJob)] == [FailureReason.PERMANENT]
 
     async def test_options_arrive_and_the_delay_counts_from_adding(
         self, app: Onward, queue: Queue[Any], broker: Provider

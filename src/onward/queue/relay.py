@@ -13,7 +13,7 @@ from msgspec import Raw
 from onward.client.app import Onward
 from onward.define.attempt import Attempt
 from onward.define.job_type import BUILT_IN, JobType
-from onward.errors import QueueConfigurationError, QueueError, QueueErrorCode
+from onward.errors import Permanent, QueueConfigurationError, QueueDataError, QueueError, QueueErrorCode
 from onward.model import Backoff
 from onward.queue.contract import Provider
 from onward.queue.model import QueueJob
@@ -78,6 +78,9 @@ class Relay:
                 raise self._failure[1]  # those in line need not each find out
             try:
                 await self._add(attempt.input)
+            except QueueDataError as error:
+                # The provider will never take it, and the others need not wait: kept as a failed chain, to be retried.
+                raise Permanent(str(error)) from error
             except QueueError as error:
                 self._failure = time.monotonic() + _AWAY, error
                 raise
@@ -90,7 +93,7 @@ class Relay:
         job = with_data(message.job, Raw(msgspec.json.encode(message.job.data)))
         try:
             await self.provider.add(job, message.options_now())
-        except QueueError as error:
+        except QueueDataError as error:
             if error.code is not QueueErrorCode.DUPLICATE:
                 raise
             # An earlier attempt has published it, and did not live to say so.
