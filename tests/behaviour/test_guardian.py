@@ -127,7 +127,7 @@ async def test_what_happened_to_a_job_reaches_its_handler_with_the_reason(
 
     assert handler.told == ["cancelled", "not_found", "taken_by_another_worker", "already_completed"]
     assert await completed.wait(timeout=SOON) == 7
-    assert len(recorder.of(events.LeaseLost)) == 3
+    assert {deleted.id, taken.id, completed.id} <= {event.job_id for event in recorder.of(events.LeaseLost)}
 
 
 async def _take_over(app: Onward, holder: str, *, held: list[JobId]) -> None:
