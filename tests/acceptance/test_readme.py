@@ -13,7 +13,7 @@ import subprocess
 import sys
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -84,17 +84,37 @@ def _printed_at_the_end(code: str) -> list[str]:
     return [line.removeprefix("# ") for line in reversed(lines)]
 
 
+@pytest.fixture
+def give_addresses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Sets the variables that a page or an example reads to servers that are there."""
+
+    def give(path: Path) -> None:
+        for variable, server in {"REDIS_URL": "redis_url", "RABBITMQ_URL": "rabbitmq_url"}.items():
+            if variable in path.read_text():
+                monkeypatch.setenv(variable, request.getfixturevalue(server))
+
+    return give
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_python_block_runs(
-    page: Path, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    database_url: str,
+    give_addresses: Callable[[Path], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    give_addresses(page)
     monkeypatch.chdir(tmp_path)
 
     assert Reader(page).run() == page.read_text().count("```python")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
-def test_every_example_runs(example: Path, database_url: str, tmp_path: Path) -> None:
+def test_every_example_runs(
+    example: Path, database_url: str, give_addresses: Callable[[Path], None], tmp_path: Path
+) -> None:
+    give_addresses(example)
     run = subprocess.run(
         [sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
