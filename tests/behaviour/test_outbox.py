@@ -104,9 +104,7 @@ class TestPublishing:
                 await queue.add("welcome", 2, tx=tx)
 
             assert names(await arrived(broker, 1)) == ["welcome"]
-            failed = (await app.jobs(status=JobStatus.FAILED)).items
-
-        assert [job.reason for job in failed if isinstance(job, FailedJob)] == [FailureReason.PERMANENT]
+            await until(lambda: _has_failed_for_good(app))
 
     async def test_options_arrive_and_the_delay_counts_from_adding(
         self, app: Onward, queue: Queue[Any], broker: Provider
@@ -279,3 +277,8 @@ async def test_a_broker_that_is_away_costs_nothing_but_time(app: Onward, recorde
 
 async def _is_there(broker: Provider, job_id: str) -> bool:
     return await broker.get_job(job_id) is not None
+
+
+async def _has_failed_for_good(app: Onward) -> bool:
+    failed = (await app.jobs(status=JobStatus.FAILED)).items
+    return [job.reason for job in failed if isinstance(job, FailedJob)] == [FailureReason.PERMANENT]
