@@ -59,6 +59,7 @@ class TestAdding:
 
         if not session.capabilities.duplicates:
             await session.queue.add("welcome", 2, id="user-7-welcome")
+            assert len(await arrived(await session.provider(), 2)) == 2
             return
         with pytest.raises(QueueDataError, match="already there") as caught:
             await session.queue.add("welcome", 2, id="user-7-welcome")
@@ -172,8 +173,9 @@ class TestFetching:
         provider = await session.provider()
         await until_waiting(session, 5)
 
-        if session.capabilities.batching:
-            assert len(await provider.fetch(5)) == 5
+        fetched = len(await provider.fetch(5))
+
+        assert fetched == 5 if session.capabilities.batching else 1 <= fetched <= 5
 
     async def test_first_in_first_out(self, session: Session) -> None:
         expected = [f"n{n}" for n in range(8)]
@@ -208,7 +210,8 @@ class TestFetching:
         [again] = await arrived(await session.provider(), 1)
 
         assert again.id == job.id
-        assert again.attempts == (0 if session.capabilities.retries else again.attempts)
+        # A backend with a policy for the whole queue counts what it hands out.
+        assert again.attempts == (0 if session.capabilities.retries else 1)
 
     async def test_renewing_keeps_a_job(self, session: Session) -> None:
         await session.add("one")
@@ -342,7 +345,8 @@ class TestOptions:
     async def test_a_delay_beyond_the_limit_is_refused(self, session: Session) -> None:
         longest = session.capabilities.max_delay
         if not longest:
-            await session.add("much later", delay=timedelta(days=400))
+            [added] = await session.add("much later", delay=timedelta(days=400))
+            assert added.status is QueueJobStatus.DELAYED
             return
         with pytest.raises(QueueDataError, match="delay") as caught:
             await session.add("later", delay=longest + timedelta(seconds=1))
