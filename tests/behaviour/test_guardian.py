@@ -66,6 +66,11 @@ async def database_locked(app: Onward) -> AsyncIterator[None]:
             await connection.rollback()
 
 
+@job("quick", lease=BRIEF)
+async def quick(attempt: Attempt[int]) -> int:
+    return attempt.input
+
+
 class Endless:
     """A handler that goes on until it is told to stop, and notes why and when."""
 
@@ -127,7 +132,26 @@ async def test_what_happened_to_a_job_reaches_its_handler_with_the_reason(
 
     assert handler.told == ["cancelled", "not_found", "taken_by_another_worker", "already_completed"]
     assert await completed.wait(timeout=SOON) == 7
-    assert {deleted.id, taken.id, completed.id} <= {event.job_id for event in recorder.of(events.LeaseLost)}
+    lost = [event.job_id for event in recorder.of(events.LeaseLost)]
+    assert lost == [deleted.id, taken.id, completed.id]
+
+
+async def test_a_job_whose_settlement_is_being_answered_is_not_lost(
+    running: Any, recorder: Recorder, guardian: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app: Onward = await running(quick, worker={"guardian": guardian})
+    settle = app.state.settle
+
+    async def settle_and_answer_late(*arguments: Any) -> Any:
+        changes = await settle(*arguments)
+        await asyncio.sleep(BRIEF.total_seconds())  # the guardian asks three times meanwhile, of a job that has ended
+        return changes
+
+    monkeypatch.setattr(app.state, "settle", settle_and_answer_late)
+    await (await app.start(quick, 1)).wait(timeout=SOON)
+    await until(lambda: bool(recorder.of(events.AttemptCompleted)))
+
+    assert recorder.of(events.LeaseLost) == []
 
 
 async def _take_over(app: Onward, holder: str, *, held: list[JobId]) -> None:

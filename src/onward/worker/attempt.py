@@ -63,6 +63,8 @@ class RunningAttempt:
         """Whether the handler's own commit settled the job."""
         self.is_running = False
         """Whether the handler has begun and not ended."""
+        self.has_returned = False
+        """Whether the handler has ended, one way or the other: what is left is to settle the job."""
         self._registry, self._store, self._progress = registry, store, progress
         self._task: asyncio.Task[Any] | None = None
         self._stage: Literal["fresh", "prepared", "atomic", "completed", "ended"] = "fresh"
@@ -237,7 +239,7 @@ class RunningAttempt:
                     self._task.cancel()
                 returned = await returned
         finally:
-            self._task, self.is_running = None, False
+            self._task, self.is_running, self.has_returned = None, False, True
         return returned
 
     def _run_surrounded(self, run: Callable[..., Any]) -> Any:

@@ -390,6 +390,8 @@ class Worker:
         attempt = self._attempts.get(job_id)
         if attempt is None or attempt.job.attempt != number:
             return
+        if attempt.has_returned:
+            return  # it is being settled, and perhaps just was: settling tells whether it came in time
         if reason is not LossReason.CANCELLED:
             self._store.observers.emit(events.LeaseLost(**attempt.facts, worker=self.id, reason=reason))
         attempt.cancel(reason)
