@@ -303,6 +303,25 @@ class TestWorker:
         await worker.start()
         await worker.close()
 
+    async def test_connecting_that_is_cancelled_leaves_it_unconnected(self) -> None:
+        opened: list[str] = []
+
+        class Slow(Plain):
+            async def _open(self) -> None:
+                opened.append("tried")
+                if len(opened) == 1:
+                    await asyncio.Event().wait()
+
+        provider = Slow()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await provider.connect()
+        assert not provider.is_connected
+
+        await provider.connect()
+        assert opened == ["tried", "tried"]
+        await provider.disconnect()
+
     async def test_jobs_fetched_while_closing_are_given_back(self) -> None:
         provider = Plain()
         fetching, let_go = asyncio.Event(), asyncio.Event()

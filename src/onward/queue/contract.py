@@ -108,23 +108,23 @@ class Provider:
     async def connect(self) -> None:
         """Be ready; a second holder finds it open."""
         async with self._changing:
+            if self._holders == 0:
+                await self._open_reported()
             self._holders += 1
-            if self._holders > 1:
-                return
-            try:
-                await self._open()
-            except QueueError:
-                self._holders -= 1
-                raise
-            except Exception as error:
-                self._holders -= 1
-                raise QueueRuntimeError(
-                    f"cannot connect to {self.name}: {type(error).__name__}: {error}",
-                    code=QueueErrorCode.CONNECTION,
-                    queue_name=self.queue_name,
-                    retryable=not is_permanent(error),
-                    cause=error,
-                ) from error
+
+    async def _open_reported(self) -> None:
+        try:
+            await self._open()
+        except QueueError:
+            raise
+        except Exception as error:
+            raise QueueRuntimeError(
+                f"cannot connect to {self.name}: {type(error).__name__}: {error}",
+                code=QueueErrorCode.CONNECTION,
+                queue_name=self.queue_name,
+                retryable=not is_permanent(error),
+                cause=error,
+            ) from error
 
     async def disconnect(self, *, everyone: bool = False) -> None:
         """Let go, or close it for everyone who holds it; harmless when nobody does."""
