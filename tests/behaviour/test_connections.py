@@ -213,6 +213,8 @@ async def test_a_listener_whose_server_falls_silent_listens_again(
 class FailingWire:
     """Fails once, when it should send."""
 
+    can_listen_later = True
+
     def __init__(self, sent: list[Hint]) -> None:
         self._sent = sent
         self._fails = not sent
@@ -297,3 +299,42 @@ async def test_loss_and_return_of_hints_are_told(postgres_dsn: str, recorder: Re
         await recorder.next(events.NotifyRecovered)
 
     assert error.doing == "listen"
+
+
+class QuietWire:
+    """Keeps count of who listens."""
+
+    can_listen_later = True
+
+    def __init__(self) -> None:
+        self.listening = 0
+
+    async def listen(self, channel: str, receive: Callable[[str], None]) -> None:
+        await asyncio.sleep(0)
+        self.listening += 1
+
+    async def notify(self, channel: str, payloads: Sequence[str]) -> None:
+        pass
+
+    async def hold(self, channel: str, due: Callable[[], Sequence[str]]) -> NoReturn:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_process_that_only_announces_does_not_listen_until_somebody_there_does() -> None:
+    wire = QuietWire()
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[PostgresWire]:
+        yield wire
+
+    async with asyncio.TaskGroup() as tasks:
+        notify = PostgresNotify(connect, channel="any")
+        await notify.open(tasks)
+        await notify.announce([Hint(HintKind.SCHEDULED, "a")])
+        before = wire.listening
+        async with notify.listen(scheduled=["a"]), notify.listen(scheduled=["b"]):
+            after = wire.listening
+        await notify.close()
+
+    assert (before, after) == (0, 1)

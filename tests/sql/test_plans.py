@@ -8,7 +8,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from onward.state.postgres.adapter import PostgresState
+from onward.state.postgres.adapter import _ONWARD, PostgresState
 from onward.state.postgres.settings import session_settings
 from onward.state.statement import spell
 
@@ -94,6 +94,35 @@ def test_taking_where_nothing_waits_reads_nothing(connection: psycopg.Connection
     )
 
     assert [read(node) for node in plan if node.get("Index Name") == "job_pending"] == [0, 0]
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_taking_onward_seeks_past_what_was_taken(connection: psycopg.Connection) -> None:
+    """Also where somebody's snapshot keeps the entries of what was taken: they are not even looked at."""
+    found = connection.execute(
+        "SELECT rank, scheduled_at FROM plans.job WHERE type_name = 'type-1' AND status = 'pending' AND NOT deferred "
+        "ORDER BY rank, scheduled_at OFFSET 5000 LIMIT 1"
+    ).fetchone()
+    assert found is not None
+
+    plan = explained(
+        connection,
+        STATE.sql("take", each=_ONWARD),
+        type_names=["type-1"],
+        versions=[1],
+        leases=[60.0],
+        from_ranks=[found[0]],
+        from_times=[found[1]],
+        worker="worker-1",
+        limit=BATCH,
+        now=None,
+    )
+
+    better, further = [node for node in plan if node.get("Index Name") == "job_pending"]
+    assert "rank <" in better["Index Cond"]
+    assert "ROW(rank, scheduled_at) >=" in further["Index Cond"]
+    assert read(better) + read(further) <= BATCH + 2
+    assert_no_backlog_is_sorted(plan, at_most=2)
     assert_the_table_is_not_scanned(plan)
 
 

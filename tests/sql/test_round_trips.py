@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import pytest
 
 from onward.model import new_id
@@ -31,6 +32,14 @@ class Counted(AsyncpgConnection):
     async def begin(self) -> None:
         self.sent.append("BEGIN")
         await super().begin()
+
+    async def begin_with(self, first: Any) -> int:
+        self.sent.append("BEGIN with")
+        return await super().begin_with(first)
+
+    async def commit_with(self, last: Any) -> None:
+        self.sent.append("COMMIT with")
+        await super().commit_with(last)
 
 
 @pytest.fixture
@@ -69,3 +78,75 @@ async def test_a_continuation_with_blockers_is_settled_in_one_round_trip(
 
     assert len(connection.sent) == 1
     assert [change.kind for change in changes] == (["settled", "failed", "failed"] if blocker_fails else ["settled"])
+
+
+@pytest.mark.parametrize("continues", [False, True])
+async def test_a_commit_settles_an_attempt_as_a_settlement_would(connection: Counted, continues: bool) -> None:
+    jobs = [new_job(f"either {continues}") for _ in range(2)]
+    await STATE.start(connection, jobs)
+    taken = await STATE.take(connection, types=[TypeClaim(f"either {continues}", 1, 60.0)], limit=2, worker="w")
+    settlements = [settlement_for(job, continues=continues) for job in taken]
+    hold = STATE.hold_attempt(job_id=taken[1].id, attempt=taken[1].attempt, holder="w")
+    end = STATE.end_attempt(taken[1], settlements[1])
+    assert hold is not None
+    assert end is not None
+
+    await STATE.settle(connection, settlements[:1])
+    connection.sent.clear()
+    assert await connection.begin_with(hold) == 1
+    await connection.commit_with(end)
+
+    assert connection.sent == ["BEGIN with", "COMMIT with"]
+    one, other = [await comparable(connection, job.id) for job in jobs]
+    assert one == other
+
+
+async def comparable(connection: Counted, chain_id: Any) -> list[dict[str, Any]]:
+    """The jobs of a chain, without what tells it from others."""
+    rows = await connection.fetch(
+        "SELECT * FROM round_trips.job WHERE id = :id::uuid OR chain_id = :id::uuid ORDER BY chain_index",
+        {"id": chain_id},
+    )
+    times = {"created_at", "scheduled_at", "ended_at", "chain_ended_at"}
+    ids = {"id", "chain_id", "root_id", "origin_id"}
+    return [
+        {name: value is None if name in times | ids else value for name, value in dict(row).items()}  # type: ignore[call-overload]
+        for row in rows
+    ]
+
+
+def settlement_for(job: Any, *, continues: bool) -> Settlement:
+    fence: dict[str, Any] = {"job_id": job.id, "attempt": job.attempt, "holder": "w", "completed_by": "w"}
+    if not continues:
+        return Settlement(**fence, kind="complete", output='{"it\'s": "\\\\"}')
+    step = new_job("step", chain_id=job.id, chain_index=1, origin_id=job.id, root_id=job.id, priority=3, delay=5.0)
+    return Settlement(**fence, kind="continue", next=(step,))
+
+
+async def test_what_somebody_waits_for_is_not_settled_by_the_commit(connection: Counted) -> None:
+    job = new_job("awaited")
+    await STATE.start(connection, [job])
+    await STATE.start(connection, [new_job("dependent", blockers=(job.id,))])
+    (taken,) = await STATE.take(connection, types=[TypeClaim("awaited", 1, 60.0)], limit=1, worker="w")
+    hold = STATE.hold_attempt(job_id=job.id, attempt=taken.attempt, holder="w")
+    assert hold is not None
+
+    assert await connection.begin_with(hold) == 0
+
+    await connection.rollback()
+
+
+async def test_an_attempt_that_is_no_longer_held_cannot_commit(connection: Counted, postgres_dsn: str) -> None:
+    job = new_job("stale")
+    await STATE.start(connection, [job])
+    (taken,) = await STATE.take(connection, types=[TypeClaim("stale", 1, 60.0)], limit=1, worker="w")
+    end = STATE.end_attempt(taken, settlement_for(taken, continues=False))
+    assert end is not None
+    await STATE.settle(connection, [settlement_for(taken, continues=False)])
+
+    await connection.begin()
+    with pytest.raises(asyncpg.PostgresError) as refused:
+        await connection.commit_with(end)
+    await connection.rollback()
+
+    assert AsyncpgDriver(postgres_dsn).is_stale(refused.value)

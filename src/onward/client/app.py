@@ -25,7 +25,7 @@ from onward.define.request import BlockerSource, ChainReference, NewChain
 from onward.define.slice import Slice
 from onward.errors import ConfigurationError, DefinitionError
 from onward.lifecycle.after_commit import Awaited, describe
-from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, ThreadAnnouncer
+from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, Posting, ThreadAnnouncer
 from onward.lifecycle.store import Store
 from onward.model import Backoff, Blocker, Chain, ChainId, Deduplication, Job, JobId, Page
 from onward.notify.connect import notify_for
@@ -428,7 +428,7 @@ class _Awaiting:
         return await self._listener.wait(timeout)
 
 
-class _FromThread:
+class _FromThread(Posting):
     def __init__(self, announcer: BackgroundAnnouncer) -> None:
         self.post = announcer.post_from_thread
 

@@ -18,7 +18,7 @@ from onward.define.job_type import JobType, Step
 from onward.define.registry import Registry
 from onward.define.request import BlockerSource, ChainReference, NewChain
 from onward.lifecycle.after_commit import Awaited, describe
-from onward.lifecycle.announcer import ThreadAnnouncer
+from onward.lifecycle.announcer import Posting, ThreadAnnouncer
 from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import as_sync
 from onward.model import Blocker, Chain, ChainId, Deduplication, Job, JobId, Page
@@ -221,7 +221,7 @@ class SyncOnward:
         yield _Sleep(self._driver)
 
 
-class _Announcer:
+class _Announcer(Posting):
     """Sends hints with a statement where the database carries them, else in the background."""
 
     def __init__(

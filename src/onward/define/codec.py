@@ -84,7 +84,7 @@ class Codec:
                 self._refuse(path, "text with a NUL character, which Postgres cannot store")
 
     def _may_be_deep(self, data: bytes) -> bool:
-        return data.count(b"[") + data.count(b"{") > self.limits.depth
+        return len(data) > self.limits.depth and data.count(b"[") + data.count(b"{") > self.limits.depth
 
 
 def _walk(plain: Any) -> Iterable[tuple[str, int, Any]]:

@@ -94,10 +94,11 @@ class Consequences:
             deferred = job.delay > 0 or job.at is not None
             effects.hints.append(Hint(HintKind.DEFERRED if deferred else HintKind.SCHEDULED, job.type_name))
         # Starting locked the chains it waits for, and a worker that was told of them meanwhile found nothing to take.
-        effects.hints += [Hint(HintKind.SCHEDULED, name) for name in job.blocker_types]
-        facts: dict[str, Any] = {"job_id": job.id, "chain_id": job.chain_id, "type_name": job.type_name}
+        if job.blocker_types:
+            effects.hints += [Hint(HintKind.SCHEDULED, name) for name in job.blocker_types]
         if job.chain_index == 0 and self._wants(events.ChainStarted):
             effects.events.append(events.ChainStarted(chain_id=job.chain_id, type_name=job.type_name))
+        facts: dict[str, Any] = {"job_id": job.id, "chain_id": job.chain_id, "type_name": job.type_name}
         if self._wants(events.JobCreated):
             effects.events.append(events.JobCreated(**facts))
         if status is JobStatus.BLOCKED and self._wants(events.JobBlocked):

@@ -5,22 +5,47 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from onward.lifecycle.after_commit import describe
 from onward.notify.contract import Changed, Hint, NotifyAdapter, merged
 from onward.observe import events
 from onward.observe.observer import Observers
+from onward.state.driver import Statement
 
 logger = logging.getLogger("onward")
 _BETWEEN_ROUNDS = 0.002
+"""Seconds. The first hint leaves at once; in a stream of them one in so often wakes everybody as well."""
 _FAREWELL = 2.0
+
+
+class Ride(NamedTuple):
+    """Hints that leave with a commit."""
+
+    statement: Statement
+    hints: Sequence[Hint]
+    """To be posted if it comes to nothing."""
 
 
 class Announcer(Protocol):
     """Takes hints after a commit, without waiting."""
 
     def post(self, hints: Sequence[Hint]) -> None: ...
+
+    def ride(self, hints: Sequence[Hint]) -> Ride | None:
+        """A statement that sends these hints, and those that wait, with the commit it is part of: saves a round trip.
+
+        None: post them after the commit. At most one commit in so often carries hints, because those that do wait for
+        each other.
+        """
+        ...
+
+
+class Posting:
+    """For announcers that only ever post."""
+
+    def ride(self, hints: Sequence[Hint]) -> Ride | None:
+        return None
 
 
 class BackgroundAnnouncer:
@@ -33,6 +58,8 @@ class BackgroundAnnouncer:
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
         self._closing = self._is_failing = False
+        self._next_round = 0.0
+        self._next_ride = 0.0
 
     @property
     def is_running(self) -> bool:
@@ -41,6 +68,19 @@ class BackgroundAnnouncer:
     def post(self, hints: Sequence[Hint]) -> None:
         self._hints.extend(hints)
         self._ready.set()
+
+    def ride(self, hints: Sequence[Hint]) -> Ride | None:
+        if self._loop is None or self._loop.time() < self._next_ride:
+            return None
+        carried = merged([*self._hints, *hints])
+        statement = self._notify.riding(carried)
+        if statement is None:
+            return None
+        self._hints = []
+        self._next_ride = self._loop.time() + _BETWEEN_ROUNDS
+        # A little later than the next ride: in a stream of starts, that takes along what waits.
+        self._next_round = self._next_ride + _BETWEEN_ROUNDS
+        return Ride(statement, carried)
 
     def post_from_thread(self, hints: Sequence[Hint]) -> None:
         """`post` for code that runs in another thread than the event loop."""
@@ -81,14 +121,15 @@ class BackgroundAnnouncer:
                 loop.call_soon_threadsafe(function, *arguments)
 
     async def _send_rounds(self) -> None:
+        loop = asyncio.get_running_loop()
         while not (self._closing and not self._hints):
             await self._ready.wait()
+            await asyncio.sleep(max(self._next_round - loop.time(), 0))
             self._ready.clear()
             hints, self._hints = self._hints, []
             if hints:
                 await self._send(hints)
-                # The first hint leaves at once; in a stream of them one in so often wakes everybody as well.
-                await asyncio.sleep(_BETWEEN_ROUNDS)
+                self._next_ride = self._next_round = loop.time() + _BETWEEN_ROUNDS
 
     async def _send(self, hints: Sequence[Hint]) -> None:
         try:
@@ -101,7 +142,7 @@ class BackgroundAnnouncer:
             self._is_failing = True
 
 
-class ThreadAnnouncer:
+class ThreadAnnouncer(Posting):
     """Sends the hints of threads without an event loop: by way of the open app's, or else from a thread with its own.
 
     So the adapters need no sync twins, and nobody waits for a broker. The thread runs from the first hint until

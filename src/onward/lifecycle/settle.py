@@ -31,9 +31,16 @@ class RetryPolicy:
 def settlement_of(registry: Registry, kind: Registered, job: TakenJob, worker: WorkerId, returned: Any) -> Settlement:
     """What a handler returned, encoded and validated. Raises PayloadError and UndeclaredStep."""
     outcome = returned if isinstance(returned, Outcome) else Done(returned)
-    fence: dict[str, Any] = {"job_id": job.id, "attempt": job.attempt, "holder": worker, "completed_by": worker}
     if isinstance(outcome, Done):
-        return Settlement(**fence, kind="complete", output=encode_output(kind, outcome.output))
+        return Settlement(
+            job_id=job.id,
+            attempt=job.attempt,
+            holder=worker,
+            kind="complete",
+            output=encode_output(kind, outcome.output),
+            completed_by=worker,
+        )
+    fence: dict[str, Any] = {"job_id": job.id, "attempt": job.attempt, "holder": worker, "completed_by": worker}
     if isinstance(outcome, Next):
         after = Predecessor(job.id, job.chain_id, job.chain_index, job.root_id, job.type_name, -job.rank)
         return Settlement(**fence, kind="continue", next=plan_continuation(registry, outcome, after))

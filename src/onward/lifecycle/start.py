@@ -16,6 +16,7 @@ from onward.state.contract import NewJob, Started
 from onward.state.driver import Connection
 
 MOST_PRIORITY = 2**31 - 1
+_NOTHING: dict[str, Any] = {}
 
 
 class Family(NamedTuple):
@@ -38,7 +39,8 @@ class _Plan:
         kind = self._registry.entry(chain.job_type)
         chain_id = chain.id or next(self._ids)
         root_id = family.root_id or chain_id
-        position = self._reserve()
+        position = len(self._jobs)
+        self._jobs.append(None)
         self._jobs[position] = NewJob(
             id=chain_id,
             chain_id=chain_id,
@@ -51,9 +53,7 @@ class _Plan:
             origin_id=family.origin_id,
             root_id=root_id,
             parent=parent,
-            blockers=self._blockers(kind, chain.blockers, position, Family(family.origin_id, root_id)),
-            blocker_types=_types_there(chain.blockers),
-            runs_anyway=kind.definition.on_blocker_failure == "run",
+            **self._waiting(kind, chain.blockers, position, Family(family.origin_id, root_id)),
             deduplication=_checked_key(kind, chain.deduplication),
             id_is_callers=chain.id is not None,
         )
@@ -63,7 +63,8 @@ class _Plan:
         """Plan the job that follows `after`."""
         self._registry.find(after.type_name).may_continue_to(outcome.step.name)
         kind = self._registry.find(outcome.step.name)
-        position = self._reserve()
+        position = len(self._jobs)
+        self._jobs.append(None)
         self._jobs[position] = NewJob(
             id=next(self._ids),
             chain_id=after.chain_id,
@@ -76,26 +77,25 @@ class _Plan:
             at=outcome.at,
             origin_id=after.job_id,
             root_id=after.root_id,
-            blockers=self._blockers(kind, outcome.blockers, position, Family(after.job_id, after.root_id)),
-            blocker_types=_types_there(outcome.blockers),
-            runs_anyway=kind.definition.on_blocker_failure == "run",
+            **self._waiting(kind, outcome.blockers, position, Family(after.job_id, after.root_id)),
         )
 
     def finished(self) -> list[NewJob]:
         return [job for job in self._jobs if job is not None]
 
-    def _reserve(self) -> int:
-        self._jobs.append(None)
-        return len(self._jobs) - 1
-
-    def _blockers(
+    def _waiting(
         self, kind: Registered, sources: Sequence[BlockerSource], parent: int, family: Family
-    ) -> tuple[ChainId, ...]:
+    ) -> dict[str, Any]:
+        """What a job says of those it waits for."""
+        if not sources:
+            return _NOTHING
         ids: list[ChainId] = []
         for source in sources:
             kind.may_be_blocked_by(source.job_type.name)
             ids.append(self.add(source, parent, family) if isinstance(source, NewChain) else source.id)
-        return tuple(ids)
+        there = {source.job_type.name for source in sources if not isinstance(source, NewChain)}
+        runs_anyway = kind.definition.on_blocker_failure == "run"
+        return {"blockers": tuple(ids), "blocker_types": tuple(there), "runs_anyway": runs_anyway}
 
 
 class Predecessor(NamedTuple):
@@ -137,11 +137,30 @@ async def start_jobs(store: Store, jobs: Sequence[NewJob], *, tx: object) -> lis
             there = await _already_stored(store, connection, jobs)
             if there is not None:
                 return there, Effects()
-        started = await store.state.start(connection, jobs)
-        effects = store.consequences.of_start(jobs, started)
+            started = await store.state.start(connection, jobs, repeated=True)
+            effects = store.consequences.of_start(jobs, started)
+        elif tx is None and all(job.is_plain for job in jobs):
+            started, effects = await _start_riding(store, connection, jobs)
+        else:
+            started = await store.state.start(connection, jobs)
+            effects = store.consequences.of_start(jobs, started)
         return [answer for job, answer in zip(jobs, started, strict=True) if job.parent is None], effects
 
     return await store.write(operation, tx=tx, doing="start")
+
+
+async def _start_riding(
+    store: Store, connection: Connection, jobs: Sequence[NewJob]
+) -> tuple[Sequence[Started], Effects]:
+    """Nothing stands in the way of these jobs, and they are committed at once: their hints may leave with them."""
+    effects = store.consequences.of_start(jobs, [Started(job.id, JobStatus.PENDING, False) for job in jobs])
+    ride = store.ride(effects)
+    try:
+        return await store.state.start(connection, jobs, rider=ride and ride.statement), effects
+    except BaseException:
+        if ride is not None:
+            store.release(Effects(hints=list(ride.hints)))  # there may be those of others among them
+        raise
 
 
 async def _already_stored(store: Store, connection: Connection, jobs: Sequence[NewJob]) -> list[Started] | None:
@@ -153,11 +172,9 @@ async def _already_stored(store: Store, connection: Connection, jobs: Sequence[N
     return [Started(job.id, JobStatus(found[job.id].status), False) for job in asked]
 
 
-def _types_there(sources: Sequence[BlockerSource]) -> tuple[str, ...]:
-    return tuple({source.job_type.name for source in sources if not isinstance(source, NewChain)})
-
-
 def _size(chain: NewChain[Any]) -> int:
+    if not chain.blockers:
+        return 1
     return 1 + sum(_size(blocker) for blocker in chain.blockers if isinstance(blocker, NewChain))
 
 

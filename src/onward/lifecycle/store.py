@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 from onward.errors import TransactionUnsuitable
 from onward.lifecycle.after_commit import Awaited, Consequences, Effects, describe
-from onward.lifecycle.announcer import Announcer
+from onward.lifecycle.announcer import Announcer, Ride
 from onward.lifecycle.context import open_transaction, refuse_inside_transaction
 from onward.lifecycle.transaction import OpenTransaction, SyncView
 from onward.notify.contract import NotifyAdapter
 from onward.observe import events
 from onward.observe.observer import Observers
 from onward.state.contract import StateAdapter
-from onward.state.driver import Connection, Driver
+from onward.state.driver import Connection, Driver, Statement
 
 logger = logging.getLogger("onward")
 T = TypeVar("T")
@@ -58,6 +58,13 @@ class Store:
             self.observers.emit(event)
         if effects.hints:
             self._announcer.post(effects.hints)
+
+    def ride(self, effects: Effects) -> Ride | None:
+        """Have the hints of a commit of our own leave with it; then they are no longer among its effects."""
+        ride = self._announcer.ride(effects.hints) if effects.hints else None
+        if ride is not None:
+            effects.hints.clear()
+        return ride
 
     # -- running operations
 
@@ -133,18 +140,22 @@ class Store:
             raise TransactionUnsuitable("the connection is already in a transaction: pass it as tx= instead")
         yield wrapped
 
-    async def begin(self, link: Connection) -> OpenTransaction:
-        """Begin a transaction on a connection."""
-        await link.begin()
-        tx = OpenTransaction(link)
+    async def begin(self, link: Connection, first: Statement | None = None) -> OpenTransaction:
+        """Begin a transaction on a connection, with a first statement of ours if there is one."""
+        found = 0
+        if first is None:
+            await link.begin()
+        else:
+            found = await link.begin_with(first)
+        tx = OpenTransaction(link, found=found)
         if link.native is not None:
             self._ours[id(link.native)] = tx
         return tx
 
-    async def commit(self, tx: OpenTransaction) -> None:
-        """Commit, and release what waited for it."""
+    async def commit(self, tx: OpenTransaction, last: Statement | None = None) -> None:
+        """Commit, with a last statement of ours if there is one, and release what waited for it."""
         self._ours.pop(id(tx.link.native), None)
-        await tx.commit()
+        await tx.commit(last)
 
     async def abandon(self, tx: OpenTransaction) -> None:
         """Roll back."""
@@ -168,6 +179,7 @@ class Store:
         own = self._own(tx)
         if own is not None:
             own.check()
+            own.is_joined = True
             return own.link
         adopted = self.driver.adopt(tx)
         if adopted is None:

@@ -1,11 +1,13 @@
 """An open transaction: what `app.transaction()` and the phases of a handler hand out."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from onward.errors import TransactionClosed
-from onward.state.driver import Connection, Result, run_now
+from onward.state.driver import Connection, Statement, run_now
+
+T = TypeVar("T")
 
 
 class NamedRow:
@@ -41,8 +43,12 @@ class NamedRow:
 class OpenTransaction:
     """A transaction of ours, from its begin to its commit or rollback."""
 
-    def __init__(self, link: Connection) -> None:
+    def __init__(self, link: Connection, *, found: int = 0) -> None:
         self.link = link
+        self.found = found
+        """How many rows the statement gave with which it began."""
+        self.is_joined = False
+        """Whether operations of ours other than its own took part."""
         self.is_open = True
         self._takes_statements = True
         self.error: BaseException | None = None
@@ -55,24 +61,24 @@ class OpenTransaction:
         return self.link.raw
 
     async def execute(self, sql: str, /, **parameters: Any) -> int:
-        return (await self._query(sql, parameters)).changed
+        return await self._run(self.link.execute, sql, parameters)
 
     async def fetch(self, sql: str, /, **parameters: Any) -> list[NamedRow]:
-        result = await self._query(sql, parameters)
+        result = await self._run(self.link.query, sql, parameters)
         return [NamedRow(result.columns, row) for row in result.rows]
 
     async def fetchrow(self, sql: str, /, **parameters: Any) -> NamedRow | None:
-        result = await self._query(sql, parameters)
+        result = await self._run(self.link.query, sql, parameters)
         return NamedRow(result.columns, result.rows[0]) if result.rows else None
 
     async def fetchval(self, sql: str, /, **parameters: Any) -> Any:
         row = await self.fetchrow(sql, **parameters)
         return row[0] if row is not None else None
 
-    async def _query(self, sql: str, parameters: dict[str, Any]) -> Result:
+    async def _run(self, run: Callable[[str, dict[str, Any]], Awaitable[T]], sql: str, parameters: dict[str, Any]) -> T:
         self.check()
         try:
-            return await self.link.query(sql, parameters)
+            return await run(sql, parameters)
         except Exception as error:
             self.error = error
             raise
@@ -110,14 +116,25 @@ class OpenTransaction:
         """Take statements again."""
         self._takes_statements = True
 
-    async def commit(self) -> None:
+    async def commit(self, last: Statement | None = None) -> None:
+        """Commit, with a last statement of ours if there is one."""
         self.suspend()
         try:
-            await self.link.commit()
+            if last is None:
+                await self.link.commit()
+            else:
+                await self._commit_with(last)
         finally:
             self.is_open = False
         for action in self._actions:
             action()
+
+    async def _commit_with(self, last: Statement) -> None:
+        try:
+            await self.link.commit_with(last)
+        except BaseException:
+            await self.link.rollback()  # the statement may have failed, so that COMMIT was not even tried
+            raise
 
     async def rollback(self) -> None:
         self.suspend()

@@ -30,7 +30,7 @@ class HintKind(StrEnum):
     """So many listeners of a process could take jobs of a type: told between processes, never to listeners."""
 
 
-class Hint(msgspec.Struct, frozen=True):
+class Hint(msgspec.Struct, frozen=True, gc=False):
     """Something worth a look."""
 
     kind: HintKind
@@ -90,6 +90,10 @@ class NotifyAdapter(Protocol):
 
     def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
         """A statement that sends hints when its transaction commits; None where there is no such thing."""
+        ...
+
+    def riding(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
+        """`within_transaction` for a commit of our own; None also where listeners in this process would not hear it."""
         ...
 
     async def announce(self, hints: Sequence[Hint]) -> None:

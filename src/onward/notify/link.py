@@ -58,6 +58,10 @@ class LinkedNotify(ABC, Generic[W]):
         """A connection that already listens."""
         ...
 
+    async def _hear(self) -> None:
+        """Somebody listens, perhaps the first one since the connection was made."""
+        return
+
     @abstractmethod
     async def _redirect(self, wire: W, hints: Sequence[Hint]) -> None:
         """Have others follow hints about scheduled jobs that nobody here can follow."""
@@ -88,6 +92,9 @@ class LinkedNotify(ABC, Generic[W]):
     def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
         return None
 
+    def riding(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
+        return None
+
     async def announce(self, hints: Sequence[Hint]) -> None:
         """Send, or raise soon; what could not be sent leaves when the connection is back."""
         hints = merged(hints)
@@ -111,6 +118,8 @@ class LinkedNotify(ABC, Generic[W]):
             # The listener is active once we are connected; if the first try fails, it is by polling.
             with suppress(OSError, TimeoutError):
                 await self._first_try()
+            with suppress(Exception):  # the connection is lost, and listens when it is back
+                await self._hear()
             yield line
 
     # -- for adapters

@@ -28,6 +28,9 @@ class LocalNotify(ABC):
     def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
         return None
 
+    def riding(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
+        return None
+
     @abstractmethod
     async def announce(self, hints: Sequence[Hint]) -> None: ...
 

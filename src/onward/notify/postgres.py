@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from onward.notify.contract import Hint, HintKind
@@ -33,6 +33,10 @@ class PostgresNotify(LinkedNotify["_Channel"]):
     def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
         return notify_statement(self._name, hints)
 
+    def riding(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
+        # Whoever listens here does so over the wire; while that is down, they are told by `announce`.
+        return self.within_transaction(hints) if self._wire is not None or self._keeper is None else None
+
     async def close(self) -> None:
         if self._wire is not None and self._presence.is_known:
             with suppress(Exception):  # then we are missed
@@ -43,8 +47,15 @@ class PostgresNotify(LinkedNotify["_Channel"]):
     @asynccontextmanager
     async def _connect(self) -> "AsyncIterator[_Channel]":
         async with self._connect_wire() as wire:
-            await wire.listen(self._name, self._receive)
-            yield _Channel(wire, self._name, self._due)
+            channel = _Channel(wire, self._name, self._due, self._receive)
+            if self._switchboard.is_used or not wire.can_listen_later:
+                await channel.listen()
+            yield channel
+
+    async def _hear(self) -> None:
+        # A process that only starts jobs is not woken by every hint there is.
+        if self._wire is not None:
+            await self._wire.listen()
 
     def _due(self) -> list[str]:
         """What is to be said without being asked; called about once a second."""
@@ -81,13 +92,22 @@ class PostgresNotify(LinkedNotify["_Channel"]):
         await wire.say([*self._news(), *encode_hints(hints, _heading())])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Channel:
-    """A connection that listens to a channel."""
+    """A connection that sends on a channel, and listens to it once somebody here does."""
 
     wire: PostgresWire
     name: str
     due: Callable[[], Sequence[str]]
+    receive: Callable[[str], None]
+    _is_listening: bool = False
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def listen(self) -> None:
+        async with self._turn:
+            if not self._is_listening:
+                await self.wire.listen(self.name, self.receive)
+                self._is_listening = True
 
     async def send(self, hints: Sequence[Hint]) -> None:
         await self.say(encode_hints(hints, _heading()))

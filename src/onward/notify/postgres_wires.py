@@ -16,6 +16,9 @@ _NAME = "onward hints"
 class PostgresWire(Protocol):
     """A connection that can both send and receive notifications. One that is not answered in time ends."""
 
+    can_listen_later: bool
+    """Whether `listen` may be called while it is held."""
+
     async def listen(self, channel: str, receive: Callable[[str], None]) -> None: ...
     async def notify(self, channel: str, payloads: Sequence[str]) -> None: ...
     async def hold(self, channel: str, due: Callable[[], Sequence[str]]) -> NoReturn:
@@ -27,6 +30,8 @@ Connect = Callable[[], AbstractAsyncContextManager[PostgresWire]]
 
 
 class _AsyncpgWire:
+    can_listen_later = True
+
     def __init__(self, raw: Any) -> None:
         self._raw = raw
         self._turn = asyncio.Lock()
@@ -82,6 +87,8 @@ def asyncpg_wire(dsn: str) -> Connect:
 
 
 class _PsycopgWire:
+    can_listen_later = False
+
     def __init__(self, listening: Any, sending: Any) -> None:
         self._listening, self._sending = listening, sending
         self._turn = asyncio.Lock()

@@ -77,6 +77,11 @@ class Switchboard:
         self._lines: list[_Line] = []
         self._pass_on = pass_on
 
+    @property
+    def is_used(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._lines)
+
     @asynccontextmanager
     async def listen(
         self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False

@@ -1,10 +1,13 @@
 """Fill, wait, drain: one page, shared by every kind of worker."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 W = TypeVar("W")
+_BETWEEN_FILLS = 0.005
+"""Seconds between fills that bring little: when slots become free one by one, it is cheaper to fill several at once."""
 
 
 class Source(Protocol[W]):
@@ -44,6 +47,7 @@ class SlotLoop(Generic[W]):
         self._busy = 0
         self._stopping = False
         self._wants_slot = False
+        self._filled_at = 0.0
 
     @property
     def busy(self) -> int:
@@ -76,6 +80,10 @@ class SlotLoop(Generic[W]):
                 try:
                     free = self.free
                     if more and free > 0:
+                        if free * 4 < self._concurrency:
+                            await self._pause()
+                            free = self.free
+                        self._filled_at = time.monotonic()
                         work = await self._source.fill(free)
                         if self.is_stopping:
                             await self._source.hand_back(work)
@@ -92,6 +100,11 @@ class SlotLoop(Generic[W]):
                 except Exception as error:  # noqa: BLE001 - one turn of a loop
                     await self._source.recover(error)
                     more = True
+
+    async def _pause(self) -> None:
+        left = self._filled_at + _BETWEEN_FILLS - time.monotonic()
+        if left > 0:
+            await asyncio.sleep(left)
 
     async def _occupy(self, piece: W) -> None:
         try:

@@ -7,7 +7,7 @@ been written, and leaves the caller's transaction usable. Time is the database's
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -24,13 +24,15 @@ from onward.model import (
     Progress,
     WorkerId,
 )
-from onward.state.driver import Connection, Dialect
+from onward.state.driver import Connection, Dialect, Statement
+
+# gc=False below: there are many of these at a time, and none can be part of a cycle.
 
 Clock: TypeAlias = Callable[[], datetime | None]
 """The time as a test has it; None: the database's own."""
 
 
-class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job to store."""
 
     id: JobId
@@ -62,7 +64,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.blockers or self.deduplication or self.id_is_callers)
 
 
-class Started(msgspec.Struct, frozen=True):
+class Started(msgspec.Struct, frozen=True, gc=False):
     """What became of a `NewJob`."""
 
     id: JobId
@@ -71,15 +73,24 @@ class Started(msgspec.Struct, frozen=True):
     duplicate: bool
 
 
+class Position(NamedTuple):
+    """A place in the order in which jobs of a type are taken."""
+
+    rank: int
+    scheduled_at: datetime
+
+
 class TypeClaim(msgspec.Struct, frozen=True):
     """A type that a worker takes."""
 
     type_name: str
     payload_version: int
     lease: float
+    onward_from: Position | None = None
+    """Pass over waiting jobs of the same rank that come before; an adapter may read them all the same."""
 
 
-class TakenJob(msgspec.Struct, frozen=True):
+class TakenJob(msgspec.Struct, frozen=True, gc=False):
     """A job that now belongs to a worker."""
 
     id: JobId
@@ -104,7 +115,7 @@ class TakenJob(msgspec.Struct, frozen=True):
 SettlementKind: TypeAlias = Literal["complete", "continue", "retry", "fail"]
 
 
-class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The end of an attempt. The fence is (job id, attempt, holder)."""
 
     job_id: JobId
@@ -153,7 +164,7 @@ ChangeKind: TypeAlias = Literal[
 ]
 
 
-class Change(msgspec.Struct, frozen=True):
+class Change(msgspec.Struct, frozen=True, gc=False):
     """Something that happened to a job, for hints and events."""
 
     job_id: JobId
@@ -267,8 +278,19 @@ class StateAdapter(Protocol):
         ...
 
     # -- start
-    async def start(self, connection: Connection, jobs: Sequence[NewJob]) -> Sequence[Started]:
-        """Store jobs; answers in their order. Raises BlockerNotFound or DuplicateJobId with nothing stored."""
+    async def start(
+        self,
+        connection: Connection,
+        jobs: Sequence[NewJob],
+        *,
+        rider: Statement | None = None,
+        repeated: bool = False,
+    ) -> Sequence[Started]:
+        """Store jobs; answers in their order. Raises BlockerNotFound or DuplicateJobId with nothing stored.
+
+        A rider is another statement for the same round trip. There may be one where all jobs are plain. `repeated`: the
+        same start may just be committing, its answer having been lost; plain jobs that are there stay as they are.
+        """
         ...
 
     # -- take, settle
@@ -284,6 +306,18 @@ class StateAdapter(Protocol):
 
     async def settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
         """End attempts; a stale one changes nothing and has no "settled" among the changes."""
+        ...
+
+    def hold_attempt(self, *, job_id: JobId, attempt: int, holder: WorkerId) -> Statement | None:
+        """A statement to begin a transaction with: it gives a row if it has locked the attempt and `end_attempt` can
+        settle it. None, or no row: that is for `lock_attempt` and `settle`.
+        """
+        ...
+
+    def end_attempt(self, job: TakenJob, settlement: Settlement) -> Statement | None:
+        """A statement to commit with, that does what `settle` would for an attempt that is held; None where that takes
+        more. It fails when the attempt is no longer held: the driver's `is_stale` tells.
+        """
         ...
 
     async def lock_attempt(self, connection: Connection, *, job_id: JobId, attempt: int, holder: WorkerId) -> None:

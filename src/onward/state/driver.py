@@ -14,6 +14,8 @@ from onward.errors import OnwardError
 T = TypeVar("T")
 Dialect: TypeAlias = Literal["postgres", "sqlite"]
 Rows: TypeAlias = Sequence[Sequence[Any]]
+Statement: TypeAlias = tuple[str, Mapping[str, Any]]
+"""SQL with `:name` parameters, and their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +23,10 @@ class Result:
     """What a user's own statement gave."""
 
     columns: tuple[str, ...]
+    """May be missing where there are no rows."""
     rows: Rows
-    changed: int
+    changed: int = 0
+    """How many rows a statement that gives none has changed, where the client says so together with the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,11 @@ class Connection(Protocol):
         ...
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
-        """Run a statement of the user's."""
+        """Run a statement of the user's for its rows."""
+        ...
+
+    async def execute(self, sql: str, parameters: Mapping[str, Any]) -> int:
+        """Run a statement of the user's; how many rows it changed."""
         ...
 
     async def script(self, sql: str) -> None:
@@ -63,6 +71,14 @@ class Connection(Protocol):
         ...
 
     async def begin(self) -> None: ...
+
+    async def begin_with(self, first: Statement) -> int:
+        """Begin with one of Onward's statements, in one round trip where the client can; how many rows it gave."""
+        ...
+
+    async def commit_with(self, last: Statement) -> None:
+        """One of Onward's statements, then commit, in one round trip where the client can."""
+        ...
 
     async def commit(self) -> None:
         """Raises if a failed statement has poisoned the transaction, where a database would quietly roll back."""
@@ -75,6 +91,21 @@ class Connection(Protocol):
     def after_commit(self, action: Callable[[], Any]) -> bool:
         """Have `action` called when the caller's transaction commits; False where the client cannot tell."""
         ...
+
+
+class StepByStep:
+    """For connections whose client cannot do two things in one round trip."""
+
+    async def execute(self: Connection, sql: str, parameters: Mapping[str, Any]) -> int:
+        return (await self.query(sql, parameters)).changed
+
+    async def begin_with(self: Connection, first: Statement) -> int:
+        await self.begin()
+        return len(await self.fetch(*first))
+
+    async def commit_with(self: Connection, last: Statement) -> None:
+        await self.fetch(*last)
+        await self.commit()
 
 
 class Driver(Protocol):
@@ -141,6 +172,10 @@ class Driver(Protocol):
 
     def is_read_only(self, error: BaseException) -> bool:
         """Whether a write was refused because the transaction, file or server only allows reading."""
+        ...
+
+    def is_stale(self, error: BaseException) -> bool:
+        """Whether a statement of ours failed because the attempt it was to settle is no longer held."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...

@@ -74,13 +74,15 @@ class Statements:
         self._package = package
         self._table = table
         self._job_columns = job_columns
-        self._loaded: dict[tuple[str, int], str] = {}
+        self._loaded: dict[tuple[str, int, tuple[str, ...]], str] = {}
 
-    def __call__(self, name: str, *, repeat: int = 1) -> str:
-        """The statement in `sql/<name>.sql`; its repeated part, if it has one, that many times."""
-        key = name, repeat
+    def __call__(self, name: str, *, repeat: int = 1, each: tuple[str, ...] = ("",)) -> str:
+        """The statement in `sql/<name>.sql`; its repeated part, if it has one, that many times, each time with each of
+        these conditions.
+        """
+        key = name, repeat, each
         if key not in self._loaded:
-            self._loaded[key] = self._load(f"sql/{name}.sql", repeat)
+            self._loaded[key] = self._load(f"sql/{name}.sql", repeat, each)
         return self._loaded[key]
 
     def names(self) -> list[str]:
@@ -92,19 +94,22 @@ class Statements:
         """Version, name and SQL of every migration, in order."""
         files = self._files().joinpath("migrations").iterdir()
         names = sorted(file.name for file in files if file.name.endswith(".sql"))
-        return [(int(name[:4]), name.removesuffix(".sql"), self._load(f"migrations/{name}", 1)) for name in names]
+        return [
+            (int(name[:4]), name.removesuffix(".sql"), self._load(f"migrations/{name}", 1, ("",))) for name in names
+        ]
 
     def _files(self) -> Any:
         from importlib import resources  # not before it is needed: it takes a tenth of the time of `import onward`
 
         return resources.files(self._package)
 
-    def _load(self, path: str, repeat: int) -> str:
+    def _load(self, path: str, repeat: int = 1, each: tuple[str, ...] = ("",)) -> str:
         sql = self._files().joinpath(path).read_text(encoding="utf-8")
         sql = sql.replace("/*job columns*/job.*", self._job_columns)
-        sql = _EACH.sub(lambda match: _repeat(match["body"], repeat), sql)
+        sql = _EACH.sub(lambda match: _repeat(match["body"], repeat, each), sql)
         return _NAME.sub(lambda match: self._table(match[1]), sql)
 
 
-def _repeat(body: str, times: int) -> str:
-    return "\nUNION ALL\n".join(re.sub(r"/\*n\*/1", str(n), body) for n in range(1, times + 1))
+def _repeat(body: str, times: int, each: tuple[str, ...]) -> str:
+    bodies = [body.replace("/*each*/", condition) for condition in each]
+    return "\nUNION ALL\n".join(body.replace("/*n*/1", str(n)) for n in range(1, times + 1) for body in bodies)

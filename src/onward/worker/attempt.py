@@ -5,7 +5,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from contextvars import Token
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -21,8 +21,8 @@ from onward.lifecycle.settle import settlement_of
 from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import OpenTransaction
 from onward.model import Blocker, ChainId, CompletedJob, JobError, JobId, JobStatus, LossReason, WorkerId
-from onward.state.contract import Settlement, TakenJob
-from onward.state.driver import run_now
+from onward.state.contract import Change, Settlement, TakenJob
+from onward.state.driver import Statement, run_now
 from onward.state.rows import read_errors
 from onward.worker.middleware import Hook, find, onion
 from onward.worker.progress import ProgressBoard
@@ -71,8 +71,8 @@ class RunningAttempt:
         self._inside: PhaseKind | None = None
         self._tx: OpenTransaction | None = None
         self._began = 0.0
-        self._stack: AsyncExitStack | None = None
-        """Holds the connection of the open phase."""
+        self._lending: AbstractAsyncContextManager[Any] | None = None
+        """Gives back the connection of the open phase."""
         self._mark: Token[OpenMark | None] | None = None
 
     # -- what the handler reads
@@ -196,14 +196,14 @@ class RunningAttempt:
 
     async def _open(self, *, locked: bool) -> None:
         try:
-            self._stack = AsyncExitStack()
-            link = await self._stack.enter_async_context(self._store.driver.connection())
-            self._tx = await self._store.begin(link)
+            lending = self._store.driver.connection()
+            link = await lending.__aenter__()
+            self._lending = lending
+            fence: Any = {"job_id": self.job.id, "attempt": self.job.attempt, "holder": self.worker}
+            self._tx = await self._store.begin(link, self._store.state.hold_attempt(**fence) if locked else None)
             self._began = time.monotonic()
-            if locked:
-                await self._store.state.lock_attempt(
-                    link, job_id=self.job.id, attempt=self.job.attempt, holder=self.worker
-                )
+            if locked and not self._tx.found:
+                await self._store.state.lock_attempt(link, **fence)
         except BaseException as error:
             self._note(error, databases_own=True)
             await self.discard()
@@ -272,22 +272,33 @@ class RunningAttempt:
             return settlement
         try:
             settlement = self._progress.last_word(settlement)
-            changes = await self._store.state.settle(self._tx.link, [settlement])
-            if not any(change.kind == "settled" and change.job_id == self.job.id for change in changes):
-                raise JobAlreadyCompleted(self.job.id, self.job.attempt)
+            last = self._store.state.end_attempt(self.job, settlement) if self._is_held(self._tx) else None
+            if last is None:
+                changes = await self._store.state.settle(self._tx.link, [settlement])
+                if not any(change.kind == "settled" and change.job_id == self.job.id for change in changes):
+                    raise JobAlreadyCompleted(self.job.id, self.job.attempt)
+            else:
+                changes = [Change(self.job.id, self.job.chain_id, self.job.type_name, "settled", JobStatus.COMPLETED)]
             effects = self._store.consequences.of_settlements([settlement], changes)
             self._tx.after_commit(lambda: self._store.release(effects))
-            await self._commit_settlement()
+            await self._commit_settlement(last)
             self.settled = True
         except BaseException as error:
             self._note(error, databases_own=True)
             raise
         return None
 
-    async def _commit_settlement(self) -> None:
+    @staticmethod
+    def _is_held(tx: OpenTransaction) -> bool:
+        """Whether nothing but this attempt has to do with its job: others of our operations may have changed that."""
+        return tx.found > 0 and not tx.is_joined
+
+    async def _commit_settlement(self, last: Statement | None) -> None:
         try:
-            await self._commit()
+            await self._commit(last)
         except Exception as error:
+            if self._store.driver.is_stale(error):
+                raise JobAlreadyCompleted(self.job.id, self.job.attempt) from error
             if not (self._store.driver.is_disconnect(error) and await self._was_settled()):
                 raise
 
@@ -300,11 +311,11 @@ class RunningAttempt:
         found = await self._store.read(look)
         return bool(found) and isinstance(found[0], CompletedJob) and found[0].completed_by == self.worker
 
-    async def _commit(self) -> None:
+    async def _commit(self, last: Statement | None = None) -> None:
         tx, self._tx = self._tx, None
         assert tx is not None
         try:
-            await self._store.commit(tx)
+            await self._store.commit(tx, last)
         finally:
             await self._release(tx)
 
@@ -329,9 +340,9 @@ class RunningAttempt:
         await self._close()
 
     async def _close(self) -> None:
-        stack, self._stack = self._stack, None
-        if stack is not None:
-            await stack.aclose()
+        lending, self._lending = self._lending, None
+        if lending is not None:
+            await lending.__aexit__(None, None, None)
 
 
 class PhaseBlock:

@@ -29,6 +29,7 @@ from onward.state.contract import Settlement, TakenJob, TypeClaim
 from onward.state.driver import Connection
 from onward.worker.attempt import RunningAttempt
 from onward.worker.connections import Reserved
+from onward.worker.frontier import Frontier
 from onward.worker.guardian.choose import choose_guardian
 from onward.worker.guardian.contract import GuardianKind
 from onward.worker.middleware import check_required, opened
@@ -95,7 +96,8 @@ class Worker:
             )
             for kind in types
         }
-        self._claims = [TypeClaim(k.name, version, self._leases[k.name]) for k in types for version in k.versions]
+        claims = [TypeClaim(k.name, version, self._leases[k.name]) for k in types for version in k.versions]
+        self._frontier = Frontier(claims)
         default = _POLL if notify.crosses_processes else _POLL_WITHOUT_HINTS
         self._concurrency, self._grace = concurrency, grace.total_seconds()
         self._poll = (default if poll is None else poll).total_seconds()
@@ -261,7 +263,10 @@ class Worker:
     async def _take(
         self, connection: Connection, *, limit: int
     ) -> tuple[Sequence[TakenJob], dict[JobId, list[Blocker]]]:
-        taken = await self._store.state.take(connection, types=self._claims, limit=limit, worker=self.id)
+        async def take(claims: Sequence[TypeClaim], count: int) -> Sequence[TakenJob]:
+            return await self._store.state.take(connection, types=claims, limit=count, worker=self.id)
+
+        taken = await self._frontier.take(take, limit)
         waited = [job.id for job in taken if job.blockers]
         return taken, await self._store.state.blockers_of(connection, waited) if waited else {}
 

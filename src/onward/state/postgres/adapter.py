@@ -1,6 +1,7 @@
 """The state contract on Postgres: one statement per method; two where settlements of both kinds come together."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from onward.state.contract import (
     JobCounts,
     LeaseStatements,
     NewJob,
+    Position,
     ProgressReport,
     Promoted,
     Reaped,
@@ -35,10 +37,16 @@ from onward.state.contract import (
     seconds,
     to_remove,
 )
-from onward.state.driver import Connection, Dialect, transaction
+from onward.state.driver import Connection, Dialect, Statement, transaction
 from onward.state.rows import JOB_COLUMNS, JSON_COLUMNS, read_chain, read_job
 from onward.state.statement import Statements, checked_identifier
 
+_ONWARD = (
+    "AND rank < (:from_ranks::integer[])[/*n*/1]",
+    "AND (rank, scheduled_at) >= ((:from_ranks::integer[])[/*n*/1], (:from_times::timestamptz[])[/*n*/1])",
+)
+"""What is better than where the last take ended, and what comes after: one condition that says both would not seek."""
+_BEGINNING = Position(-(2**31), datetime.min.replace(tzinfo=UTC))
 _MIGRATION_LOCK = 7_036_874_417_766_406
 """One process migrates at a time; the number only has to be ours."""
 
@@ -60,6 +68,8 @@ class PostgresState:
             table=lambda name: f'"{schema}".{name}',
             job_columns=", ".join(f"job.{c}::text" if c in JSON_COLUMNS else f"job.{c}" for c in JOB_COLUMNS),
         )
+
+        self._rides: dict[tuple[str, str], str] = {}
 
     # -- schema
 
@@ -107,14 +117,29 @@ class PostgresState:
 
     # -- start
 
-    async def start(self, connection: Connection, jobs: Sequence[NewJob]) -> Sequence[Started]:
+    async def start(
+        self,
+        connection: Connection,
+        jobs: Sequence[NewJob],
+        *,
+        rider: Statement | None = None,
+        repeated: bool = False,
+    ) -> Sequence[Started]:
         if all(job.is_plain for job in jobs):
-            await connection.fetch(self.sql("start"), {"now": self.clock(), **_columns(jobs)})
+            name, parameters = ("start", _columns(jobs)) if repeated else _plain_start(jobs)
+            sql, more = self._ridden(name, rider) if rider else (self.sql(name), {})
+            await connection.fetch(sql, {"now": self.clock(), **parameters, **more})
             return [Started(job.id, JobStatus.PENDING, False) for job in jobs]
         rows = await connection.fetch(self.sql("start_checked"), {"items": _items(jobs), "now": self.clock()})
         _raise_refusal([(row[4], row[1]) for row in rows], jobs)
         by_item = {row[0]: row for row in rows}
         return [_started(job, by_item.get(position)) for position, job in enumerate(jobs)]
+
+    def _ridden(self, name: str, rider: Statement) -> Statement:
+        sql, parameters = rider
+        if (name, sql) not in self._rides:
+            self._rides[name, sql] = f"WITH started AS (\n{self.sql(name)}\n)\n{sql}"
+        return self._rides[name, sql], parameters
 
     # -- take, settle
 
@@ -124,9 +149,11 @@ class PostgresState:
         # Padded to a power of two, so that few different statements exist; a NULL type matches nothing.
         places = 1 << (len(types) - 1).bit_length()
         padding = [None] * (places - len(types))
+        goes_on = any(claim.onward_from for claim in types)
         rows = await connection.fetch(
-            self.sql("take", repeat=places),
+            self.sql("take", repeat=places, each=_ONWARD) if goes_on else self.sql("take", repeat=places),
             {
+                **(_positions(types, padding) if goes_on else {}),
                 "type_names": [claim.type_name for claim in types] + padding,
                 "versions": [claim.payload_version for claim in types] + padding,
                 "leases": [claim.lease for claim in types] + padding,
@@ -232,6 +259,30 @@ class PostgresState:
         )
         _raise_refusal([(row[5], row[0]) for row in rows], settlement.next)
         return [_change(row) for row in rows]
+
+    def hold_attempt(self, *, job_id: JobId, attempt: int, holder: WorkerId) -> Statement | None:
+        return self.sql("hold_attempt"), {"id": job_id, "attempt": attempt, "holder": holder}
+
+    def end_attempt(self, job: TakenJob, settlement: Settlement) -> Statement | None:
+        if settlement.remove or settlement.errors or settlement.progress:
+            return None
+        fence = {"id": job.id, "attempt": job.attempt, "holder": settlement.holder, "now": self.clock()}
+        if settlement.kind == "complete" and job.chain_index == 0:
+            return self.sql("complete_attempt"), {**fence, "output": settlement.output}
+        if settlement.kind == "continue" and settlement.is_plain:
+            next = settlement.next[0]
+            return self.sql("continue_attempt"), {
+                **fence,
+                "next_id": next.id,
+                "next_type_name": next.type_name,
+                "next_version": next.payload_version,
+                "next_rank": -next.priority,
+                "next_limit_key": next.limit_key,
+                "next_input": next.input,
+                "next_delay": next.delay,
+                "next_at": next.at,
+            }
+        return None
 
     async def lock_attempt(self, connection: Connection, *, job_id: JobId, attempt: int, holder: WorkerId) -> None:
         rows = await connection.fetch(self.sql("lock_attempt"), {"id": job_id})
@@ -386,6 +437,56 @@ class PostgresState:
         for job_id, *row in await connection.fetch(self.sql("blockers_of"), {"job_ids": list(job_ids)}):
             found.setdefault(job_id, []).append(_blocker(row))
         return found
+
+
+def _positions(types: Sequence[TypeClaim], padding: list[None]) -> dict[str, Any]:
+    positions = [claim.onward_from or _BEGINNING for claim in types]
+    return {
+        "from_ranks": [position.rank for position in positions] + padding,
+        "from_times": [position.scheduled_at for position in positions] + padding,
+    }
+
+
+def _plain_start(jobs: Sequence[NewJob]) -> tuple[str, dict[str, Any]]:
+    """The statement that stores these jobs for the least, and its parameters."""
+    if not jobs:
+        return "start", _columns(jobs)
+    if len(jobs) == 1:
+        return "start_one", {**_shared(jobs[0]), **_own(jobs[0])}
+    kinds = {_kind(job) for job in jobs}
+    if len(kinds) > 1 or jobs[0].chain_index > 0:
+        return "start", _columns(jobs)
+    root_id = None if jobs[0].root_id == jobs[0].id else jobs[0].root_id
+    rows = {"ids": [job.id for job in jobs], "inputs": [job.input for job in jobs], "root_id": root_id}
+    return "start_alike", {**_shared(jobs[0]), **rows}
+
+
+def _kind(job: NewJob) -> tuple[object, ...]:
+    root_id = None if job.root_id is job.id else job.root_id
+    return job.type_name, job.payload_version, job.priority, job.limit_key, job.delay, job.at, job.origin_id, root_id
+
+
+def _shared(job: NewJob) -> dict[str, Any]:
+    """What the first jobs of chains may have in common."""
+    return {
+        "type_name": job.type_name,
+        "payload_version": job.payload_version,
+        "rank": -job.priority,
+        "limit_key": job.limit_key,
+        "delay": job.delay,
+        "at": job.at,
+        "origin_id": job.origin_id,
+    }
+
+
+def _own(job: NewJob) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "chain_id": job.chain_id,
+        "chain_index": job.chain_index,
+        "input": job.input,
+        "root_id": job.root_id,
+    }
 
 
 def _columns(jobs: Sequence[NewJob]) -> dict[str, list[Any]]:

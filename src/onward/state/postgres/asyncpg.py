@@ -1,19 +1,29 @@
 """The asyncpg driver."""
 
 import asyncio
-import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
+from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
-from onward.state.driver import Address, Dialect, Driver, Result, Rows
+from onward.state.driver import Address, Dialect, Driver, Result, Rows, Statement
+from onward.state.postgres.lending import Lender, may_leave_traces
+from onward.state.postgres.literals import call, name_of
 from onward.state.postgres.settings import (
     CHECK_CLIENT,
     is_disconnect_code,
     is_read_only_code,
+    is_stale_code,
     is_transient_code,
     session_settings,
     transport_settings,
@@ -22,6 +32,8 @@ from onward.state.statement import spell
 from onward.transport import CONNECT, STATEMENT, UNANSWERED_IN_POOL, Patience, watch
 
 _FAREWELL = 5.0
+_prepared_names: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+"""Of the statements that we prepared on a connection, which outlives what we make of it."""
 _CLOSED = ("connection is closed", "connection was closed", "released back to the pool")
 """What asyncpg says of a connection that is gone; the last of one that a pool had lent and took back when it broke."""
 
@@ -36,25 +48,38 @@ class AsyncpgConnection:
         prepared: bool,
         native: Any = None,
         patience: AbstractContextManager[None] | None = None,
-        lent: "weakref.WeakSet[Any] | None" = None,
     ) -> None:
-        self.raw = raw
         self.native = native
+        self.is_touched = self.is_shown = False
         self.is_demoted = False
         """Whether the server has refused to write: there may be a better one by now."""
+        self.shown = raw
+        """What the application may see: perhaps a pool's wrapping, calls through which cost more."""
+        self._raw = getattr(raw, "_con", None) or raw
         self._prepared = prepared
+        self._names = _prepared_names.setdefault(self._raw, set())
         self._patience = patience or nullcontext()
-        self._lent = lent
+
+    @property
+    def raw(self) -> Any:
+        self.is_shown = True
+        return self.shown
 
     @property
     def in_transaction(self) -> bool:
-        return bool(self.raw.is_in_transaction())
+        return bool(self._raw.is_in_transaction())
+
+    @property
+    def is_sound(self) -> bool:
+        return not (self._raw.is_closed() or self._raw.is_in_transaction())
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         spelled = spell(sql, "dollar")
+        if self.is_touched and self.native is None and not self.in_transaction:
+            await self._reset()
         try:
             with self._patience:
-                rows: Rows = await self.raw.fetch(spelled.sql, *spelled.positional(parameters))
+                rows: Rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
         except asyncpg.ReadOnlySQLTransactionError:
             self.is_demoted = True
             raise
@@ -62,36 +87,89 @@ class AsyncpgConnection:
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
         spelled = spell(sql, "dollar")
+        self.is_touched = self.is_touched or may_leave_traces(sql)
         try:
-            statement = await self.raw.prepare(spelled.sql, name=None if self._prepared else "")
-            rows = await statement.fetch(*spelled.positional(parameters))
+            rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
         except asyncpg.ReadOnlySQLTransactionError:
             self.is_demoted = True
             raise
-        columns = tuple(attribute.name for attribute in statement.get_attributes())
-        return Result(columns, rows, _changed(statement.get_statusmsg()))
+        return Result(tuple(rows[0].keys()) if rows else (), rows)
+
+    async def execute(self, sql: str, parameters: Mapping[str, Any]) -> int:
+        spelled = spell(sql, "dollar")
+        self.is_touched = self.is_touched or may_leave_traces(sql)
+        try:
+            if spelled.names:
+                return _changed(await self._raw.execute(spelled.sql, *spelled.positional(parameters)))
+            # Without parameters asyncpg would also run several statements, which no other client does.
+            statement = await self._raw.prepare(spelled.sql, name=None if self._prepared else "")
+            await statement.fetch()
+            return _changed(statement.get_statusmsg())
+        except asyncpg.ReadOnlySQLTransactionError:
+            self.is_demoted = True
+            raise
 
     async def script(self, sql: str) -> None:
         with self._patience:
-            await self.raw.execute(sql)
+            await self._raw.execute(sql)
 
     async def begin(self) -> None:
-        if self._lent is not None:
-            self._lent.add(self.raw._con)
         with self._patience:
-            await self.raw.execute("BEGIN")
+            await self._raw.execute(self._fresh + "BEGIN")
+
+    async def begin_with(self, first: Statement) -> int:
+        if not self._prepared:
+            await self.begin()
+            return len(await self.fetch(*first))
+        call = await self._call(first)
+        with self._patience:
+            return _changed(await self._raw.execute(f"{self._fresh}BEGIN;{call}"))
+
+    async def commit_with(self, last: Statement) -> None:
+        if not self._prepared:
+            await self.fetch(*last)
+            await self.commit()
+            return
+        call = await self._call(last)
+        with self._patience:
+            await self._raw.execute(f"{call};COMMIT")
+
+    @property
+    def _fresh(self) -> str:
+        """What has to be said first on a connection that was lent before and has not been reset since.
+
+        It becomes part of the transaction: should that be rolled back, the connection is as it was, and stays touched.
+        """
+        return self._raw.get_reset_query() if self.is_touched and self.native is None else ""
+
+    async def _reset(self) -> None:
+        await self._raw.execute(self._raw.get_reset_query())
+        self.is_touched = False
+
+    def terminate(self) -> None:
+        """Cut it off."""
+        self._raw.terminate()
+
+    async def _call(self, statement: Statement) -> str:
+        """SQL that runs a statement, prepared on this connection once: so that it can go along with another."""
+        sql, parameters = statement
+        spelled, name = spell(sql, "dollar"), name_of(sql)
+        if name not in self._names:
+            await self._raw.execute(f"PREPARE {name} AS {spelled.sql}")
+            self._names.add(name)
+        return call(name, spelled.positional(parameters))
 
     async def commit(self) -> None:
         # In a transaction that a failed statement has poisoned, COMMIT answers "ROLLBACK" instead of failing.
         with self._patience:
-            answer = await self.raw.execute("COMMIT")
+            answer = await self._raw.execute("COMMIT")
         if answer == "ROLLBACK":
             raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
 
     async def rollback(self) -> None:
-        if not _is_closed(self.raw):
+        if not self._raw.is_closed():
             with suppress(asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError), self._patience:
-                await self.raw.execute("ROLLBACK")
+                await self._raw.execute("ROLLBACK")
 
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return False
@@ -112,9 +190,11 @@ class AsyncpgDriver:
         prepared: bool = True,
         transaction_type: Any = None,
     ) -> None:
-        self._dsn, self._pool, self._own_pool = dsn, pool, pool is None
+        self._dsn = dsn
+        self._pool: Any = pool
         self._pool_size = pool_size
-        self._lent: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._lender: Lender[AsyncpgConnection] | None = None
+        self._to_reset: WeakSet[Any] = WeakSet()
         self._prepared = prepared
         self.transaction_type = transaction_type or (asyncpg.Connection if pool is not None else None)
         self.postgres_dsn = (dsn or _dsn_of(pool)) if prepared else None
@@ -129,39 +209,48 @@ class AsyncpgDriver:
         if self._pool is None:
             options = {**self._options(transport_settings()), "min_size": 1, "max_size": self._pool_size}
             self._pool = await asyncpg.create_pool(init=_watch_in_pool, reset=self._reset, **options)
+            self._lender = Lender(self._pool_size, acquire=self._acquire, release=self._release)
 
     async def close(self) -> None:
-        if self._own_pool and self._pool is not None:
-            pool, self._pool = self._pool, None
+        if self._lender is not None:
             with suppress(TimeoutError):  # then they are cut off
                 async with asyncio.timeout(_FAREWELL):
-                    await pool.close()
+                    await self._lender.let_go()
+                    await self._pool.close()
+            self._pool = None
+            self._lender = None
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[AsyncpgConnection]:
+    async def _acquire(self) -> AsyncpgConnection:
+        return AsyncpgConnection(await self._pool.acquire(), prepared=self._prepared)
+
+    async def _release(self, connection: AsyncpgConnection) -> None:
+        if connection.is_demoted:
+            connection.terminate()
+            await self._pool.expire_connections()  # its sisters lead to the same server
+        if connection.is_touched or connection.is_shown:
+            self._to_reset.add(connection.shown._con)
+        await self._pool.release(connection.shown)
+
+    async def _reset(self, raw: Any) -> None:
+        """For the pool, when no statement is under way any more and the transaction has ended."""
+        if raw in self._to_reset:
+            self._to_reset.discard(raw)
+            await raw.execute(raw.get_reset_query())
+
+    def connection(self) -> AbstractAsyncContextManager[AsyncpgConnection]:
         if self._pool is None:
             raise ConfigurationError("the app is not open: use `async with app:` around this call")
+        return self._from_theirs() if self._lender is None else _Lent(self._lender)
+
+    @asynccontextmanager
+    async def _from_theirs(self) -> AsyncIterator[AsyncpgConnection]:
         async with self._pool.acquire() as raw:
-            lent = self._lent if self._own_pool else None
-            native = None if self._own_pool else raw
-            connection = AsyncpgConnection(raw, prepared=self._prepared, native=native, lent=lent)
+            connection = AsyncpgConnection(raw, prepared=self._prepared, native=raw)
             try:
                 yield connection
             finally:
                 if connection.is_demoted:
-                    await self._discard(raw)
-
-    async def _reset(self, raw: Any) -> None:
-        """A connection that was lent for a transaction may have been set up otherwise; one of ours never is."""
-        if raw in self._lent:
-            self._lent.discard(raw)
-            await raw.execute(raw.get_reset_query())
-
-    async def _discard(self, raw: Any) -> None:
-        """Do not lend a connection again that leads to a server which cannot write, nor its sisters."""
-        raw.terminate()
-        if self._own_pool and self._pool is not None:
-            await self._pool.expire_connections()
+                    connection.terminate()
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[AsyncpgConnection]:
@@ -226,6 +315,9 @@ class AsyncpgDriver:
     def is_read_only(self, error: BaseException) -> bool:
         return is_read_only_code(getattr(error, "sqlstate", None))
 
+    def is_stale(self, error: BaseException) -> bool:
+        return is_stale_code(getattr(error, "sqlstate", None))
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
@@ -237,6 +329,26 @@ class AsyncpgDriver:
         except ImportError:
             return None
         return SyncPsycopgDriver(self._dsn, prepared=self._prepared)
+
+
+class _Lent:
+    """A connection of our own pool, within a block."""
+
+    __slots__ = ("_connection", "_lender")
+
+    def __init__(self, lender: Lender[AsyncpgConnection]) -> None:
+        self._lender = lender
+
+    async def __aenter__(self) -> AsyncpgConnection:
+        self._connection = await self._lender.lend()
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._lender.take_back(self._connection, keep=error is None)
+        if self._connection.is_demoted:
+            await self._lender.let_go()
 
 
 async def _watch_in_pool(raw: Any) -> None:

@@ -19,11 +19,12 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
-from onward.state.driver import Address, Dialect, Driver, Result, Rows
+from onward.state.driver import Address, Dialect, Driver, Result, Rows, StepByStep
 from onward.state.postgres.settings import (
     CHECK_CLIENT,
     is_disconnect_code,
     is_read_only_code,
+    is_stale_code,
     is_transient_code,
     libpq_options,
     session_settings,
@@ -40,7 +41,7 @@ async def _answer(value: Any) -> Any:
     return await value if inspect.iscoroutine(value) else value
 
 
-class PsycopgConnection:
+class PsycopgConnection(StepByStep):
     """A connection of psycopg's, of either kind."""
 
     def __init__(
@@ -296,6 +297,9 @@ class _Psycopg(ABC):
             return False
         # What does not come from the server comes from losing it, or not reaching it.
         return error.sqlstate is None or is_disconnect_code(error.sqlstate)
+
+    def is_stale(self, error: BaseException) -> bool:
+        return is_stale_code(getattr(error, "sqlstate", None))
 
     def is_read_only(self, error: BaseException) -> bool:
         return is_read_only_code(getattr(error, "sqlstate", None))

@@ -58,6 +58,11 @@ def is_disconnect_code(code: str | None) -> bool:
     return code is not None and (code.startswith("08") or code in {"57P01", "57P02", "57P03"})
 
 
+def is_stale_code(code: str | None) -> bool:
+    """What our function `insist` raises."""
+    return code == "OW003"
+
+
 def is_read_only_code(code: str | None) -> bool:
     """The transaction may not write; unless its owner wanted that, the server was demoted or is a standby."""
     return code == "25006"

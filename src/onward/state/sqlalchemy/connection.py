@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from onward.errors import TransactionUnsuitable
-from onward.state.driver import Result, Rows
+from onward.state.driver import Result, Rows, StepByStep
 from onward.state.postgres.settings import is_read_only_code
 from onward.state.sqlalchemy.after_commit import after_commit
 from onward.state.sqlalchemy.checks import sqlstate
@@ -30,7 +30,7 @@ from onward.state.sqlalchemy.work import (
 T = TypeVar("T")
 
 
-class JoinedConnection:
+class JoinedConnection(StepByStep):
     """A connection or session in a transaction of SQLAlchemy's: the caller's, or one begun here to be handed out."""
 
     def __init__(self, raw: Any, *, begun: bool = False, lent: bool = False) -> None:
@@ -110,7 +110,7 @@ class JoinedConnection:
             raise
 
 
-class DirectConnection:
+class DirectConnection(StepByStep):
     """A connection that nobody else sees, in autocommit if it can be: single statements are one round trip."""
 
     native = None
@@ -165,7 +165,7 @@ class DirectConnection:
         return answer
 
 
-class PooledConnection:
+class PooledConnection(StepByStep):
     """What the application's pool lends: nothing yet, a connection for single statements, or an object to hand out."""
 
     def __init__(self, *, direct: Callable[[], Any], joined: Callable[[], Any]) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from onward.errors import ConfigurationError
 from onward.state.driver import Address, Dialect, Driver
-from onward.state.postgres.settings import is_disconnect_code, is_transient_code, session_settings
+from onward.state.postgres.settings import is_disconnect_code, is_stale_code, is_transient_code, session_settings
 from onward.state.sqlalchemy.checks import address_of, causes, check_connection, check_session, dialect_of, sqlstate
 from onward.state.sqlalchemy.connection import DirectConnection, JoinedConnection, PooledConnection, entered
 from onward.state.sqlalchemy.work import client, do, is_locked, rows
@@ -134,6 +134,9 @@ class _SqlAlchemy(ABC):
         # libpq's own errors have no code: a server that was lost, or could not be reached.
         lost = isinstance(error, OperationalError) and sqlstate(error) is None
         return self.dialect == "postgres" and (lost or "connection is closed" in str(error.orig))
+
+    def is_stale(self, error: BaseException) -> bool:
+        return is_stale_code(sqlstate(error))
 
     def is_read_only(self, error: BaseException) -> bool:
         codes = [getattr(each, "sqlite_errorcode", 0) & 0xFF for each in causes(error)]

@@ -34,7 +34,7 @@ from onward.state.contract import (
     TypeClaim,
     to_remove,
 )
-from onward.state.driver import Connection, Dialect, Rows, transaction
+from onward.state.driver import Connection, Dialect, Rows, Statement, transaction
 from onward.state.rows import JOB_COLUMNS
 from onward.state.sqlite import values
 from onward.state.sqlite.at_once import at_once
@@ -104,7 +104,15 @@ class SqliteState:
     # -- start
 
     @at_once
-    async def start(self, connection: Connection, jobs: Sequence[NewJob]) -> Sequence[Started]:
+    async def start(
+        self,
+        connection: Connection,
+        jobs: Sequence[NewJob],
+        *,
+        rider: Statement | None = None,
+        repeated: bool = False,
+    ) -> Sequence[Started]:
+        assert rider is None, "hints about a file do not travel in statements"
         if all(job.is_plain for job in jobs):
             now = self._now()
             rows = many([values.new_row(job, now) for job in jobs])
@@ -177,6 +185,12 @@ class SqliteState:
             _, spread = await start_checked(connection, self.sql, settlement.next, now=now)
             changes.extend(spread)
         return changes
+
+    def hold_attempt(self, *, job_id: JobId, attempt: int, holder: WorkerId) -> Statement | None:
+        return None  # there are no round trips to save
+
+    def end_attempt(self, job: TakenJob, settlement: Settlement) -> Statement | None:
+        return None
 
     async def lock_attempt(self, connection: Connection, *, job_id: JobId, attempt: int, holder: WorkerId) -> None:
         rows = await connection.fetch(self.sql("lock_attempt"), {"id": str(job_id)})

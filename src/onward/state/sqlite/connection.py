@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 from onward.errors import TransactionUnsuitable
-from onward.state.driver import Result, Rows, run_now
+from onward.state.driver import Result, Rows, StepByStep, run_now
 from onward.state.sqlite.gate import Gate, Patience
 from onward.state.sqlite.thread import Call, ConnectionThread
 
@@ -30,7 +30,7 @@ def is_busy(error: BaseException) -> bool:
     return primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-class SyncSqliteConnection:
+class SyncSqliteConnection(StepByStep):
     """A connection that works in the calling thread; its coroutines never suspend.
 
     With a gate it queues for the write lock and never shows that the file is busy. Without, it is the caller's, in the
@@ -145,7 +145,7 @@ class SyncSqliteConnection:
             patience.wait()
 
 
-class SqliteConnection:
+class SqliteConnection(StepByStep):
     """A connection with a thread of its own, in which a sync connection does the work."""
 
     native = None
@@ -226,7 +226,7 @@ class SqliteConnection:
         return await self._thread.run(abandonable)
 
 
-class AiosqliteConnection:
+class AiosqliteConnection(StepByStep):
     """A connection of aiosqlite's: a sync connection does the work in its thread."""
 
     def __init__(self, native: Any) -> None:

@@ -119,6 +119,9 @@ class SyncSqliteDriver:
     def is_disconnect(self, error: BaseException) -> bool:
         return False
 
+    def is_stale(self, error: BaseException) -> bool:
+        return False  # `settle` tells by its rows
+
     def is_read_only(self, error: BaseException) -> bool:
         return is_read_only(error)
 
@@ -221,6 +224,9 @@ class SqliteDriver:
 
     def is_disconnect(self, error: BaseException) -> bool:
         return False
+
+    def is_stale(self, error: BaseException) -> bool:
+        return False  # `settle` tells by its rows
 
     def is_read_only(self, error: BaseException) -> bool:
         return is_read_only(error)

@@ -58,8 +58,8 @@ class Session:
 
     # -- change
 
-    async def start(self, *jobs: NewJob) -> Sequence[Started]:
-        return await self.state.start(self.connection, jobs)
+    async def start(self, *jobs: NewJob, repeated: bool = False) -> Sequence[Started]:
+        return await self.state.start(self.connection, jobs, repeated=repeated)
 
     async def take(
         self,

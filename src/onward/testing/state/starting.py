@@ -120,7 +120,7 @@ class TestIds:
             first = await session.start(*jobs)
             taken = await session.take_one()
 
-            second = await session.start(*jobs)
+            second = await session.start(*jobs, repeated=True)
 
             assert list(second) == list(first)
             assert await session.status(taken.id) == "running"

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from onward.model import JobError, RunningJob
-from onward.state.contract import TypeClaim
+from onward.state.contract import Position, TypeClaim
 from onward.state.rows import write_errors
 from onward.testing.state.session import LEASE, WORKER, completing, retrying
 from onward.testing.state.store import Store
@@ -27,6 +27,22 @@ class TestTaking:
         assert isinstance(found, RunningJob)
         assert (found.leased_by, found.attempt, found.cancel_requested) == (WORKER, 1, False)
         assert found.leased_until == store.clock.now + timedelta(seconds=30)
+
+    async def test_going_on_from_a_position_finds_what_is_better_and_what_comes_after(self, store: Store) -> None:
+        first, second, third = store.job(), store.job(), store.job()
+        better, worse = store.job(priority=1), store.job(priority=-1)
+        async with store.connect() as session:
+            for job in (first, second, third, better, worse):
+                await session.start(job)
+                store.clock.advance(timedelta(seconds=1))
+            here = Position(0, store.clock.now - timedelta(seconds=4))
+
+            claim = TypeClaim("work", 1, LEASE, here)
+            taken = await session.state.take(session.connection, types=[claim], limit=10, worker=WORKER)
+
+        found = [job.id for job in taken]
+        assert found[:1] + found[-3:] == [better.id, second.id, third.id, worse.id]
+        assert set(found) - {first.id} == {second.id, third.id, better.id, worse.id}
 
     async def test_a_worker_gets_what_it_needs_to_run_the_job(self, store: Store) -> None:
         job = store.job(input='{"order":7}', priority=3)

@@ -69,6 +69,15 @@ CREATE TABLE /*schema*/paused_type (
   paused_at timestamptz NOT NULL
 );
 
+-- Fail unless something was found: the last word of a transaction whose commit is already on its way.
+CREATE FUNCTION /*schema*/insist(rows_found bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+  IF rows_found = 0 THEN
+    RAISE EXCEPTION USING ERRCODE = 'OW003', MESSAGE = 'the attempt no longer holds its job';
+  END IF;
+END $$;
+
 -- The chains have ended: unblock, or fail, what waited for them, and so on for the chains that fail by it.
 CREATE FUNCTION /*schema*/chains_ended(ended uuid[], at timestamptz)
 RETURNS TABLE (job_id uuid, chain_id uuid, type_name text, change text)

@@ -1,7 +1,7 @@
 -- Claim the best pending jobs of the types given, as many as there are free slots.
 -- One ordered index range per type and version, merged, and locked one by one from the top: reads about as many rows
 -- as it takes, whatever the backlog. Each branch needs its own ORDER BY and LIMIT, else the planner sorts everything.
--- The branch is repeated for every type when the statement is loaded.
+-- The branch is repeated for every type when the statement is loaded; to go on from a position, it takes two for each.
 WITH claimable AS MATERIALIZED (
   SELECT array_agg(CASE WHEN paused.type_name IS NULL THEN asked.name END ORDER BY asked.position) AS names
   FROM unnest(:type_names::text[]) WITH ORDINALITY AS asked(name, position)
@@ -20,7 +20,7 @@ WHERE job.id = ANY(ARRAY(
       /*for each type, union all*/
       (SELECT id, rank, scheduled_at FROM /*schema*/job
        WHERE type_name = (SELECT names[/*n*/1] FROM claimable) AND payload_version = (:versions::integer[])[/*n*/1]
-         AND status = 'pending' AND NOT deferred
+         AND status = 'pending' AND NOT deferred /*each*/
        ORDER BY rank, scheduled_at, id LIMIT 10000)
       /*end*/
     ) merged

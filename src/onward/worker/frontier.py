@@ -1,0 +1,65 @@
+"""Where taking goes on: in a long backlog each take begins where the last one ended.
+
+A job that was taken leaves a dead entry at the front of the index. As a rule the next take clears such entries away;
+while any transaction holds a snapshot from before, it cannot, and reads them all, again and again: a backup or a long
+report elsewhere would slow every worker down to a fraction. So a take seeks to where the last one ended.
+
+Jobs may come up behind that point: they were committed late, or are due earlier than others that wait. So a take that
+brings less than asked for is completed from the beginning, and one in so often begins there anyway.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from onward.state.contract import Position, TakenJob, TypeClaim
+
+_LOOK_BACK_EVERY = 0.25
+_LOOK_BACK_FOR_AT_MOST = 0.05
+"""Of the time: where looking back takes long, it is done less often."""
+
+Take = Callable[[Sequence[TypeClaim], int], Awaitable[Sequence[TakenJob]]]
+
+
+@dataclass(slots=True)
+class Frontier:
+    """The claims of a worker, and how far it has come with each."""
+
+    claims: Sequence[TypeClaim]
+    _reached: dict[tuple[str, int], Position] = field(default_factory=dict)
+    _look_back_at: float = 0.0
+
+    async def take(self, take: Take, limit: int) -> Sequence[TakenJob]:
+        """At most `limit` jobs; fewer only if there are no more."""
+        taken: list[TakenJob] = []
+        if self._reached and time.monotonic() < self._look_back_at:
+            taken.extend(await take(self._onward(), limit))
+        if len(taken) < limit:
+            taken.extend(await self._from_the_beginning(take, limit - len(taken)))
+        if len(taken) < limit:
+            self._reached.clear()
+        else:
+            self._advance(taken)
+        return taken
+
+    async def _from_the_beginning(self, take: Take, limit: int) -> Sequence[TakenJob]:
+        self._reached.clear()
+        began = time.monotonic()
+        taken = await take(self.claims, limit)
+        ended = time.monotonic()
+        self._look_back_at = ended + max(_LOOK_BACK_EVERY, (ended - began) / _LOOK_BACK_FOR_AT_MOST)
+        return taken
+
+    def _onward(self) -> list[TypeClaim]:
+        reached = self._reached
+        return [
+            msgspec.structs.replace(claim, onward_from=reached.get((claim.type_name, claim.payload_version)))
+            for claim in self.claims
+        ]
+
+    def _advance(self, taken: Sequence[TakenJob]) -> None:
+        for job in taken:
+            key, position = (job.type_name, job.payload_version), Position(job.rank, job.scheduled_at)
+            self._reached[key] = max(self._reached.get(key, position), position)

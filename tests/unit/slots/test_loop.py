@@ -1,0 +1,73 @@
+"""The slot loop: how often it fills."""
+
+import asyncio
+from collections.abc import Sequence
+
+from onward.slots.loop import SlotLoop
+
+
+class Source:
+    """Work without end, each piece of which is done when the test says so."""
+
+    def __init__(self, *, pieces: int) -> None:
+        self.left = pieces
+        self.fills: list[int] = []
+        self.running: list[asyncio.Event] = []
+        self._woken = asyncio.Event()
+
+    async def fill(self, free: int) -> Sequence[asyncio.Event]:
+        count = min(free, self.left)
+        self.left -= count
+        self.fills.append(count)
+        return [asyncio.Event() for _ in range(count)]
+
+    async def hand_back(self, work: Sequence[asyncio.Event]) -> None:
+        raise AssertionError
+
+    async def run_piece(self, piece: asyncio.Event) -> None:
+        self.running.append(piece)
+        await piece.wait()
+
+    async def wait(self) -> None:
+        await self._woken.wait()
+        self._woken.clear()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def recover(self, error: Exception) -> None:
+        raise error
+
+
+async def test_slots_that_become_free_one_by_one_are_filled_several_at_a_time() -> None:
+    source = Source(pieces=40)
+    loop = SlotLoop(source, concurrency=20)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        tasks.create_task(loop.run())
+        while source.left:
+            if source.running:
+                source.running.pop(0).set()
+            await asyncio.sleep(0)
+        loop.stop()
+        while loop.busy:
+            while source.running:
+                source.running.pop(0).set()
+            await asyncio.sleep(0)
+
+    assert source.fills[0] == 20
+    assert sum(source.fills) == 40
+    assert len(source.fills) < 10
+
+
+async def test_one_slot_is_filled_as_soon_as_it_is_free() -> None:
+    source = Source(pieces=3)
+    loop = SlotLoop(source, concurrency=1)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        tasks.create_task(loop.run())
+        for _ in range(3):
+            while not source.running:
+                await asyncio.sleep(0)
+            source.running.pop(0).set()
+        loop.stop()
+
+    assert source.fills[:3] == [1, 1, 1]

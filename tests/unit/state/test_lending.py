@@ -1,0 +1,151 @@
+"""Lending connections: nobody is left waiting, and nothing is lent that is no longer of use."""
+
+import asyncio
+
+import pytest
+
+from onward.state.postgres.lending import Lender, may_leave_traces
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.is_touched = self.is_shown = False
+        self.is_sound = True
+
+
+class Pool:
+    def __init__(self) -> None:
+        self.made: list[Connection] = []
+        self.free: list[Connection] = []
+
+    async def acquire(self) -> Connection:
+        await asyncio.sleep(0)
+        if not self.free:
+            self.free.append(Connection())
+            self.made.append(self.free[-1])
+        return self.free.pop()
+
+    async def release(self, connection: Connection) -> None:
+        await asyncio.sleep(0)
+        if connection.is_sound:
+            self.free.append(connection)
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return Pool()
+
+
+def lender(pool: Pool, size: int = 2) -> Lender[Connection]:
+    return Lender(size, acquire=pool.acquire, release=pool.release)
+
+
+async def test_the_same_connection_is_lent_again_without_asking_the_pool(pool: Pool) -> None:
+    lending = lender(pool)
+    first = await lending.lend()
+    await lending.take_back(first, keep=True)
+
+    assert await lending.lend() is first
+    assert pool.free == []
+
+
+@pytest.mark.parametrize("change", ["is_touched", "is_shown", "broken", "failed"])
+async def test_one_that_may_not_be_as_it_was_goes_back_to_the_pool(pool: Pool, change: str) -> None:
+    lending = lender(pool)
+    first = await lending.lend()
+    if change == "broken":
+        first.is_sound = False
+    elif change != "failed":
+        setattr(first, change, True)
+    await lending.take_back(first, keep=change != "failed")
+
+    assert pool.free == ([] if change == "broken" else [first])
+
+
+async def test_one_that_broke_while_at_hand_is_not_lent(pool: Pool) -> None:
+    lending = lender(pool)
+    first = await lending.lend()
+    await lending.take_back(first, keep=True)
+    first.is_sound = False
+
+    assert await lending.lend() is not first
+
+
+async def test_those_who_wait_get_one_in_turn(pool: Pool) -> None:
+    lending, served = lender(pool), list[int]()
+
+    async def work(number: int) -> None:
+        connection = await lending.lend()
+        served.append(number)
+        connection.is_touched = True
+        await asyncio.sleep(0.001)
+        await lending.take_back(connection, keep=True)
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        for number in range(20):
+            tasks.create_task(work(number))
+
+    assert served == list(range(20))
+    assert len(pool.made) == 2
+
+
+async def test_who_is_cancelled_while_waiting_takes_nobodys_turn(pool: Pool) -> None:
+    lending = lender(pool, size=1)
+    first = await lending.lend()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(lending.lend()) for _ in range(2)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await lending.take_back(first, keep=True)
+
+    assert waiting[1].result() is first
+
+
+async def test_a_pool_that_cannot_connect_keeps_nobodys_turn(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    lending = lender(pool, size=1)
+
+    async def fail() -> Connection:
+        raise OSError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lending, "_acquire", fail)
+        with pytest.raises(OSError):  # noqa: PT011 - it has no message
+            await lending.lend()
+
+    async with asyncio.timeout(5):
+        await lending.lend()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE account SET visits = visits + 1 WHERE id = :id",
+        "insert into account (id, visits) values (:id, coalesce(:visits, 0)) on conflict (id) do nothing",
+        "SELECT count(*) FROM account WHERE id IN (:a, :b) AND (visits > 1 OR visits < 0)",
+        "DELETE FROM account WHERE id = any(:ids) RETURNING id",
+    ],
+)
+def test_plain_statements_leave_no_traces(sql: str) -> None:
+    assert not may_leave_traces(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SET search_path = other",
+        "set role somebody",
+        "SELECT set_config('a.b', 'c', false)",
+        "SELECT pg_advisory_lock(1)",
+        "SELECT app.set_tenant(5)",
+        'SELECT "set tenant"(5)',
+        "UPDATE account SET visits = next_number (1)",
+        "LISTEN news",
+        "DECLARE c CURSOR WITH HOLD FOR SELECT 1",
+        "CREATE TEMP TABLE t (a int)",
+        "DO $$ BEGIN PERFORM 1; END $$",
+        "CALL work()",
+        "WITH a AS (SELECT set_config('a.b', 'c', false)) SELECT 1",
+    ],
+)
+def test_others_may(sql: str) -> None:
+    assert may_leave_traces(sql)

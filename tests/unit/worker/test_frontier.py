@@ -1,0 +1,105 @@
+"""Taking goes on where it ended, and no job is forgotten behind that point."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from onward.model import new_id
+from onward.state.contract import Position, TakenJob, TypeClaim
+from onward.worker import frontier
+from onward.worker.frontier import Frontier
+
+BEGAN = datetime(2030, 1, 1, tzinfo=UTC)
+CLAIMS = [TypeClaim("a", 1, 60.0), TypeClaim("b", 2, 60.0)]
+
+
+class Backlog:
+    """Waiting jobs, taken in order."""
+
+    def __init__(self, *jobs: tuple[str, int, int]) -> None:
+        self.waiting = [job_at(*job) for job in jobs]
+        self.asked: list[dict[str, Position | None]] = []
+
+    async def take(self, claims: Sequence[TypeClaim], limit: int) -> Sequence[TakenJob]:
+        self.asked.append({claim.type_name: claim.onward_from for claim in claims})
+        onward = self.asked[-1]
+        found = [job for job in self.waiting if not passed_over(job, onward[job.type_name])]
+        taken = sorted(found, key=lambda job: (job.rank, job.scheduled_at))[:limit]
+        self.waiting = [job for job in self.waiting if job not in taken]
+        return taken
+
+
+def passed_over(job: TakenJob, onward: Position | None) -> bool:
+    return onward is not None and job.rank == onward.rank and job.scheduled_at < onward.scheduled_at
+
+
+def job_at(type_name: str, rank: int, second: int) -> TakenJob:
+    id, version = new_id(), {"a": 1, "b": 2}[type_name]
+    at = BEGAN + timedelta(seconds=second)
+    return TakenJob(id, id, 0, type_name, version, "1", 1, 0, 0, 0, rank, id, None, 0, at, at)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(frontier.time, "monotonic", lambda: now[0])
+    return now
+
+
+async def test_a_full_take_is_followed_by_one_from_there(clock: list[float]) -> None:
+    backlog = Backlog(*[("a", 0, n) for n in range(6)], *[("b", 1, n) for n in range(6)])
+    taking = Frontier(CLAIMS)
+
+    taken = [await taking.take(backlog.take, 4) for _ in range(2)]
+
+    assert [[(j.type_name, j.scheduled_at.second) for j in each] for each in taken] == [
+        [("a", 0), ("a", 1), ("a", 2), ("a", 3)],
+        [("a", 4), ("a", 5), ("b", 0), ("b", 1)],
+    ]
+    assert backlog.asked == [
+        {"a": None, "b": None},
+        {"a": Position(0, BEGAN + timedelta(seconds=3)), "b": None},
+    ]
+
+
+async def test_less_than_asked_for_is_completed_from_the_beginning(clock: list[float]) -> None:
+    backlog = Backlog(*[("a", 0, n) for n in range(2, 6)])
+    taking = Frontier(CLAIMS)
+    await taking.take(backlog.take, 3)
+    late = job_at("a", 0, 1)
+    backlog.waiting.append(late)
+
+    taken = await taking.take(backlog.take, 3)
+
+    assert [job.scheduled_at.second for job in taken] == [5, 1]
+
+
+async def test_a_job_behind_is_found_in_a_while_though_the_backlog_never_ends(clock: list[float]) -> None:
+    backlog = Backlog(*[("a", 0, n) for n in range(2, 60)])
+    taking = Frontier(CLAIMS)
+    await taking.take(backlog.take, 2)
+    late = job_at("a", 0, 1)
+    backlog.waiting.append(late)
+
+    before = [*await taking.take(backlog.take, 2), *await taking.take(backlog.take, 2)]
+    clock[0] += 0.3
+    after = await taking.take(backlog.take, 2)
+
+    assert (late in before, late in after) == (False, True)
+
+
+async def test_where_looking_back_takes_long_it_is_done_less_often(clock: list[float]) -> None:
+    backlog = Backlog(*[("a", 0, n) for n in range(60)])
+    taking = Frontier(CLAIMS)
+
+    async def slow(claims: Any, limit: int) -> Sequence[TakenJob]:
+        clock[0] += 0.1 if not any(claim.onward_from for claim in claims) else 0.001
+        return await backlog.take(claims, limit)
+
+    for _ in range(20):
+        await taking.take(slow, 2)
+        clock[0] += 0.09
+
+    assert sum(1 for asked in backlog.asked if asked["a"] is None) == 1
