@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -71,10 +71,12 @@ class Consequences:
         return effects
 
     def of_settlements(
-        self, settlements: Iterable[Settlement], changes: Iterable[Change], *, everybody: bool = False
+        self, settlements: Collection[Settlement], changes: Collection[Change], *, everybody: bool = False
     ) -> Effects:
         """Of attempts that ended. `everybody`: tell the end of a chain also when nobody is known to wait for it."""
         effects = Effects()
+        if not everybody and self._is_nobodys_business(settlements, changes):
+            return effects
         by_id = {settlement.job_id: settlement for settlement in settlements}
         for change in changes:
             settlement = by_id.get(change.job_id)
@@ -88,6 +90,14 @@ class Consequences:
             else:
                 self._completed(effects, change, settlement, everybody)
         return effects
+
+    def _is_nobodys_business(self, settlements: Collection[Settlement], changes: Collection[Change]) -> bool:
+        """Whether chains only completed, and nobody waits or watches: most of what busy workers do."""
+        return (
+            not (self._awaited or self._wants(events.JobCompleted) or self._wants(events.ChainCompleted))
+            and all(settlement.kind == "complete" for settlement in settlements)
+            and all(change.kind == "settled" for change in changes)
+        )
 
     def _created(self, effects: Effects, job: NewJob, status: JobStatus) -> None:
         if status is JobStatus.PENDING:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 W = TypeVar("W")
@@ -41,8 +41,10 @@ class Source(Protocol[W]):
 class SlotLoop(Generic[W]):
     """Keeps up to `concurrency` pieces of work going. `stop` means: take nothing more, let what runs finish."""
 
-    def __init__(self, source: Source[W], *, concurrency: int) -> None:
+    def __init__(self, source: Source[W], *, concurrency: int, is_jammed: Callable[[], bool] = bool) -> None:
         self._source = source
+        self._is_jammed = is_jammed
+        """Whether the pieces that run wait for each other, so that one more would only wait as well."""
         self._concurrency = concurrency
         self._busy = 0
         self._stopping = False
@@ -68,6 +70,12 @@ class SlotLoop(Generic[W]):
         """How many slots are free."""
         return max(self._concurrency - self._busy, 0)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it is worth looking for more."""
+        free = self.free
+        return free * 2 >= self._concurrency or (free > 0 and not self._is_jammed())
+
     def stop(self) -> None:
         self._stopping = True
         self._source.wake()
@@ -78,12 +86,10 @@ class SlotLoop(Generic[W]):
             more = True
             while not self._stopping:
                 try:
-                    free = self.free
-                    if more and free > 0:
-                        if free * 4 < self._concurrency:
+                    if more and self.has_room:
+                        if self.free * 4 < self._concurrency:
                             await self._pause()
-                            free = self.free
-                        self._filled_at = time.monotonic()
+                        free, self._filled_at = self.free, time.monotonic()
                         work = await self._source.fill(free)
                         if self.is_stopping:
                             await self._source.hand_back(work)
@@ -111,5 +117,5 @@ class SlotLoop(Generic[W]):
             await self._source.run_piece(piece)
         finally:
             self._busy -= 1
-            if self._wants_slot:
+            if self._wants_slot and self.has_room:
                 self._source.wake()

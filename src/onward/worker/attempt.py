@@ -22,7 +22,7 @@ from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import OpenTransaction
 from onward.model import Blocker, ChainId, CompletedJob, JobError, JobId, JobStatus, LossReason, WorkerId
 from onward.state.contract import Change, Settlement, TakenJob
-from onward.state.driver import Statement, run_now
+from onward.state.driver import Connection, Statement, run_now
 from onward.state.rows import read_errors
 from onward.worker.middleware import Hook, find, onion
 from onward.worker.progress import ProgressBoard
@@ -48,7 +48,9 @@ class RunningAttempt:
         blockers: Sequence[Blocker] = (),
         provided: tuple[object, ...] = (),
         on_cancel: Callable[["RunningAttempt"], object] = bool,
+        queueing: set["RunningAttempt"] | None = None,
     ) -> None:
+        self._queueing = set[RunningAttempt]() if queueing is None else queueing
         self._on_cancel = on_cancel
         self.job, self.kind, self.worker = job, kind, worker
         self.blockers = blockers
@@ -196,9 +198,7 @@ class RunningAttempt:
 
     async def _open(self, *, locked: bool) -> None:
         try:
-            lending = self._store.driver.connection()
-            link = await lending.__aenter__()
-            self._lending = lending
+            link = await self._borrow()
             fence: Any = {"job_id": self.job.id, "attempt": self.job.attempt, "holder": self.worker}
             self._tx = await self._store.begin(link, self._store.state.hold_attempt(**fence) if locked else None)
             self._began = time.monotonic()
@@ -208,6 +208,16 @@ class RunningAttempt:
             self._note(error, databases_own=True)
             await self.discard()
             raise
+
+    async def _borrow(self) -> Connection:
+        lending = self._store.driver.connection()
+        self._queueing.add(self)
+        try:
+            link = await lending.__aenter__()
+        finally:
+            self._queueing.discard(self)
+        self._lending = lending
+        return link
 
     # -- the end, called by the worker
 
@@ -331,8 +341,7 @@ class RunningAttempt:
             await self._release(tx)
 
     async def _release(self, tx: OpenTransaction) -> None:
-        held = time.monotonic() - self._began
-        if self._store.state.dialect == "sqlite" and held > _LONG_LOCK:
+        if self._store.state.dialect == "sqlite" and (held := time.monotonic() - self._began) > _LONG_LOCK:
             logger.warning(
                 "%s held SQLite's only write lock for %.1f s (job %s): do slow work between prepare() and complete()",
                 self.job.type_name, held, self.job.id,

@@ -108,8 +108,9 @@ class Settler:
                 settled |= await self._settled_before([s for s in batch if s.job_id not in settled])
         except Exception as error:  # noqa: BLE001 - one turn of a loop
             return error
+        all_settled = len(settled) == len(batch)
         for settlement in batch:
-            self._settled(settlement, settlement.job_id in settled)
+            self._settled(settlement, all_settled or settlement.job_id in settled)
         self._done(batch)
         return None
 

@@ -104,7 +104,9 @@ class Worker:
         self._attempts: dict[JobId, RunningAttempt] = {}
         self._listener: Listener | None = None
         self._taking = Reserved(store.driver)
-        self._loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=concurrency)
+        self._queueing: set[RunningAttempt] = set()
+        """Attempts that wait for a connection of the pool."""
+        self._loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=concurrency, is_jammed=self._is_jammed)
         self._progress = ProgressBoard(store, self.id, self._taking)
         self._settler = Settler(store, capacity=concurrency, settled=self._settled)
         shortest = min(self._leases.values())
@@ -292,6 +294,7 @@ class Worker:
             blockers=blockers,
             provided=self._provided,
             on_cancel=self._stragglers.was_told,
+            queueing=self._queueing,
         )
         stale = self._attempts.get(job.id)
         if stale is not None:
@@ -300,13 +303,17 @@ class Worker:
         self._guardian.hold(job.id, job.attempt, self._leases[job.type_name], since)
         return attempt
 
+    def _is_jammed(self) -> bool:
+        """Whether most of what runs waits for connections: what is not taken is there for other workers."""
+        return len(self._queueing) * 2 > self._loop.busy
+
     async def hand_back(self, work: Sequence[RunningAttempt]) -> None:
         for attempt in work:
             await self._settler.put(settle.given_back(attempt.job, self.id))
 
     async def wait(self) -> None:
         assert self._listener is not None
-        self._listener.has_room = self._loop.busy < self._concurrency
+        self._listener.has_room = self._loop.has_room
         while not await self._upkeep.look() and time.monotonic() < self._next_poll:
             until = min(self._upkeep.next_look, self._next_poll)
             worth_a_look = self._heed(await self._listener.wait(max(until - time.monotonic(), 0.0)))
@@ -379,8 +386,9 @@ class Worker:
     def _forget(self, attempt: RunningAttempt) -> None:
         self._stragglers.has_ended(attempt)
         self._guardian.let_go(attempt.job.id, attempt.job.attempt)
-        if self._attempts.get(attempt.job.id) is attempt:
-            del self._attempts[attempt.job.id]
+        last = self._attempts.pop(attempt.job.id, attempt)
+        if last is not attempt:
+            self._attempts[attempt.job.id] = last  # it was taken again meanwhile
 
     def _running_in(self, task: asyncio.Task[object] | None) -> str:
         """Names handlers, for the log; called from another thread."""

@@ -38,7 +38,7 @@ from onward.state.contract import (
     to_remove,
 )
 from onward.state.driver import Connection, Dialect, Statement, transaction
-from onward.state.rows import JOB_COLUMNS, JSON_COLUMNS, read_chain, read_job
+from onward.state.rows import JOB_COLUMNS, JSON_COLUMNS, STATUS, read_chain, read_job
 from onward.state.statement import Statements, checked_identifier
 
 _ONWARD = (
@@ -561,11 +561,8 @@ def _started(job: NewJob, row: Sequence[Any] | None) -> Started:
     return Started(row[1], row[3] and JobStatus(row[3]), row[2])
 
 
-_STATUS: dict[str, JobStatus] = {status.value: status for status in JobStatus}
-
-
 def _change(row: Sequence[Any]) -> Change:
-    return Change(row[0], row[1], row[2], row[4], row[3] and _STATUS[row[3]])
+    return Change(row[0], row[1], row[2], row[4], row[3] and STATUS[row[3]])
 
 
 def _job(row: Sequence[Any]) -> Job:

@@ -19,7 +19,9 @@ def literal(value: Any) -> str:
     """
     if value is None:
         return "NULL"
-    if isinstance(value, str) and "\0" not in value:
+    if isinstance(value, str):
+        if "\0" in value:
+            raise ValueError("text with a NUL character, which Postgres cannot store")
         return f"E'{_SPECIAL.sub(_doubled, value)}'" if _SPECIAL.search(value) else f"'{value}'"
     if isinstance(value, UUID | datetime):
         return f"'{value}'"

@@ -59,7 +59,7 @@ def is_disconnect_code(code: str | None) -> bool:
 
 
 def is_stale_code(code: str | None) -> bool:
-    """What our function `insist` raises."""
+    """What our functions raise that settle one attempt."""
     return code == "OW003"
 
 

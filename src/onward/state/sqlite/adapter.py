@@ -35,7 +35,7 @@ from onward.state.contract import (
     to_remove,
 )
 from onward.state.driver import Connection, Dialect, Rows, Statement, transaction
-from onward.state.rows import JOB_COLUMNS
+from onward.state.rows import JOB_COLUMNS, STATUS
 from onward.state.sqlite import values
 from onward.state.sqlite.at_once import at_once
 from onward.state.sqlite.graph import Graph
@@ -161,8 +161,14 @@ class SqliteState:
     async def _settle_plain(
         self, connection: Connection, settlements: Sequence[Settlement], *, now: int
     ) -> Sequence[Change]:
-        outcomes = many([_outcome(settlement, now) for settlement in settlements])
-        rows = await connection.fetch(self.sql("settle"), {"outcomes": outcomes, "now": now})
+        holder = settlements[0].holder
+        if all(s.only_completes and s.holder == holder for s in settlements):
+            outcomes = many([(s.job_id, s.attempt, s.output) for s in settlements])
+            parameters = {"outcomes": outcomes, "holder": holder, "now": now}
+            rows = await connection.fetch(self.sql("settle_completed"), parameters)
+        else:
+            outcomes = many([_outcome(settlement, now) for settlement in settlements])
+            rows = await connection.fetch(self.sql("settle"), {"outcomes": outcomes, "now": now})
         ids = values.texts([settlement.job_id for settlement in settlements])
         given = dict(zip(ids, settlements, strict=True))
         next_rows = [_next_row(row, job, now) for row in rows for job in given[row[0]].next]
@@ -170,7 +176,7 @@ class SqliteState:
             await connection.fetch(self.sql("start"), {"jobs": many(next_rows), "now": now})
         chain_ids = values.read_ids([row[1] for row in rows])
         settled = [
-            Change(given[row[0]].job_id, chain_id, row[3], "settled", JobStatus(row[4]))
+            Change(given[row[0]].job_id, chain_id, row[3], "settled", STATUS[row[4]])
             for row, chain_id in zip(rows, chain_ids, strict=True)
         ]
         ended = [row for row in rows if row[4] == "failed" or given[row[0]].kind == "complete"]

@@ -69,13 +69,49 @@ CREATE TABLE /*schema*/paused_type (
   paused_at timestamptz NOT NULL
 );
 
--- Fail unless something was found: the last word of a transaction whose commit is already on its way.
-CREATE FUNCTION /*schema*/insist(rows_found bigint) RETURNS void
+-- The last word of a transaction whose COMMIT is already on its way: it fails when the attempt no longer holds its job,
+-- so that the commit does not go through. The same as settle.sql does with such attempts, one at a time; a function,
+-- because one statement that both updates and looks whether it did costs half as much again.
+CREATE FUNCTION /*schema*/complete_attempt(
+  settling uuid, its_attempt integer, its_holder text, its_output json, at timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-  IF rows_found = 0 THEN
+  UPDATE /*schema*/job j SET
+    status = 'completed', output = its_output, failure_reason = NULL, transients = 0, crashes = 0, deferred = false,
+    leased_by = NULL, leased_until = NULL, open_blockers = 0, ended_at = at, completed_by = its_holder,
+    chain_ended_at = at
+  WHERE j.id = settling AND j.attempt = its_attempt AND j.leased_by = its_holder AND j.ended_at IS NULL
+    AND j.chain_index = 0 AND NOT j.has_dependents;
+  IF NOT FOUND THEN
     RAISE EXCEPTION USING ERRCODE = 'OW003', MESSAGE = 'the attempt no longer holds its job';
   END IF;
+END $$;
+
+CREATE FUNCTION /*schema*/continue_attempt(
+  settling uuid, its_attempt integer, its_holder text, next_id uuid, next_type_name text, next_version integer,
+  next_rank integer, next_limit_key text, next_input json, next_at timestamptz, next_delay double precision,
+  at timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+  settled record;
+  due timestamptz := coalesce(next_at, at + make_interval(secs => next_delay));
+BEGIN
+  UPDATE /*schema*/job j SET
+    status = 'completed', output = NULL, failure_reason = NULL, transients = 0, crashes = 0, deferred = false,
+    leased_by = NULL, leased_until = NULL, open_blockers = 0, ended_at = at, completed_by = its_holder,
+    chain_ended_at = NULL
+  WHERE j.id = settling AND j.attempt = its_attempt AND j.leased_by = its_holder AND j.ended_at IS NULL
+  RETURNING j.chain_id, j.chain_index, j.root_id INTO settled;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION USING ERRCODE = 'OW003', MESSAGE = 'the attempt no longer holds its job';
+  END IF;
+  INSERT INTO /*schema*/job (
+    id, chain_id, chain_index, type_name, payload_version, status, rank, deferred, limit_key, input, created_at,
+    scheduled_at, origin_id, root_id
+  ) VALUES (
+    next_id, settled.chain_id, settled.chain_index + 1, next_type_name, next_version, 'pending', next_rank, due > at,
+    next_limit_key, next_input, at, due, settling, settled.root_id
+  );
 END $$;
 
 -- The chains have ended: unblock, or fail, what waited for them, and so on for the chains that fail by it.
