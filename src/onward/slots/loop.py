@@ -99,6 +99,8 @@ class SlotLoop(Generic[W]):
                             self._busy += 1
                             slots.create_task(self._occupy(piece))
                         await asyncio.sleep(0)
+                    elif more and self.free > 0:
+                        await self._wait_a_little()  # those that run wait for each other
                     else:
                         self._wants_slot = more
                         await self._source.wait()
@@ -112,10 +114,15 @@ class SlotLoop(Generic[W]):
         if left > 0:
             await asyncio.sleep(left)
 
+    async def _wait_a_little(self) -> None:
+        timer = asyncio.get_running_loop().call_later(_BETWEEN_FILLS, self._source.wake)
+        await self._source.wait()
+        timer.cancel()
+
     async def _occupy(self, piece: W) -> None:
         try:
             await self._source.run_piece(piece)
         finally:
             self._busy -= 1
-            if self._wants_slot and self.has_room:
+            if self._wants_slot:
                 self._source.wake()

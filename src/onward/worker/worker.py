@@ -313,7 +313,7 @@ class Worker:
 
     async def wait(self) -> None:
         assert self._listener is not None
-        self._listener.has_room = self._loop.has_room
+        self._listener.has_room = self._loop.free > 0
         while not await self._upkeep.look() and time.monotonic() < self._next_poll:
             until = min(self._upkeep.next_look, self._next_poll)
             worth_a_look = self._heed(await self._listener.wait(max(until - time.monotonic(), 0.0)))

@@ -59,6 +59,30 @@ async def test_slots_that_become_free_one_by_one_are_filled_several_at_a_time() 
     assert len(source.fills) < 10
 
 
+async def test_while_pieces_wait_for_each_other_no_more_are_taken_than_half() -> None:
+    source, jammed = Source(pieces=29), True
+    loop = SlotLoop(source, concurrency=20, is_jammed=lambda: jammed)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        tasks.create_task(loop.run())
+        while not source.running:
+            await asyncio.sleep(0)
+        for _ in range(9):
+            source.running.pop(0).set()
+        await asyncio.sleep(0.02)
+        while_jammed = list(source.fills)
+        jammed = False
+        while source.left:
+            await asyncio.sleep(0.001)
+        loop.stop()
+        while loop.busy:
+            while source.running:
+                source.running.pop(0).set()
+            await asyncio.sleep(0)
+
+    assert while_jammed == [20]
+    assert source.fills[1] == 9
+
+
 async def test_one_slot_is_filled_as_soon_as_it_is_free() -> None:
     source = Source(pieces=3)
     loop = SlotLoop(source, concurrency=1)
