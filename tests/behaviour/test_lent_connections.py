@@ -1,6 +1,7 @@
 """Connections of our own pool go from handler to handler: nothing of the one reaches the next."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -177,3 +178,21 @@ async def test_a_lone_start_sends_its_hint_with_its_commit(opened: Any, postgres
     assert "s1:echo" in payload
     assert not app.notify.is_up  # no connection was made for it
     await listening.close()
+
+
+async def test_a_connection_that_is_lost_in_a_phase_is_replaced(running: Any) -> None:
+    """Also one that would have had to be reset."""
+
+    @job("cut")
+    async def cut(attempt: Attempt[int]) -> int:
+        async with attempt.complete() as tx:
+            await tx.fetch("SELECT set_config('a.b', 'c', false)")
+            if attempt.number == 1:
+                with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                    await tx.fetch("SELECT pg_terminate_backend(pg_backend_pid())")
+            return attempt.number
+
+    app: Onward = await running(cut, pool_size=1)
+    chains = await app.start_many([cut.with_input(n) for n in range(3)])
+
+    assert [await chain.wait(timeout=SOON) for chain in chains] == [2, 2, 2]

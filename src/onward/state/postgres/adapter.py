@@ -449,20 +449,19 @@ def _positions(types: Sequence[TypeClaim], padding: list[None]) -> dict[str, Any
 
 def _plain_start(jobs: Sequence[NewJob]) -> tuple[str, dict[str, Any]]:
     """The statement that stores these jobs for the least, and its parameters."""
-    if not jobs:
-        return "start", _columns(jobs)
     if len(jobs) == 1:
         return "start_one", {**_shared(jobs[0]), **_own(jobs[0])}
     kinds = {_kind(job) for job in jobs}
-    if len(kinds) > 1 or jobs[0].chain_index > 0:
+    if len(kinds) != 1 or any(job.chain_index for job in jobs):
         return "start", _columns(jobs)
-    root_id = None if jobs[0].root_id == jobs[0].id else jobs[0].root_id
+    *_, root_id = kinds.pop()
     rows = {"ids": [job.id for job in jobs], "inputs": [job.input for job in jobs], "root_id": root_id}
     return "start_alike", {**_shared(jobs[0]), **rows}
 
 
-def _kind(job: NewJob) -> tuple[object, ...]:
-    root_id = None if job.root_id is job.id else job.root_id
+def _kind(job: NewJob) -> tuple[Any, ...]:
+    """What tells the first job of a chain from others, but for id and input; last the root, if another job is it."""
+    root_id = None if job.root_id == job.id else job.root_id
     return job.type_name, job.payload_version, job.priority, job.limit_key, job.delay, job.at, job.origin_id, root_id
 
 

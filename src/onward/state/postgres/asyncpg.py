@@ -71,7 +71,7 @@ class AsyncpgConnection:
 
     @property
     def is_sound(self) -> bool:
-        return not (self._raw.is_closed() or self._raw.is_in_transaction())
+        return not (self.is_demoted or self._raw.is_closed() or self._raw.is_in_transaction())
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         spelled = spell(sql, "dollar")
@@ -227,8 +227,9 @@ class AsyncpgDriver:
         if connection.is_demoted:
             connection.terminate()
             await self._pool.expire_connections()  # its sisters lead to the same server
-        if connection.is_touched or connection.is_shown:
-            self._to_reset.add(connection.shown._con)
+        raw = connection.shown._con  # none, if it has broken and the pool has noticed
+        if raw is not None and (connection.is_touched or connection.is_shown):
+            self._to_reset.add(raw)
         await self._pool.release(connection.shown)
 
     async def _reset(self, raw: Any) -> None:

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,30 @@ class TestStarting:
 
             found = await session.find(job.id)
         assert (found.origin_id, found.root_id) == (origin, root)
+
+    @pytest.mark.parametrize("alike", [True, False])
+    async def test_several_are_stored_as_each_alone_would_be(self, store: Store, alike: bool) -> None:
+        origin = store.job()
+        family: dict[str, Any] = {
+            "origin_id": origin.id,
+            "root_id": origin.id,
+            "priority": 2,
+            "delay": 5.0,
+            "limit_key": "k",
+        }
+        jobs = [store.job(input=str(n), **(family if alike or n % 2 else {})) for n in range(4)]
+        async with store.connect() as session:
+            await session.start(origin)
+
+            await session.start(*jobs)
+
+            stored = [await session.find(job.id) for job in jobs]
+        assert [
+            (j.chain_id, j.chain_index, j.input, j.priority, j.origin_id, j.root_id, j.scheduled_at) for j in stored
+        ] == [
+            (j.id, 0, int(j.input), j.priority, j.origin_id, j.root_id, store.clock.now + timedelta(seconds=j.delay))
+            for j in jobs
+        ]
 
     async def test_an_empty_start_is_harmless(self, store: Store) -> None:
         async with store.connect() as session:
