@@ -46,6 +46,7 @@ _ONWARD = (
     "AND (rank, scheduled_at) >= ((:from_ranks::integer[])[/*n*/1], (:from_times::timestamptz[])[/*n*/1])",
 )
 """What is better than where the last take ended, and what comes after: one condition that says both would not seek."""
+_MOST_TO_GO_ON = 16
 _BEGINNING = Position(-(2**31), datetime.min.replace(tzinfo=UTC))
 _MIGRATION_LOCK = 7_036_874_417_766_406
 """One process migrates at a time; the number only has to be ours."""
@@ -149,7 +150,8 @@ class PostgresState:
         # Padded to a power of two, so that few different statements exist; a NULL type matches nothing.
         places = 1 << (len(types) - 1).bit_length()
         padding = [None] * (places - len(types))
-        goes_on = any(claim.onward_from for claim in types)
+        # Twice as many branches cost more than twice as much: with many types that would outweigh the gain.
+        goes_on = places <= _MOST_TO_GO_ON and any(claim.onward_from for claim in types)
         rows = await connection.fetch(
             self.sql("take", repeat=places, each=_ONWARD) if goes_on else self.sql("take", repeat=places),
             {
