@@ -264,3 +264,17 @@ def assert_the_table_is_not_scanned(plan: list[dict[str, Any]]) -> None:
 def assert_no_backlog_is_sorted(plan: list[dict[str, Any]], *, at_most: int) -> None:
     sorts = [node for node in plan if "Sort" in node["Node Type"]]
     assert [node for node in sorts if read(node) > at_most] == []
+
+
+def test_whether_an_attempt_is_held_is_asked_once(connection: psycopg.Connection) -> None:
+    """Not for each row: where there is none left, nobody would ask."""
+    held = connection.execute("SELECT id, leased_by FROM plans.job WHERE status = 'running' LIMIT 1").fetchone()
+    assert held is not None
+
+    plan = explained(
+        connection, STATE.sql("complete_attempt"), id=held[0], attempt=1, holder=held[1], output="null", now=None
+    )
+
+    assert [node["One-Time Filter"] for node in plan if "One-Time Filter" in node]
+    assert {node["Index Name"] for node in plan if "Index Name" in node} == {"job_pkey"}
+    assert_the_table_is_not_scanned(plan)

@@ -69,24 +69,18 @@ CREATE TABLE /*schema*/paused_type (
   paused_at timestamptz NOT NULL
 );
 
--- The last word of a transaction whose COMMIT is already on its way: it fails when the attempt no longer holds its job,
--- so that the commit does not go through. The same as settle.sql does with such attempts, one at a time; a function,
--- because one statement that both updates and looks whether it did costs half as much again.
-CREATE FUNCTION /*schema*/complete_attempt(
-  settling uuid, its_attempt integer, its_holder text, its_output json, at timestamptz) RETURNS void
-LANGUAGE plpgsql AS $$
+-- Fail unless something was found: for the last word of a transaction whose COMMIT is already on its way and must not go
+-- through when the attempt no longer holds its job. Stable, so that a statement asks once and not for each of its rows.
+CREATE FUNCTION /*schema*/insist(held boolean) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
 BEGIN
-  UPDATE /*schema*/job j SET
-    status = 'completed', output = its_output, failure_reason = NULL, transients = 0, crashes = 0, deferred = false,
-    leased_by = NULL, leased_until = NULL, open_blockers = 0, ended_at = at, completed_by = its_holder,
-    chain_ended_at = at
-  WHERE j.id = settling AND j.attempt = its_attempt AND j.leased_by = its_holder AND j.ended_at IS NULL
-    AND j.chain_index = 0 AND NOT j.has_dependents;
-  IF NOT FOUND THEN
+  IF held IS NULL THEN
     RAISE EXCEPTION USING ERRCODE = 'OW003', MESSAGE = 'the attempt no longer holds its job';
   END IF;
+  RETURN true;
 END $$;
 
+-- Complete an attempt and start its continuation, which waits for nothing, as settle.sql would; fails as above.
 CREATE FUNCTION /*schema*/continue_attempt(
   settling uuid, its_attempt integer, its_holder text, next_id uuid, next_type_name text, next_version integer,
   next_rank integer, next_limit_key text, next_input json, next_at timestamptz, next_delay double precision,
@@ -102,9 +96,7 @@ BEGIN
     chain_ended_at = NULL
   WHERE j.id = settling AND j.attempt = its_attempt AND j.leased_by = its_holder AND j.ended_at IS NULL
   RETURNING j.chain_id, j.chain_index, j.root_id INTO settled;
-  IF NOT FOUND THEN
-    RAISE EXCEPTION USING ERRCODE = 'OW003', MESSAGE = 'the attempt no longer holds its job';
-  END IF;
+  PERFORM /*schema*/insist(CASE WHEN FOUND THEN true END);
   INSERT INTO /*schema*/job (
     id, chain_id, chain_index, type_name, payload_version, status, rank, deferred, limit_key, input, created_at,
     scheduled_at, origin_id, root_id

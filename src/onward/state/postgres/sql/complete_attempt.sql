@@ -1,3 +1,19 @@
 -- Settle an attempt that completes a chain of one job and whose row this transaction has locked, or fail.
-SELECT /*schema*/complete_attempt(
-  :id::uuid, :attempt::integer, :holder::text, :output::json, coalesce(:now::timestamptz, statement_timestamp()))
+-- `insist` is asked once, before anything is updated, also when the row is gone: that costs less than to look afterwards.
+UPDATE /*schema*/job job SET
+  status = 'completed',
+  output = :output::json,
+  failure_reason = NULL,
+  transients = 0,
+  crashes = 0,
+  deferred = false,
+  leased_by = NULL,
+  leased_until = NULL,
+  open_blockers = 0,
+  ended_at = coalesce(:now::timestamptz, statement_timestamp()),
+  completed_by = :holder::text,
+  chain_ended_at = coalesce(:now::timestamptz, statement_timestamp())
+WHERE job.id = :id::uuid AND /*schema*/insist((
+  SELECT true FROM /*schema*/job held
+  WHERE held.id = :id::uuid AND held.attempt = :attempt::integer AND held.leased_by = :holder::text
+    AND held.ended_at IS NULL AND held.chain_index = 0 AND NOT held.has_dependents))
