@@ -163,8 +163,9 @@ async def test_an_attempt_whose_job_was_deleted_by_its_own_handler_commits_nothi
     assert await app.find_chain(chain.id) is not None
 
 
-async def test_a_lone_start_sends_its_hint_with_its_commit(opened: Any, postgres_dsn: str) -> None:
-    app: Onward = await opened(echo)
+@pytest.mark.parametrize("client", ["postgresql", "postgresql+psycopg"])
+async def test_a_lone_start_sends_its_hint_with_its_commit(opened: Any, postgres_dsn: str, client: str) -> None:
+    app: Onward = await opened(echo, target=postgres_dsn.replace("postgresql", client, 1))
     heard: asyncio.Queue[str] = asyncio.Queue()
     listening = await asyncpg.connect(postgres_dsn)
     channel = app.notify._name  # type: ignore[attr-defined]
@@ -196,3 +197,17 @@ async def test_a_connection_that_is_lost_in_a_phase_is_replaced(running: Any) ->
     chains = await app.start_many([cut.with_input(n) for n in range(3)])
 
     assert [await chain.wait(timeout=SOON) for chain in chains] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("client", ["postgresql", "postgresql+psycopg"])
+async def test_a_transaction_whose_first_statement_fails_has_not_begun(
+    opened: Any, postgres_dsn: str, client: str
+) -> None:
+    app: Onward = await opened(echo, target=postgres_dsn.replace("postgresql", client, 1), pool_size=1)
+
+    async with app.driver.connection() as link:
+        with pytest.raises(Exception, match="division by zero"):
+            await app.store.begin(link, ("SELECT 1 / :zero::integer", {"zero": 0}))
+
+        assert not link.in_transaction
+    await app.start(echo, "the connection is as good as before")

@@ -146,7 +146,11 @@ class Store:
         if first is None:
             await link.begin()
         else:
-            found = await link.begin_with(first)
+            try:
+                found = await link.begin_with(first)
+            except BaseException:
+                await link.rollback()  # the transaction may have begun
+                raise
         tx = OpenTransaction(link, found=found)
         if link.native is not None:
             self._ours[id(link.native)] = tx
