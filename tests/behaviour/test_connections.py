@@ -338,3 +338,14 @@ async def test_a_process_that_only_announces_does_not_listen_until_somebody_ther
         await notify.close()
 
     assert (before, after) == (0, 1)
+
+
+async def test_a_wire_may_be_told_to_listen_while_it_sends(postgres_dsn: str) -> None:
+    heard: list[str] = []
+    async with asyncpg_wire(postgres_dsn)() as wire, asyncio.timeout(SOON.total_seconds()):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(wire.notify("late", ["before"]))
+            tasks.create_task(wire.listen("late", heard.append))
+        await wire.notify("late", ["after"])
+        while "after" not in heard:
+            await asyncio.sleep(0.01)

@@ -150,9 +150,7 @@ async def test_half_of_the_transactions_roll_back_and_leave_no_hint_no_event_and
                     raise ZeroDivisionError
         await recorder.next(events.ChainCompleted, count=1 + scale(1000))
         if target.startswith("postgres"):
-            async with asyncio.timeout(
-                SOON.total_seconds()
-            ):  # the last may tell of a job found without it
+            async with asyncio.timeout(SOON.total_seconds()):  # the last may tell of a job found without it
                 while sum(hint.count for hint in hints if hint.kind is HintKind.SCHEDULED) < scale(1000):
                     await asyncio.sleep(0.01)
 

@@ -45,8 +45,9 @@ class _AsyncpgWire:
             receive(payload)
 
         with Patience(ANSWER, self._raw.terminate):
-            await self._raw.add_listener(channel, heard)
-        self._heard = time.monotonic()
+            async with self._turn:
+                await self._raw.add_listener(channel, heard)
+                self._heard = time.monotonic()
 
     async def notify(self, channel: str, payloads: Sequence[str]) -> None:
         await self._ask("SELECT pg_notify($1, p) FROM unnest($2::text[]) p", channel, list(payloads))
