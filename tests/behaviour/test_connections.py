@@ -19,7 +19,7 @@ from onward.notify.memory import NoNotify
 from onward.notify.postgres import PostgresNotify
 from onward.notify.postgres_wires import Connect, PostgresWire, asyncpg_wire, psycopg_wire
 from onward.observe import events
-from onward.state.driver import Connection, Driver, transaction
+from onward.state.driver import Connection, Driver, Fault, transaction
 from onward.state.postgres.asyncpg import AsyncpgDriver
 from onward.state.postgres.psycopg import PsycopgDriver
 from onward.state.sqlalchemy import SqlAlchemyDriver
@@ -91,7 +91,7 @@ async def test_a_reserved_connection_that_gets_no_answer_is_replaced(
         after = await reserved.run(process_of)
         await reserved.close()
 
-    assert driver.is_disconnect(raised.value)
+    assert driver.fault(raised.value) is Fault.LOST
     assert waited < 5
     assert after != before
 
@@ -110,7 +110,7 @@ async def test_an_engine_whose_server_does_not_answer_is_not_waited_for(
                 pass
 
     assert not limit.expired()
-    assert driver.is_disconnect(raised.value)
+    assert driver.fault(raised.value) is Fault.LOST
 
 
 async def test_a_connection_that_cannot_write_any_more_is_not_used_again(postgres_dsn: str, opened_driver: Any) -> None:
@@ -132,7 +132,7 @@ async def test_a_connection_that_cannot_write_any_more_is_not_used_again(postgre
             await fail_to_write(connection)
     errors.append(raised.value)
 
-    assert all(driver.is_read_only(error) and driver.is_transient(error) for error in errors)
+    assert all(driver.fault(error) is Fault.READ_ONLY for error in errors)
     async with driver.connection() as connection:
         assert not {await reserved.run(process_of), await process_of(connection)} & set(processes)
     await reserved.close()
@@ -180,7 +180,7 @@ async def test_a_transaction_whose_connection_is_lost_says_so_and_not_something_
             await asyncio.sleep(0.05)
             await process_of(connection)
 
-    assert driver.is_disconnect(raised.value)
+    assert driver.fault(raised.value) is Fault.LOST
 
 
 # -- hints

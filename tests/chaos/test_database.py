@@ -29,7 +29,8 @@ async def start_surely(app: Onward, id: UUID) -> None:
                 await app.start(one, 0, tx=tx, id=id)
                 await tx.execute(INSERT, chain=str(id), step=0)
         except Exception as error:
-            if not app.driver.is_transient(error):
+            fault = app.driver.fault(error)
+            if fault is None or not fault.is_transient:
                 raise
             await asyncio.sleep(0.1)
 

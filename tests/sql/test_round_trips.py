@@ -8,6 +8,7 @@ import pytest
 
 from onward.model import new_id
 from onward.state.contract import NewJob, Settlement, TypeClaim
+from onward.state.driver import Fault
 from onward.state.postgres.adapter import PostgresState
 from onward.state.postgres.asyncpg import AsyncpgConnection, AsyncpgDriver
 
@@ -149,4 +150,4 @@ async def test_an_attempt_that_is_no_longer_held_cannot_commit(connection: Count
         await connection.commit_with(end)
     await connection.rollback()
 
-    assert AsyncpgDriver(postgres_dsn).is_stale(refused.value)
+    assert AsyncpgDriver(postgres_dsn).fault(refused.value) is Fault.STALE

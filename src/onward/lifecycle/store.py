@@ -16,7 +16,7 @@ from onward.notify.contract import NotifyAdapter
 from onward.observe import events
 from onward.observe.observer import Observers
 from onward.state.contract import StateAdapter
-from onward.state.driver import Connection, Driver, Statement
+from onward.state.driver import Connection, Driver, Fault, Statement
 
 logger = logging.getLogger("onward")
 T = TypeVar("T")
@@ -48,7 +48,10 @@ class Store:
 
     def is_transient(self, error: BaseException) -> bool:
         """Whether trying again may help, by the driver's judgement or the application's."""
-        return self.driver.is_transient(error) or (self._also_transient is not None and self._also_transient(error))
+        fault = self.driver.fault(error)
+        if fault is not None and fault.is_transient:
+            return True
+        return self._also_transient is not None and self._also_transient(error)
 
     # -- effects
 
@@ -87,7 +90,7 @@ class Store:
         try:
             result, effects = await operation(connection)
         except Exception as error:
-            if self.driver.is_read_only(error):
+            if self.driver.fault(error) is Fault.READ_ONLY:
                 raise TransactionUnsuitable(
                     f"{doing}: the transaction passed as tx= is read-only; begin one that may write"
                 ) from error

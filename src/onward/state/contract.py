@@ -316,7 +316,7 @@ class StateAdapter(Protocol):
 
     def end_attempt(self, job: TakenJob, settlement: Settlement) -> Statement | None:
         """A statement to commit with, that does what `settle` would for an attempt that is held; None where that takes
-        more. It fails when the attempt is no longer held: the driver's `is_stale` tells.
+        more. It fails when the attempt is no longer held: the driver calls that `Fault.STALE`.
         """
         ...
 

@@ -7,6 +7,7 @@ loop. Everything above a driver is therefore written once.
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from onward.errors import OnwardError
@@ -16,6 +17,36 @@ Dialect: TypeAlias = Literal["postgres", "sqlite"]
 Rows: TypeAlias = Sequence[Sequence[Any]]
 Statement: TypeAlias = tuple[str, Mapping[str, Any]]
 """SQL with `:name` parameters, and their values."""
+
+
+class Fault(StrEnum):
+    """What an error says about the database; whose fault it is depends on whose statement it was."""
+
+    LOST = "lost"
+    """The connection is gone, so that the outcome of a commit under way is unknown."""
+    READ_ONLY = "read_only"
+    """A write was refused because the transaction, file or server only allows reading: perhaps it was demoted."""
+    TROUBLE = "trouble"
+    """It could not do it now: full, out of memory or connections, serialization failure, deadlock, a bug of its own."""
+    TIMEOUT = "timeout"
+    """Something was in the way for too long: a statement or lock timeout, an object in use."""
+    STALE = "stale"
+    """A statement of ours failed because the attempt it was to settle is no longer held."""
+    VALUE = "value"
+    """A value cannot be stored: asking again is of no use."""
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether trying again may help."""
+        return self in _TRANSIENT
+
+
+_TRANSIENT = frozenset({Fault.LOST, Fault.READ_ONLY, Fault.TROUBLE, Fault.TIMEOUT})
+
+
+def value_fault(error: BaseException) -> Fault | None:
+    """What a client library says before it has asked the server."""
+    return Fault.VALUE if isinstance(error, ValueError | TypeError | OverflowError) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,20 +193,8 @@ class Driver(Protocol):
         """
         ...
 
-    def is_transient(self, error: BaseException) -> bool:
-        """Whether trying again may help: serialization failures, deadlocks, lost connections."""
-        ...
-
-    def is_disconnect(self, error: BaseException) -> bool:
-        """Whether the connection is gone, so that the outcome of a commit under way is unknown."""
-        ...
-
-    def is_read_only(self, error: BaseException) -> bool:
-        """Whether a write was refused because the transaction, file or server only allows reading."""
-        ...
-
-    def is_stale(self, error: BaseException) -> bool:
-        """Whether a statement of ours failed because the attempt it was to settle is no longer held."""
+    def fault(self, error: BaseException) -> Fault | None:
+        """What an error raised by a statement says about the database; None: it is the statement that is wrong."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...

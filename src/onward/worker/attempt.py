@@ -22,7 +22,7 @@ from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import OpenTransaction
 from onward.model import Blocker, ChainId, CompletedJob, JobError, JobId, JobStatus, LossReason, WorkerId
 from onward.state.contract import Change, Settlement, TakenJob
-from onward.state.driver import Connection, Statement, run_now
+from onward.state.driver import Connection, Fault, Statement, run_now
 from onward.state.rows import read_errors
 from onward.worker.middleware import Hook, find, onion
 from onward.worker.progress import ProgressBoard
@@ -307,9 +307,10 @@ class RunningAttempt:
         try:
             await self._commit(last)
         except Exception as error:
-            if self._store.driver.is_stale(error):
+            fault = self._store.driver.fault(error)
+            if fault is Fault.STALE:
                 raise JobAlreadyCompleted(self.job.id, self.job.attempt) from error
-            if not (self._store.driver.is_disconnect(error) and await self._was_settled()):
+            if not (fault is Fault.LOST and await self._was_settled()):
                 raise
 
     async def _was_settled(self) -> bool:

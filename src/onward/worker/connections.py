@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import TypeVar
 
-from onward.state.driver import Connection, Driver
+from onward.state.driver import Connection, Driver, Fault
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Reserved:
         # A cancelled statement leaves the connection in the middle of something; a server that cannot write may have
         # been demoted, and another one be in its place.
         cancelled = not isinstance(error, Exception)
-        return cancelled or self._driver.is_disconnect(error) or self._driver.is_read_only(error)
+        return cancelled or self._driver.fault(error) in (Fault.LOST, Fault.READ_ONLY)
 
     async def _drop(self, error: BaseException) -> None:
         """Close without a farewell, for which a lost server would let us wait."""

@@ -11,7 +11,7 @@ from onward.lifecycle.store import Store
 from onward.model import CompletedJob, JobId
 from onward.observe import events
 from onward.state.contract import Settlement
-from onward.state.driver import Connection
+from onward.state.driver import Connection, Fault
 from onward.worker.connections import Reserved
 
 logger = logging.getLogger("onward.worker")
@@ -88,7 +88,7 @@ class Settler:
             if error is None:
                 return
             self._store.observers.emit(events.StateError(doing="settle", error=describe(error)))
-            if not self._store.driver.is_disconnect(error):
+            if self._store.driver.fault(error) is not Fault.LOST:
                 # One of them may be to blame, or wait for somebody's lock: the others need not.
                 batch = await self._settle_apart(batch)
             if self._give_up_at is not None and time.monotonic() > self._give_up_at:

@@ -16,15 +16,12 @@ from weakref import WeakKeyDictionary, WeakSet
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
-from onward.state.driver import Address, Dialect, Driver, Result, Rows, Statement
+from onward.state.driver import Address, Dialect, Driver, Fault, Result, Rows, Statement, value_fault
 from onward.state.postgres.lending import Lender, may_leave_traces
 from onward.state.postgres.literals import call, name_of
 from onward.state.postgres.settings import (
     CHECK_CLIENT,
-    is_disconnect_code,
-    is_read_only_code,
-    is_stale_code,
-    is_transient_code,
+    fault_of_code,
     session_settings,
     transport_settings,
 )
@@ -34,6 +31,8 @@ from onward.transport import CONNECT, STATEMENT, UNANSWERED_IN_POOL, Patience, w
 _FAREWELL = 5.0
 _prepared_names: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 """Of the statements that we prepared on a connection, which outlives what we make of it."""
+_LOST = (OSError, TimeoutError, asyncpg.InternalClientError, asyncpg.TargetServerAttributeNotMatched)
+"""Not reached, or not understood; the last while a standby takes over."""
 _CLOSED = ("connection is closed", "connection was closed", "released back to the pool")
 """What asyncpg says of a connection that is gone; the last of one that a pool had lent and took back when it broke."""
 
@@ -303,21 +302,12 @@ class AsyncpgDriver:
             )
         return connection
 
-    def is_transient(self, error: BaseException) -> bool:
-        return is_transient_code(getattr(error, "sqlstate", None)) or self.is_disconnect(error)
-
-    def is_disconnect(self, error: BaseException) -> bool:
-        if isinstance(error, asyncpg.InterfaceError):
-            return any(words in str(error) for words in _CLOSED)
-        if isinstance(error, asyncpg.TargetServerAttributeNotMatched):  # while a standby takes over
-            return True
-        return isinstance(error, OSError | TimeoutError) or is_disconnect_code(getattr(error, "sqlstate", None))
-
-    def is_read_only(self, error: BaseException) -> bool:
-        return is_read_only_code(getattr(error, "sqlstate", None))
-
-    def is_stale(self, error: BaseException) -> bool:
-        return is_stale_code(getattr(error, "sqlstate", None))
+    def fault(self, error: BaseException) -> Fault | None:
+        if isinstance(error, _LOST):
+            return Fault.LOST
+        if isinstance(error, asyncpg.InterfaceError) and any(words in str(error) for words in _CLOSED):
+            return Fault.LOST
+        return fault_of_code(getattr(error, "sqlstate", None)) or value_fault(error)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -19,13 +19,10 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
-from onward.state.driver import Address, Dialect, Driver, Result, Rows, StepByStep
+from onward.state.driver import Address, Dialect, Driver, Fault, Result, Rows, StepByStep, value_fault
 from onward.state.postgres.settings import (
     CHECK_CLIENT,
-    is_disconnect_code,
-    is_read_only_code,
-    is_stale_code,
-    is_transient_code,
+    fault_of_code,
     libpq_options,
     session_settings,
     transport_settings,
@@ -289,20 +286,15 @@ class _Psycopg(ABC):
             )
         return PsycopgConnection(raw, native=raw, begun=begun)
 
-    def is_transient(self, error: BaseException) -> bool:
-        return is_transient_code(getattr(error, "sqlstate", None)) or self.is_disconnect(error)
-
-    def is_disconnect(self, error: BaseException) -> bool:
-        if not isinstance(error, psycopg.OperationalError) or isinstance(error, psycopg_pool.PoolClosed):
-            return False
-        # What does not come from the server comes from losing it, or not reaching it.
-        return error.sqlstate is None or is_disconnect_code(error.sqlstate)
-
-    def is_stale(self, error: BaseException) -> bool:
-        return is_stale_code(getattr(error, "sqlstate", None))
-
-    def is_read_only(self, error: BaseException) -> bool:
-        return is_read_only_code(getattr(error, "sqlstate", None))
+    def fault(self, error: BaseException) -> Fault | None:
+        if isinstance(error, psycopg_pool.PoolClosed):
+            return None
+        code = getattr(error, "sqlstate", None)
+        if code is not None:
+            return fault_of_code(code)
+        if isinstance(error, psycopg.OperationalError):
+            return Fault.LOST  # what does not come from the server comes from losing it, or not reaching it
+        return Fault.VALUE if isinstance(error, psycopg.DataError) else value_fault(error)
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None: ...

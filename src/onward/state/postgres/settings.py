@@ -1,8 +1,22 @@
 """What every Postgres driver needs to know of the server: session settings and error codes."""
 
+from onward.state.driver import Fault
 from onward.transport import CONNECT, IDLE, INTERVAL, PROBES
 
-_TRANSIENT = {"40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53300", "25006"}
+_ENDED = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
+"""The server has ended the session, or does not begin one: it stops, starts, or was tired of waiting."""
+_BY_CODE = {"25006": Fault.READ_ONLY, "57014": Fault.TIMEOUT, "OW003": Fault.STALE}
+_BY_CLASS = {
+    "08": Fault.LOST,
+    "22": Fault.VALUE,
+    "23": Fault.VALUE,
+    "40": Fault.TROUBLE,
+    "53": Fault.TROUBLE,
+    "55": Fault.TIMEOUT,
+    "57": Fault.TROUBLE,
+    "58": Fault.TROUBLE,
+    "XX": Fault.TROUBLE,
+}
 
 CHECK_CLIENT = "SELECT set_config('client_connection_check_interval', '1s', false)"
 """Has the server end a statement whose client is gone, rather than commit it unheard. Not every server can."""
@@ -48,21 +62,8 @@ def libpq_options(*, unanswered: float) -> dict[str, int]:
     }
 
 
-def is_transient_code(code: str | None) -> bool:
-    """Serialization failures, deadlocks, and servers that are starting, stopping, full or demoted."""
-    return code is not None and (code in _TRANSIENT or is_disconnect_code(code))
-
-
-def is_disconnect_code(code: str | None) -> bool:
-    """The session has ended."""
-    return code is not None and (code.startswith("08") or code in {"57P01", "57P02", "57P03"})
-
-
-def is_stale_code(code: str | None) -> bool:
-    """What our functions raise that settle one attempt."""
-    return code == "OW003"
-
-
-def is_read_only_code(code: str | None) -> bool:
-    """The transaction may not write; unless its owner wanted that, the server was demoted or is a standby."""
-    return code == "25006"
+def fault_of_code(code: str | None) -> Fault | None:
+    """What the server means by a SQLSTATE. OW003 is what our functions raise that settle one attempt."""
+    if code is None:
+        return None
+    return Fault.LOST if code in _ENDED else _BY_CODE.get(code) or _BY_CLASS.get(code[:2])

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from onward.errors import TransactionUnsuitable
-from onward.state.driver import Result, Rows, StepByStep
-from onward.state.postgres.settings import is_read_only_code
+from onward.state.driver import Fault, Result, Rows, StepByStep
+from onward.state.postgres.settings import fault_of_code
 from onward.state.sqlalchemy.after_commit import after_commit
 from onward.state.sqlalchemy.checks import sqlstate
 from onward.state.sqlalchemy.work import (
@@ -238,7 +238,7 @@ async def entered(handle: Any) -> AsyncIterator[Any]:
 
 def _discard_demoted(connection: Connection, error: DBAPIError) -> None:
     """Have the pool not lend a connection again that leads to a server which cannot write."""
-    if is_read_only_code(sqlstate(error)):
+    if fault_of_code(sqlstate(error)) is Fault.READ_ONLY:
         connection.invalidate(error)
 
 

@@ -1,7 +1,6 @@
 """The SQLAlchemy drivers, async and sync."""
 
 import asyncio
-import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -9,17 +8,18 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session
 
 from onward.errors import ConfigurationError
-from onward.state.driver import Address, Dialect, Driver
-from onward.state.postgres.settings import is_disconnect_code, is_stale_code, is_transient_code, session_settings
+from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
+from onward.state.postgres.settings import fault_of_code, session_settings
 from onward.state.sqlalchemy.checks import address_of, causes, check_connection, check_session, dialect_of, sqlstate
 from onward.state.sqlalchemy.connection import DirectConnection, JoinedConnection, PooledConnection, entered
-from onward.state.sqlalchemy.work import client, do, is_locked, rows
+from onward.state.sqlalchemy.work import client, do, rows
+from onward.state.sqlite.connection import fault_of
 from onward.state.sqlite.file import SqliteFile
 from onward.state.sqlite.sqlite3 import SyncSqliteDriver
 from onward.transport import CONNECT, STATEMENT, Patience, cut_off, watch
@@ -118,14 +118,17 @@ class _SqlAlchemy(ABC):
             return None
         return JoinedConnection(raw, begun=begun)
 
-    def is_transient(self, error: BaseException) -> bool:
-        locked = isinstance(error, DBAPIError) and is_locked(error)
-        return (
-            locked or isinstance(error, PoolTimeout) or is_transient_code(sqlstate(error)) or self.is_disconnect(error)
-        )
+    def fault(self, error: BaseException) -> Fault | None:
+        if self._is_lost(error):
+            return Fault.LOST
+        if isinstance(error, PoolTimeout):
+            return Fault.TROUBLE
+        if self.dialect == "postgres":
+            return fault_of_code(sqlstate(error)) or self._value_fault(error)
+        return next(filter(None, map(fault_of, causes(error))), None)
 
-    def is_disconnect(self, error: BaseException) -> bool:
-        if is_disconnect_code(sqlstate(error)) or getattr(error, "connection_invalidated", False):
+    def _is_lost(self, error: BaseException) -> bool:
+        if getattr(error, "connection_invalidated", False):
             return True
         if not isinstance(error, DBAPIError):
             # A TimeoutError is our own, from connecting.
@@ -135,12 +138,11 @@ class _SqlAlchemy(ABC):
         lost = isinstance(error, OperationalError) and sqlstate(error) is None
         return self.dialect == "postgres" and (lost or "connection is closed" in str(error.orig))
 
-    def is_stale(self, error: BaseException) -> bool:
-        return is_stale_code(sqlstate(error))
-
-    def is_read_only(self, error: BaseException) -> bool:
-        codes = [getattr(each, "sqlite_errorcode", 0) & 0xFF for each in causes(error)]
-        return sqlstate(error) == "25006" or sqlite3.SQLITE_READONLY in codes
+    @staticmethod
+    def _value_fault(error: BaseException) -> Fault | None:
+        if isinstance(error, DataError):  # what the client itself refuses has no code
+            return Fault.VALUE
+        return next(filter(None, map(value_fault, causes(error))), None)
 
     @abstractmethod
     def _like(self, engine: Engine) -> Any:

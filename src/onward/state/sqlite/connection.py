@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 from onward.errors import TransactionUnsuitable
-from onward.state.driver import Result, Rows, StepByStep, run_now
+from onward.state.driver import Fault, Result, Rows, StepByStep, run_now, value_fault
 from onward.state.sqlite.gate import Gate, Patience
 from onward.state.sqlite.thread import Call, ConnectionThread
 
@@ -28,6 +28,26 @@ def primary_code(error: BaseException) -> int | None:
 def is_busy(error: BaseException) -> bool:
     """Whether another connection is in the way."""
     return primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+_FAULTS = {
+    **dict.fromkeys(
+        (
+            sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_FULL,
+            sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CORRUPT,
+            sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_INTERNAL,
+        ),
+        Fault.TROUBLE,
+    ),
+    **dict.fromkeys((sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG), Fault.VALUE),
+    sqlite3.SQLITE_READONLY: Fault.READ_ONLY,
+    sqlite3.SQLITE_INTERRUPT: Fault.TIMEOUT,
+}  # fmt: skip
+
+
+def fault_of(error: BaseException) -> Fault | None:
+    """What an error of sqlite3's says about the file. Ours never see it busy; a caller's own connection may."""
+    return _FAULTS.get(primary_code(error) or 0) or value_fault(error)
 
 
 class SyncSqliteConnection(StepByStep):

@@ -15,13 +15,12 @@ from threading import BoundedSemaphore
 from typing import Any, TypeAlias
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
-from onward.state.driver import Address, Connection, Dialect, Driver
+from onward.state.driver import Address, Connection, Dialect, Driver, Fault
 from onward.state.sqlite.connection import (
     AiosqliteConnection,
     SqliteConnection,
     SyncSqliteConnection,
-    is_busy,
-    primary_code,
+    fault_of,
 )
 from onward.state.sqlite.file import SqliteFile, Synchronous, parse_path
 
@@ -113,17 +112,8 @@ class SyncSqliteDriver:
     def adopt(self, tx: object) -> Connection | None:
         return _in_transaction(self.wrap(tx), 'connection.execute("BEGIN IMMEDIATE")')
 
-    def is_transient(self, error: BaseException) -> bool:
-        return is_transient(error)
-
-    def is_disconnect(self, error: BaseException) -> bool:
-        return False
-
-    def is_stale(self, error: BaseException) -> bool:
-        return False  # `settle` tells by its rows
-
-    def is_read_only(self, error: BaseException) -> bool:
-        return is_read_only(error)
+    def fault(self, error: BaseException) -> Fault | None:
+        return fault_of(error)
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - a sync driver blocks its thread
@@ -219,33 +209,14 @@ class SqliteDriver:
         begin = 'connection.execute("BEGIN IMMEDIATE")'
         return _in_transaction(self.wrap(tx), begin if isinstance(tx, sqlite3.Connection) else f"await {begin}")
 
-    def is_transient(self, error: BaseException) -> bool:
-        return is_transient(error)
-
-    def is_disconnect(self, error: BaseException) -> bool:
-        return False
-
-    def is_stale(self, error: BaseException) -> bool:
-        return False  # `settle` tells by its rows
-
-    def is_read_only(self, error: BaseException) -> bool:
-        return is_read_only(error)
+    def fault(self, error: BaseException) -> Fault | None:
+        return fault_of(error)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
     def sync_sibling(self) -> Driver | None:
         return SyncSqliteDriver(self.file, pool_size=self._pool_size, transaction_type=self.transaction_type)
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether trying again may help. Ours never see it; a caller's own connection may find the file busy."""
-    return is_busy(error) or primary_code(error) == sqlite3.SQLITE_PROTOCOL
-
-
-def is_read_only(error: BaseException) -> bool:
-    """Whether the file, its directory or the connection only allows reading."""
-    return primary_code(error) == sqlite3.SQLITE_READONLY
 
 
 def _require_open(is_open: bool) -> None:
