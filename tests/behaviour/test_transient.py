@@ -1,4 +1,4 @@
-"""Errors of the database that pass: tried again without counting, unless they keep coming."""
+"""Errors of the database that pass: tried again without counting, however often they come."""
 
 import logging
 from typing import Any
@@ -31,20 +31,47 @@ async def test_a_serialization_failure_in_a_phase_is_tried_again_without_countin
     assert await (await app.start(contended, 1)).wait(timeout=SOON) == (3, 0)
 
 
-async def test_the_sixth_in_a_row_counts(running: Any) -> None:
-    @job("always contended", max_attempts=1)
-    async def always_contended(attempt: Attempt[int]) -> None:
+async def test_however_many_come_in_a_row_none_counts(running: Any) -> None:
+    @job("long contended", max_attempts=1)
+    async def long_contended(attempt: Attempt[int]) -> tuple[int, int]:
         async with attempt.complete() as tx:
-            await tx.execute(SERIALIZATION_FAILURE)
+            if attempt.number < 6:
+                await tx.execute(SERIALIZATION_FAILURE)
+            return attempt.number, attempt.failures
 
-    app: Onward = await running(always_contended)
-    chain = await app.start(always_contended, 1)
+    app: Onward = await running(long_contended)
 
-    with pytest.raises(ChainFailed):
-        await chain.wait(timeout=SOON * 2)
+    assert await (await app.start(long_contended, 1)).wait(timeout=SOON * 2) == (6, 0)
 
-    stored = (await chain.get()).current
-    assert (stored.attempt, stored.failures) == (6, 1)
+
+async def test_a_failure_that_the_handler_swallowed_is_still_the_databases(running: Any) -> None:
+    @job("swallows", max_attempts=1)
+    async def swallows(attempt: Attempt[int]) -> int:
+        async with attempt.complete() as tx:
+            if attempt.number == 1:
+                with pytest.raises(asyncpg.SerializationError):
+                    await tx.execute(SERIALIZATION_FAILURE)
+            return attempt.number
+
+    app: Onward = await running(swallows)
+
+    assert await (await app.start(swallows, 1)).wait(timeout=SOON) == 2
+
+
+async def test_a_statement_of_the_handlers_own_that_takes_too_long_counts(running: Any) -> None:
+    @job("slow statement", max_attempts=1)
+    async def slow_statement(attempt: Attempt[int]) -> None:
+        async with attempt.complete() as tx:
+            await tx.execute("SELECT set_config('statement_timeout', '20ms', true)")
+            await tx.fetchval("SELECT pg_sleep(5)")
+
+    app: Onward = await running(slow_statement)
+    chain = await app.start(slow_statement, 1)
+
+    with pytest.raises(ChainFailed) as failed:
+        await chain.wait(timeout=SOON)
+
+    assert (failed.value.reason, failed.value.error and failed.value.error.type) == ("attempts", "QueryCanceledError")
 
 
 async def test_a_timeout_of_the_handlers_own_is_not_taken_for_the_databases(running: Any) -> None:

@@ -1,19 +1,19 @@
 """What a handler is given: the attempt, its phases and their transactions. The worker keeps these promises."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Protocol
+from typing import TYPE_CHECKING, Any, Never, Protocol, overload
 
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, Unpack
 
 from onward.define.outcome import Next, Outcome
 from onward.model import Blocker, ChainId, JobError, JobId, LossReason
 
 if TYPE_CHECKING:
     from onward.define.job_type import JobType, Step
-    from onward.define.request import BlockerSource
+    from onward.define.request import BlockerSource, StartedChain, StartOptions
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -198,6 +198,26 @@ class Attempt(Protocol[Input_co, Tx_co]):
 
     def reschedule(self, *, delay: timedelta | None = None, at: datetime | None = None) -> Outcome[Never]:
         """The outcome that runs this job again later without counting a failure; return it."""
+        ...
+
+    @overload
+    def start(  # type: ignore[overload-overlap]
+        self: "Attempt[Any, SyncTransaction]", job_type: "JobType[P, N]", input: P, /, **options: Unpack["StartOptions"]
+    ) -> "StartedChain[N]": ...
+    @overload
+    def start(
+        self, job_type: "JobType[P, N]", input: P, /, **options: Unpack["StartOptions"]
+    ) -> "Awaitable[StartedChain[N]]":
+        """Start another chain: in the transaction of the phase that is open, or else at once. The options are those of
+        `app.start`; it comes from this job. `def` handlers get the chain itself, without `await`.
+
+        >>> @job("orders.import")
+        ... async def load(attempt: Attempt[File]) -> int:
+        ...     async with attempt.complete() as tx:
+        ...         for order in attempt.input.orders:
+        ...             await attempt.start(charge, order)  # committed with this job, or not at all
+        ...         return len(attempt.input.orders)
+        """
         ...
 
     def outputs_of(self, job_type: "JobType[Any, T]") -> list[T]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypedDict
 
 from typing_extensions import TypeVar
 
@@ -36,6 +36,27 @@ class NewChain(Generic[O_co]):
     priority: int = 0
     blockers: "Sequence[BlockerSource]" = ()
     deduplication: Deduplication | None = None
+
+
+class StartOptions(TypedDict, total=False):
+    """How a chain is to start; what is not said is as in `NewChain`."""
+
+    id: ChainId | None
+    delay: timedelta | None
+    at: datetime | None
+    priority: int
+    blockers: "Sequence[BlockerSource]"
+    deduplication: Deduplication | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedChain(Generic[O_co]):
+    """A chain that a handler has started; also a blocker for others."""
+
+    job_type: "JobType[Any, O_co]"
+    id: ChainId
+    duplicate: bool
+    """Whether a chain with the same deduplication key was found instead of starting one."""
 
 
 BlockerSource: TypeAlias = "NewChain[Any] | ChainReference"

@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from onward.observe.observer import Observers
 from onward.state.contract import Change, ChangeKind, NewJob, Settlement, Started
 
 _MOST_ERROR_TEXT = 4_000
+_LONGEST_MESSAGE, _LONGEST_NAME = 2_000, 200
 
 
 class Effects(msgspec.Struct):
@@ -171,14 +172,22 @@ def _facts(change: Change) -> dict[str, Any]:
 
 
 def describe(error: BaseException) -> JobError:
-    """An exception as it is stored and told: bounded, and free of what a database cannot keep."""
+    """An exception as it is stored and told: bounded, and free of what a database cannot keep. Never raises."""
     if isinstance(error, HandlerFailed):
         return error.error
-    text = "".join(traceback.format_exception(error))
-    message = str(error)[:2_000]
     return JobError(
-        type=type(error).__name__, message=_storable(message), traceback=_storable(text[-_MOST_ERROR_TEXT:])
+        type=_storable(type(error).__name__[:_LONGEST_NAME]),
+        message=_storable(_made(lambda: str(error))[:_LONGEST_MESSAGE]),
+        traceback=_storable(_made(lambda: "".join(traceback.format_exception(error)))[-_MOST_ERROR_TEXT:]),
     )
+
+
+def _made(make: Callable[[], str]) -> str:
+    """Text that is made by code of the application's: `__str__` and its like may raise anything."""
+    try:
+        return make()
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the first error is the one to tell
+        return f"<its text cannot be made: {type(error).__name__}>"
 
 
 def _storable(text: str) -> str:

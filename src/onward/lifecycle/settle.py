@@ -16,8 +16,8 @@ from onward.model import Backoff, FailureReason, JobError, WorkerId
 from onward.state.contract import Settlement, TakenJob
 from onward.state.rows import write_errors
 
-_MOST_TRANSIENTS = 6
-"""That many database errors in a row count as a failure."""
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.1, 30.0
+"""Seconds until an attempt that the database made fail is tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,16 +88,15 @@ def counted_failure(job: TakenJob, worker: WorkerId, error: JobError, policy: Re
     )
 
 
-def transient_failure(job: TakenJob, worker: WorkerId, error: BaseException, policy: RetryPolicy) -> Settlement:
-    """The database stumbled in a phase: tried again soon, without counting, unless it keeps stumbling."""
-    if job.transients + 1 >= _MOST_TRANSIENTS:
-        return counted_failure(job, worker, describe(error), policy)
+def transient_failure(job: TakenJob, worker: WorkerId, error: BaseException) -> Settlement:
+    """The database stumbled in a phase: tried again without counting, soon at first, and ever later if it goes on."""
+    delay = min(_SHORTEST_WAIT * 2 ** min(job.transients, 16), _LONGEST_WAIT)
     return Settlement(
         job_id=job.id,
         attempt=job.attempt,
         holder=worker,
         kind="retry",
-        delay=random.uniform(0.1, 1.0),
+        delay=delay * random.uniform(0.75, 1.25),
         transients=job.transients + 1,
         errors=_errors(job, describe(error)),
     )
@@ -131,6 +130,18 @@ def given_back(job: TakenJob, worker: WorkerId) -> Settlement:
         kind="retry",
         transients=job.transients,
         crashes=job.crashes,
+    )
+
+
+def unstorable(settlement: Settlement, error: BaseException) -> Settlement:
+    """In place of an outcome that the database will never take: it would be refused every time."""
+    return Settlement(
+        job_id=settlement.job_id,
+        attempt=settlement.attempt,
+        holder=settlement.holder,
+        kind="fail",
+        reason=FailureReason.PERMANENT,
+        errors=write_errors(None, msgspec.structs.replace(describe(error), attempt=settlement.attempt)),
     )
 
 

@@ -9,7 +9,7 @@ from onward.define.registry import Registered, Registry
 from onward.define.request import BlockerSource, NewChain
 from onward.errors import StartRefused
 from onward.lifecycle.after_commit import Effects
-from onward.lifecycle.context import current_origin
+from onward.lifecycle.context import Origin, current_origin
 from onward.lifecycle.store import Store
 from onward.model import ChainId, Deduplication, JobId, JobStatus, new_ids
 from onward.state.contract import NewJob, Started
@@ -109,9 +109,12 @@ class Predecessor(NamedTuple):
     priority: int
 
 
-def plan_chains(registry: Registry, chains: Sequence[NewChain[Any]]) -> list[NewJob]:
-    """The jobs of these chains and of the blockers they start. Raises what is wrong with them, before any I/O."""
-    origin = current_origin.get()
+def plan_chains(registry: Registry, chains: Sequence[NewChain[Any]], *, origin: Origin | None = None) -> list[NewJob]:
+    """The jobs of these chains and of the blockers they start. Raises what is wrong with them, before any I/O.
+
+    Without `origin` they come from the job whose handler runs here, if there is one.
+    """
+    origin = origin or current_origin.get()
     family = Family(origin.job_id, origin.root_id) if origin else Family(None, None)
     plan = _Plan(registry, iter(new_ids(sum(map(_size, chains)))))
     for chain in chains:

@@ -49,9 +49,15 @@ class Store:
     def is_transient(self, error: BaseException) -> bool:
         """Whether trying again may help, by the driver's judgement or the application's."""
         fault = self.driver.fault(error)
-        if fault is not None and fault.is_transient:
-            return True
-        return self._also_transient is not None and self._also_transient(error)
+        return (fault is not None and fault.is_transient) or self.is_said_to_be_transient(error)
+
+    def is_said_to_be_transient(self, error: BaseException) -> bool:
+        """By the application's judgement. One that cannot judge an error knows nothing of it."""
+        try:
+            return self._also_transient is not None and bool(self._also_transient(error))
+        except Exception:
+            logger.exception("also_transient= raised, which is taken for no")
+            return False
 
     # -- effects
 

@@ -1,5 +1,6 @@
 """An open transaction: what `app.transaction()` and the phases of a handler hand out."""
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
@@ -8,6 +9,7 @@ from onward.errors import TransactionClosed
 from onward.state.driver import Connection, Statement, run_now
 
 T = TypeVar("T")
+logger = logging.getLogger("onward")
 
 
 class NamedRow:
@@ -51,8 +53,8 @@ class OpenTransaction:
         """Whether operations of ours other than its own took part."""
         self.is_open = True
         self._takes_statements = True
-        self.error: BaseException | None = None
-        """What the database last answered to a statement of the user's that failed."""
+        self.errors: list[Exception] = []
+        """What the database answered to statements of the user's that failed."""
         self._actions: list[Callable[[], None]] = []
         self._savepoints = 0
 
@@ -80,7 +82,7 @@ class OpenTransaction:
         try:
             return await run(sql, parameters)
         except Exception as error:
-            self.error = error
+            self.errors.append(error)
             raise
 
     @asynccontextmanager
@@ -127,7 +129,7 @@ class OpenTransaction:
         finally:
             self.is_open = False
         for action in self._actions:
-            action()
+            _run_after_commit(action)
 
     async def _commit_with(self, last: Statement) -> None:
         try:
@@ -140,6 +142,16 @@ class OpenTransaction:
         self.suspend()
         self.is_open = False
         await self.link.rollback()
+
+
+def _run_after_commit(action: Callable[[], None]) -> None:
+    """What it raises is logged and goes no further: the work is committed, and others wait to be told."""
+    try:
+        action()
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        logger.exception("an action after a commit failed; the commit itself has succeeded")
 
 
 class SyncView:

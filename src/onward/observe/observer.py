@@ -39,5 +39,7 @@ class Observers:
         for observer in self._by_kind[type(event)]:
             try:
                 observer.observe(event)
-            except Exception:
-                logger.exception("observer %r failed on %s", observer, type(event).__name__)
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # also what ends a program elsewhere: the caller has nothing to do with it
+                logger.exception("%s failed on %s", type(observer).__qualname__, type(event).__name__)

@@ -48,6 +48,9 @@ class SlotLoop(Generic[W]):
         self._concurrency = concurrency
         self._busy = 0
         self._stopping = False
+        self.is_cancelled = False
+        """Whether it was cancelled rather than stopped: then so is every piece that runs."""
+        self._idle = asyncio.Event()
         self._wants_slot = False
         self._filled_at = 0.0
 
@@ -83,31 +86,44 @@ class SlotLoop(Generic[W]):
     async def run(self) -> None:
         """Until stopped; returns when the last slot is free."""
         async with asyncio.TaskGroup() as slots:
-            more = True
-            while not self._stopping:
-                try:
-                    if more and self.has_room:
-                        if self.free * 4 < self._concurrency:
-                            await self._pause()
-                        free, self._filled_at = self.free, time.monotonic()
-                        work = await self._source.fill(free)
-                        if self.is_stopping:
-                            await self._source.hand_back(work)
-                            break
-                        more = len(work) == free
-                        for piece in work:
-                            self._busy += 1
-                            slots.create_task(self._occupy(piece))
-                        await asyncio.sleep(0)
-                    elif more and self.free > 0:
-                        await self._wait_a_little()  # those that run wait for each other
-                    else:
-                        self._wants_slot = more
-                        await self._source.wait()
-                        self._wants_slot, more = False, True
-                except Exception as error:  # noqa: BLE001 - one turn of a loop
-                    await self._source.recover(error)
-                    more = True
+            try:
+                await self._fill_until_stopped(slots)
+                await self._drain()
+            except asyncio.CancelledError:
+                self.is_cancelled = True
+                raise
+
+    async def _fill_until_stopped(self, slots: asyncio.TaskGroup) -> None:
+        more = True
+        while not self._stopping:
+            try:
+                if more and self.has_room:
+                    if self.free * 4 < self._concurrency:
+                        await self._pause()
+                    free, self._filled_at = self.free, time.monotonic()
+                    work = await self._source.fill(free)
+                    if self.is_stopping:
+                        await self._source.hand_back(work)
+                        break
+                    more = len(work) == free
+                    for piece in work:
+                        self._busy += 1
+                        slots.create_task(self._occupy(piece))
+                    await asyncio.sleep(0)
+                elif more and self.free > 0:
+                    await self._wait_a_little()  # those that run wait for each other
+                else:
+                    self._wants_slot = more
+                    await self._source.wait()
+                    self._wants_slot, more = False, True
+            except Exception as error:  # noqa: BLE001 - one turn of a loop
+                await self._source.recover(error)
+                more = True
+
+    async def _drain(self) -> None:
+        while self._busy:
+            self._idle.clear()
+            await self._idle.wait()
 
     async def _pause(self) -> None:
         left = self._filled_at + _BETWEEN_FILLS - time.monotonic()
@@ -124,5 +140,6 @@ class SlotLoop(Generic[W]):
             await self._source.run_piece(piece)
         finally:
             self._busy -= 1
+            self._idle.set()
             if self._wants_slot:
                 self._source.wake()

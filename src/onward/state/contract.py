@@ -308,6 +308,12 @@ class StateAdapter(Protocol):
         """End attempts; a stale one changes nothing and has no "settled" among the changes."""
         ...
 
+    async def lock_or_skip(self, connection: Connection, job_ids: Sequence[JobId]) -> set[JobId]:
+        """Lock these jobs, and the chains they are part of, until the transaction ends, so that `settle` need not wait
+        for them; those that others have locked are skipped, and returned.
+        """
+        ...
+
     def hold_attempt(self, *, job_id: JobId, attempt: int, holder: WorkerId) -> Statement | None:
         """A statement to begin a transaction with: it gives a row if it has locked the attempt and `end_attempt` can
         settle it. None, or no row: that is for `lock_attempt` and `settle`.

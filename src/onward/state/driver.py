@@ -30,6 +30,8 @@ class Fault(StrEnum):
     """It could not do it now: full, out of memory or connections, serialization failure, deadlock, a bug of its own."""
     TIMEOUT = "timeout"
     """Something was in the way for too long: a statement or lock timeout, an object in use."""
+    POISONED = "poisoned"
+    """A statement had failed before in the same transaction, which takes no more."""
     STALE = "stale"
     """A statement of ours failed because the attempt it was to settle is no longer held."""
     VALUE = "value"

@@ -5,23 +5,29 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Token
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
+from typing_extensions import Unpack
+
 from onward.define.job_type import JobType, Step
 from onward.define.outcome import Next, Outcome, Rescheduled
 from onward.define.registry import Registered, Registry
-from onward.define.request import BlockerSource
-from onward.errors import JobAlreadyCompleted, PhaseError
-from onward.lifecycle.context import OpenMark, open_transaction
+from onward.define.request import BlockerSource, NewChain, StartedChain, StartOptions
+from onward.errors import AttemptLost, JobAlreadyCompleted, PhaseError, TransactionUnsuitable
+from onward.lifecycle.after_commit import describe
+from onward.lifecycle.context import OpenMark, Origin, open_transaction
 from onward.lifecycle.settle import settlement_of
+from onward.lifecycle.start import plan_chains, start_jobs
 from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import OpenTransaction
 from onward.model import Blocker, ChainId, CompletedJob, JobError, JobId, JobStatus, LossReason, WorkerId
-from onward.state.contract import Change, Settlement, TakenJob
+from onward.observe import events
+from onward.pacing import backoff
+from onward.state.contract import Change, NewJob, Settlement, TakenJob
 from onward.state.driver import Connection, Fault, Statement, run_now
 from onward.state.rows import read_errors
 from onward.worker.middleware import Hook, find, onion
@@ -29,7 +35,12 @@ from onward.worker.progress import ProgressBoard
 
 logger = logging.getLogger("onward.worker")
 T = TypeVar("T")
+Made = TypeVar("Made", bound=Outcome[Any])
 PhaseKind = Literal["prepare", "atomic", "complete"]
+Party = Literal["onward", "handler", "unknown"]
+"""Whose statement failed: ours, the handler's through our transaction, or anybody's."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+"""Seconds between tries to open a phase."""
 _LONG_LOCK = 1.0
 
 
@@ -60,7 +71,10 @@ class RunningAttempt:
         self.cancelled: LossReason | None = None
         self.phase_error: BaseException | None = None
         """What went wrong in a phase, to tell the database's troubles from the handler's."""
-        self._is_databases_own = False
+        self._cause: BaseException | None = None
+        self._at_fault: Party = "unknown"
+        self._outcome: Outcome[Any] | None = None
+        """What the handler made to return."""
         self.settled = False
         """Whether the handler's own commit settled the job."""
         self.is_running = False
@@ -134,10 +148,39 @@ class RunningAttempt:
         priority: int | None = None,
         blockers: Sequence[BlockerSource] = (),
     ) -> Next[Any]:
-        return Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers)
+        return self._made(Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers))
 
     def reschedule(self, *, delay: timedelta | None = None, at: datetime | None = None) -> Outcome[Any]:
-        return Rescheduled(delay=delay, at=at)
+        return self._made(Rescheduled(delay=delay, at=at))
+
+    def _made(self, outcome: Made) -> Made:
+        if self._outcome is not None:
+            raise PhaseError(
+                f"{_spelled(outcome)} after {_spelled(self._outcome)}: an attempt ends once; return the first, or "
+                "start the second as a chain of its own with attempt.start(…)"
+            )
+        self._outcome = outcome
+        return outcome
+
+    def _check_returned(self, returned: Any) -> None:
+        if self._outcome is not None and returned is not self._outcome:
+            raise PhaseError(
+                f"{self.kind.name!r} called {_spelled(self._outcome)} and returned something else: write "
+                f"`return {_spelled(self._outcome)}`"
+            )
+
+    # -- other chains
+
+    def start(self, job_type: JobType[Any, Any], input: Any, **options: Unpack[StartOptions]) -> Any:
+        """In the phase that is open, or else at once; `async def` handlers await it."""
+        chain = NewChain(job_type=job_type, input=input, **options)
+        jobs = plan_chains(self._registry, [chain], origin=Origin(self.job.id, self.job.root_id))
+        starting = self._start(job_type, jobs)
+        return run_now(starting) if self.kind.runs_in_thread else starting
+
+    async def _start(self, job_type: JobType[Any, Any], jobs: Sequence[NewJob]) -> StartedChain[Any]:
+        started = (await start_jobs(self._store, jobs, tx=self._tx))[0]
+        return StartedChain(job_type=job_type, id=started.id, duplicate=started.duplicate)
 
     # -- phases
 
@@ -166,7 +209,8 @@ class RunningAttempt:
             open_transaction.reset(self._mark)
             self._mark = None
         if error is not None:
-            self._note(error, databases_own=self._tx is not None and self._tx.error is error)
+            own = self._tx is not None and any(failed is error for failed in self._tx.errors)
+            self._note(error, "handler" if own else "unknown")
             self._stage = "ended" if phase == "complete" else "prepared"
             await self.discard()
             return
@@ -174,16 +218,25 @@ class RunningAttempt:
         self._tx.suspend()
         if phase == "prepare":
             self._stage = "prepared"
+            tx = self._tx
             try:
                 await self._commit()
             except BaseException as failed:
-                self._note(failed, databases_own=True)
+                self._note(failed, "onward", tx)
                 raise
         else:
             self._stage = "atomic" if phase == "atomic" else "completed"
 
-    def _note(self, error: BaseException, *, databases_own: bool) -> None:
-        self.phase_error, self._is_databases_own = error, databases_own
+    def _note(self, error: BaseException, at_fault: Party, tx: OpenTransaction | None = None) -> None:
+        self.phase_error, self._cause, self._at_fault = error, error, at_fault
+        if tx is not None and self._is_poisoned(error):
+            # The handler swallowed what failed first: what follows is the doing of that.
+            before = [failed for failed in tx.errors if not self._is_poisoned(failed)]
+            if before:
+                self._cause, self._at_fault = before[-1], "handler"
+
+    def _is_poisoned(self, error: BaseException) -> bool:
+        return isinstance(error, TransactionUnsuitable) or self._store.driver.fault(error) is Fault.POISONED
 
     def _check_order(self, phase: PhaseKind) -> None:
         what = "complete()" if phase == "complete" else "prepare()"
@@ -197,17 +250,27 @@ class RunningAttempt:
             raise PhaseError("a second prepare(): read everything in the first one")
 
     async def _open(self, *, locked: bool) -> None:
-        try:
-            link = await self._borrow()
-            fence: Any = {"job_id": self.job.id, "attempt": self.job.attempt, "holder": self.worker}
-            self._tx = await self._store.begin(link, self._store.state.hold_attempt(**fence) if locked else None)
-            self._began = time.monotonic()
-            if locked and not self._tx.found:
-                await self._store.state.lock_attempt(link, **fence)
-        except BaseException as error:
-            self._note(error, databases_own=True)
-            await self.discard()
-            raise
+        """Begin the transaction, however often it takes: what the handler has done so far need not be done again."""
+        pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
+            try:
+                await self._try_to_open(locked=locked)
+                return
+            except BaseException as error:
+                self._note(error, "onward")
+                await self._discard_quietly()
+                if self.cancelled is not None or not self._store.is_transient(error):
+                    raise
+                self._store.observers.emit(events.StateError(doing="open a phase", error=describe(error)))
+            await self._store.driver.sleep(next(pauses))
+
+    async def _try_to_open(self, *, locked: bool) -> None:
+        link = await self._borrow()
+        fence: Any = {"job_id": self.job.id, "attempt": self.job.attempt, "holder": self.worker}
+        self._tx = await self._store.begin(link, self._store.state.hold_attempt(**fence) if locked else None)
+        self._began = time.monotonic()
+        if locked and not self._tx.found:
+            await self._store.state.lock_attempt(link, **fence)
 
     async def _borrow(self) -> Connection:
         lending = self._store.driver.connection()
@@ -228,12 +291,22 @@ class RunningAttempt:
         return {"job_id": job.id, "chain_id": job.chain_id, "type_name": job.type_name, "attempt": job.attempt}
 
     def is_transient(self, error: BaseException) -> bool:
-        """Whether an error was the database's, so that trying again may help.
+        """Whether the database made the attempt fail, so that it does not count."""
+        if error is not self.phase_error or self._cause is None:
+            return False
+        if self._at_fault != "onward" and self._may_be_handlers(self._cause):
+            return self._store.is_said_to_be_transient(self._cause)
+        return self._store.is_transient(self._cause)
 
-        An OSError or TimeoutError inside a phase may as well come from what else the handler does there.
-        """
-        ours = error is self.phase_error and (self._is_databases_own or not isinstance(error, OSError))
-        return ours and self._store.is_transient(error)
+    def _may_be_handlers(self, error: BaseException) -> bool:
+        """A statement of its own that takes too long may do so every time; an OSError inside a phase may come from what
+        else the handler does there."""
+        timed_out = self._store.driver.fault(error) is Fault.TIMEOUT
+        return timed_out or (self._at_fault == "unknown" and isinstance(error, OSError))
+
+    def is_about_this(self, error: AttemptLost) -> bool:
+        """Whether it was this attempt that lost its job: a handler may also have to do with the jobs of others."""
+        return error is self.phase_error and (error.job_id, error.attempt) == (self.job.id, self.job.attempt)
 
     async def call(self, run: Callable[["RunningAttempt"], Any] | None = None) -> Any:
         """Run the handler, or `run` in its place: awaited here, or to its end in this thread."""
@@ -242,7 +315,9 @@ class RunningAttempt:
         self.is_running = True
         try:
             returned = self._run_surrounded(run) if self.kind.middleware else run(self)
-            if inspect.isawaitable(returned):
+            if self.kind.runs_in_thread:
+                _refuse_coroutine(self.kind.name, returned)
+            elif inspect.isawaitable(returned):
                 self._task = asyncio.current_task()
                 if self.cancelled is not None:
                     assert self._task is not None
@@ -276,25 +351,27 @@ class RunningAttempt:
         """Settle in the open phase, in one commit with its writes; or say what is to be settled with others."""
         if self._stage == "ended" and self.phase_error is not None:
             raise self.phase_error
+        self._check_returned(returned)
         settlement = settlement_of(self._registry, self.kind, self.job, self.worker, returned)
-        if self._tx is None:
+        tx = self._tx
+        if tx is None:
             self._stage = "ended"
             return settlement
         try:
             settlement = self._progress.last_word(settlement)
-            last = self._store.state.end_attempt(self.job, settlement) if self._is_held(self._tx) else None
+            last = self._store.state.end_attempt(self.job, settlement) if self._is_held(tx) else None
             if last is None:
-                changes = await self._store.state.settle(self._tx.link, [settlement])
+                changes = await self._store.state.settle(tx.link, [settlement])
                 if not any(change.kind == "settled" and change.job_id == self.job.id for change in changes):
                     raise JobAlreadyCompleted(self.job.id, self.job.attempt)
             else:
                 changes = [Change(self.job.id, self.job.chain_id, self.job.type_name, "settled", JobStatus.COMPLETED)]
             effects = self._store.consequences.of_settlements([settlement], changes)
-            self._tx.after_commit(lambda: self._store.release(effects))
+            tx.after_commit(lambda: self._store.release(effects))
             await self._commit_settlement(last)
             self.settled = True
         except BaseException as error:
-            self._note(error, databases_own=True)
+            self._note(error, "onward", tx)
             raise
         return None
 
@@ -330,6 +407,10 @@ class RunningAttempt:
         finally:
             await self._release(tx)
 
+    async def _discard_quietly(self) -> None:
+        with suppress(Exception):  # of a connection that is lost; what led here says more
+            await self.discard()
+
     async def discard(self) -> None:
         """Roll back whatever is open; harmless when nothing is."""
         tx, self._tx = self._tx, None
@@ -353,6 +434,21 @@ class RunningAttempt:
         lending, self._lending = self._lending, None
         if lending is not None:
             await lending.__aexit__(None, None, None)
+
+
+def _spelled(outcome: Outcome[Any]) -> str:
+    if isinstance(outcome, Next):
+        return f"attempt.continue_with({outcome.step.name}, …)"
+    return "attempt.reschedule(…)"
+
+
+def _refuse_coroutine(name: str, returned: Any) -> None:
+    if inspect.iscoroutine(returned):
+        returned.close()
+        raise PhaseError(
+            f"{name!r} is a def handler that returned a coroutine, which nobody runs: write it as `async def`, or "
+            "finish the coroutine with asyncio.run(…)"
+        )
 
 
 class PhaseBlock:

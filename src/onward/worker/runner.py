@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -27,40 +28,61 @@ _STARTING = 60.0
 """Seconds that a process may take to start and import the handler, beside the timeout."""
 
 
+class _Ended:
+    """How a handler in a thread ended. Futures would take some exceptions, such as a cancellation, for their own."""
+
+    settlement: Settlement | None = None
+    error: BaseException | None = None
+
+    def come_to(self, work: Coroutine[Any, Any, Settlement | None]) -> None:
+        try:
+            self.settlement = run_now(work)
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
+            self.error = error
+
+
 class Runner:
     """Runs handlers, each to exactly one outcome."""
 
-    def __init__(self, worker: WorkerId, observers: Observers, threads: Executor, processes: Processes) -> None:
+    def __init__(
+        self,
+        worker: WorkerId,
+        observers: Observers,
+        threads: Executor,
+        processes: Processes,
+        *,
+        is_cancelled: Callable[[], bool],
+    ) -> None:
         self._worker, self._observers, self._threads, self._processes = worker, observers, threads, processes
+        self._is_cancelled = is_cancelled
+        """Whether the worker itself is being cancelled, and with it the tasks in which handlers run."""
         self._limits = TimeLimits()
 
     async def run(self, attempt: RunningAttempt, policy: RetryPolicy) -> Settlement | None:
-        """The settlement to join the next batch; None when the handler's own commit settled it, or it was lost."""
+        """The settlement to join the next batch; None when the handler's own commit settled it, or it was lost.
+
+        Total: whatever leaves the handler, its middleware or what they call ends this attempt and nothing else.
+        """
         job = attempt.job
         current_origin.set(Origin(job.id, job.root_id))
         self._announce_start(attempt)
         try:
             attempt.input = attempt.kind.read_input(job.input, job.payload_version)
-            if attempt.kind.runs_in_process:
-                self._limits.start(attempt, later=_STARTING)
-                begun = self._limits.starter(attempt)
-                return await self._perform(attempt, partial(self._processes.run, begun=begun))
-            self._limits.start(attempt)
-            if attempt.kind.runs_in_thread:
-                return await self._perform_in_thread(attempt)
-            return await self._perform(attempt)
-        except AttemptLost as error:
-            self._came_too_late(attempt, error)
-            return None
-        except asyncio.CancelledError:
-            if attempt.cancelled is None:
-                # Not our doing: the worker itself is being cancelled.
-                attempt.cancelled = LossReason.STOPPING
-            return self.after_cancel(attempt, policy)
-        except Exception as error:  # noqa: BLE001 - around the user's handler
+            return await self._perform_where_it_belongs(attempt)
+        except BaseException as error:  # noqa: BLE001 - around the user's handler
             return self._after_error(attempt, error, policy)
         finally:
             self._limits.end(attempt)
+
+    async def _perform_where_it_belongs(self, attempt: RunningAttempt) -> Settlement | None:
+        if attempt.kind.runs_in_process:
+            self._limits.start(attempt, later=_STARTING)
+            begun = self._limits.starter(attempt)
+            return await self._perform(attempt, partial(self._processes.run, begun=begun))
+        self._limits.start(attempt)
+        if attempt.kind.runs_in_thread:
+            return await self._perform_in_thread(attempt)
+        return await self._perform(attempt)
 
     async def _perform(
         self, attempt: RunningAttempt, run: Callable[[RunningAttempt], Any] | None = None
@@ -69,22 +91,24 @@ class Runner:
         try:
             return await attempt.finish(await attempt.call(run))
         except BaseException:
-            await attempt.discard()
+            with suppress(Exception):  # of a connection that is lost; what led here says more
+                await attempt.discard()
             raise
 
     async def _perform_in_thread(self, attempt: RunningAttempt) -> Settlement | None:
         """In a thread. It cannot be cancelled: it is waited for; `attempt.cancelled` tells it."""
-        context = copy_context()
+        context, ended = copy_context(), _Ended()
         work = asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: context.run(run_now, self._perform(attempt))
+            self._threads, lambda: context.run(ended.come_to, self._perform(attempt))
         )
-        while True:
+        while not work.done():
             try:
-                return await asyncio.shield(work)
+                await asyncio.wait([work])
             except asyncio.CancelledError:
-                if work.cancelled():
-                    raise
                 attempt.cancel(LossReason.STOPPING)  # heard only if it has not been told to stop yet
+        if ended.error is not None:
+            raise ended.error
+        return ended.settlement
 
     def after_cancel(self, attempt: RunningAttempt, policy: RetryPolicy) -> Settlement | None:
         """What follows when a handler ended because it was told to."""
@@ -105,11 +129,16 @@ class Runner:
             case _:
                 return None
 
-    def _after_error(self, attempt: RunningAttempt, error: Exception, policy: RetryPolicy) -> Settlement | None:
+    def _after_error(self, attempt: RunningAttempt, error: BaseException, policy: RetryPolicy) -> Settlement | None:
+        if isinstance(error, AttemptLost) and attempt.is_about_this(error):
+            self._came_too_late(attempt, error)
+            return None
+        if attempt.cancelled is None and isinstance(error, asyncio.CancelledError) and self._is_cancelled():
+            attempt.cancelled = LossReason.STOPPING
         if attempt.cancelled is not None:
             return self.after_cancel(attempt, policy)
         if attempt.is_transient(error):
-            settlement = settle.transient_failure(attempt.job, self._worker, error, policy)
+            settlement = settle.transient_failure(attempt.job, self._worker, error)
         else:
             settlement = settle.settlement_of_error(attempt.job, self._worker, error, policy)
         return self._failed(attempt, describe(error), settlement) if settlement.errors else settlement

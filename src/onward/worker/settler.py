@@ -2,36 +2,47 @@
 
 import asyncio
 import logging
-import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from onward.lifecycle.after_commit import describe
+from onward.lifecycle.settle import unstorable
 from onward.lifecycle.store import Store
-from onward.model import CompletedJob, JobId
+from onward.model import CompletedJob, FailedJob, Job, JobId
 from onward.observe import events
-from onward.state.contract import Settlement
-from onward.state.driver import Connection, Fault
+from onward.pacing import backoff
+from onward.state.contract import Change, Settlement
+from onward.state.driver import Connection, Fault, transaction
 from onward.worker.connections import Reserved
 
 logger = logging.getLogger("onward.worker")
 Settled = Callable[[Settlement, bool], None]
+Substitute = Callable[[Settlement, Exception], Settlement]
+_SHORTEST_PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_ASIDE = 0.05, 2.0, 0.5
+"""Seconds between tries."""
 
 
 class Settler:
     """Settles outcomes that need no transaction of the user's own. Nothing counts as done before its commit returned.
 
-    Invariant: an outcome is reported settled, or stale, exactly once, and its lease is renewed until then.
+    Invariant: an outcome is reported settled, or stale, exactly once, and its lease is renewed until then. It is tried
+    again whatever the database says, until it is settled, or stale, or the worker ends. One that waits for somebody's
+    lock, or fails for a reason of its own, goes on in a lane beside the main one and holds nobody up.
     """
 
-    def __init__(self, store: Store, *, capacity: int, settled: Settled) -> None:
+    def __init__(self, store: Store, *, capacity: int, settled: Settled, substitute: Substitute = unstorable) -> None:
+        """`substitute` makes what to settle in place of an outcome that the database cannot store."""
         self._store = store
         self._capacity = capacity
         self._settled = settled
+        self._substitute = substitute
         self._waiting: list[Settlement] = []
         self._batch: list[Settlement] = []
+        self._aside: list[Settlement] = []
+        self._substituted: set[JobId] = set()
         self._unsettled = 0
         self._ready = asyncio.Event()
+        self._ready_aside = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
         self.idle = asyncio.Event()
@@ -39,17 +50,17 @@ class Settler:
         self.idle.set()
         self._closing = False
         self._give_up_at: float | None = None
-        self._reserved = Reserved(store.driver)
+        self._reserved, self._reserved_aside = Reserved(store.driver), Reserved(store.driver)
 
     @property
     def jobs(self) -> list[JobId]:
         """Whose outcomes wait or are on their way."""
-        return [settlement.job_id for settlement in (*self._batch, *self._waiting)]
+        return [settlement.job_id for settlement in (*self._batch, *self._waiting, *self._aside)]
 
     async def put(self, settlement: Settlement) -> None:
         """Have an outcome settled; waits only while too many others do. Who brings it may be cancelled meanwhile."""
         try:
-            while self._unsettled >= self._capacity:
+            while self._is_full:
                 self._room.clear()
                 await self._room.wait()
         finally:
@@ -58,10 +69,19 @@ class Settler:
             self._waiting.append(settlement)
             self._ready.set()
 
+    @property
+    def _is_full(self) -> bool:
+        # As many again may wait aside: a few chains that somebody has locked must not stop all others.
+        return self._unsettled - min(len(self._aside), self._capacity) >= self._capacity
+
     def give_up(self, *, within: float) -> None:
         """Try no longer than this: what is then unsettled is left to its lease."""
         if self._give_up_at is None:
             self._give_up_at = time.monotonic() + within
+
+    @property
+    def _has_given_up(self) -> bool:
+        return self._give_up_at is not None and time.monotonic() > self._give_up_at
 
     def close(self) -> None:
         """Settle what is left, then end."""
@@ -69,82 +89,155 @@ class Settler:
         self._ready.set()
 
     async def run(self) -> None:
+        """Settle until closed."""
         try:
-            while not (self._closing and not self._waiting):
-                await self._ready.wait()
-                self._ready.clear()
-                self._batch, self._waiting = self._waiting, []
-                if self._batch:
-                    await self._settle(self._batch)
-                    self._batch = []
+            async with asyncio.TaskGroup() as lanes:
+                beside = lanes.create_task(self._run_aside(), name="onward settler, beside")
+                await self._run_main()
+                while self._aside:
+                    self._room.clear()
+                    await self._room.wait()
+                beside.cancel()
         finally:
             await self._reserved.close()
+            await self._reserved_aside.close()
 
-    async def _settle(self, batch: list[Settlement]) -> None:
-        """Settle a batch, however often it takes."""
-        pause, repeated = 0.05, False
-        while batch:
-            error = await self._try(batch, repeated=repeated)
+    async def _run_main(self) -> None:
+        while not (self._closing and not self._waiting):
+            await self._ready.wait()
+            self._ready.clear()
+            self._batch, self._waiting = self._waiting, []
+            if self._batch:
+                left = await self._settle(self._batch)
+                self._batch = []
+                self._aside.extend(left)
+                self._ready_aside.set()
+
+    async def _run_aside(self) -> None:
+        while True:
+            await self._ready_aside.wait()
+            self._ready_aside.clear()
+            pauses = backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE_ASIDE)
+            while self._aside:
+                tried = len(self._aside)
+                left = await self._settle_unlocked(self._reserved_aside, self._aside[:])
+                if self._has_given_up:
+                    left = self._abandon(left)
+                self._aside[:tried] = left
+                self._room.set()
+                if left:
+                    await asyncio.sleep(next(pauses))
+
+    # -- one batch
+
+    async def _settle(self, batch: list[Settlement]) -> list[Settlement]:
+        """Settle a batch, however often the database makes us try; what is better settled apart from others."""
+        pauses, repeated = backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE), False
+        while True:
+            error = await self._try(self._reserved, batch, repeated=repeated)
             if error is None:
-                return
-            self._store.observers.emit(events.StateError(doing="settle", error=describe(error)))
-            if self._store.driver.fault(error) is not Fault.LOST:
-                # One of them may be to blame, or wait for somebody's lock: the others need not.
-                batch = await self._settle_apart(batch)
-            if self._give_up_at is not None and time.monotonic() > self._give_up_at:
-                self._abandon(batch, error)
-                return
+                return []
+            if self._has_given_up:
+                return self._abandon(batch)
+            if not self._concerns_all(error):
+                return await self._settle_unlocked(self._reserved, batch, apart=False)
             repeated = True
-            await asyncio.sleep(pause * (0.5 + random.random()))
-            pause = min(pause * 2, 2.0)
+            await asyncio.sleep(next(pauses))
 
-    async def _try(self, batch: list[Settlement], *, repeated: bool) -> Exception | None:
+    async def _settle_unlocked(
+        self, reserved: Reserved, batch: list[Settlement], *, apart: bool = True
+    ) -> list[Settlement]:
+        """Settle those that nobody has locked; the others. If that fails, each `apart`."""
+
+        async def settle(connection: Connection) -> tuple[list[Settlement], Sequence[Change]]:
+            async with transaction(connection):
+                locked = await self._store.state.lock_or_skip(connection, [s.job_id for s in batch])
+                free = [settlement for settlement in batch if settlement.job_id not in locked]
+                return free, await self._store.state.settle(connection, free)
+
+        try:
+            free, changes = await reserved.run(settle)
+            await self._report(reserved, free, changes, repeated=True)
+        except Exception as error:  # noqa: BLE001 - one turn of a loop
+            self._tell(error)
+            return await self._settle_apart(reserved, batch) if apart and not self._concerns_all(error) else batch
+        done = {settlement.job_id for settlement in free}
+        return [settlement for settlement in batch if settlement.job_id not in done]
+
+    async def _settle_apart(self, reserved: Reserved, batch: list[Settlement]) -> list[Settlement]:
+        """Settle each by itself; those to try again."""
+        left: list[Settlement] = []
+        for settlement in batch:
+            error = await self._try(reserved, [settlement], repeated=True)
+            if error is not None:
+                left.append(self._storable(settlement, error))
+        return left
+
+    def _storable(self, settlement: Settlement, error: Exception) -> Settlement:
+        """The outcome, or what is settled in its place if the database will never take it."""
+        if self._store.driver.fault(error) is not Fault.VALUE or settlement.job_id in self._substituted:
+            return settlement
+        self._substituted.add(settlement.job_id)
+        return self._substitute(settlement, error)
+
+    async def _try(self, reserved: Reserved, batch: list[Settlement], *, repeated: bool) -> Exception | None:
         """Settle a batch once; what went wrong."""
         try:
-            changes = await self._reserved.run(lambda connection: self._store.state.settle(connection, batch))
-            self._store.release(self._store.consequences.of_settlements(batch, changes))
-            settled = {change.job_id for change in changes if change.kind == "settled"}
-            if repeated and len(settled) < len(batch):
-                settled |= await self._settled_before([s for s in batch if s.job_id not in settled])
+            changes = await reserved.run(lambda connection: self._store.state.settle(connection, batch))
+            await self._report(reserved, batch, changes, repeated=repeated)
         except Exception as error:  # noqa: BLE001 - one turn of a loop
+            self._tell(error)
             return error
+        return None
+
+    def _concerns_all(self, error: Exception) -> bool:
+        """Whether an error has nothing to do with what was to be settled: the database is away, or in trouble."""
+        return self._store.driver.fault(error) in (Fault.LOST, Fault.READ_ONLY, Fault.TROUBLE)
+
+    def _tell(self, error: Exception) -> None:
+        if self._store.driver.fault(error) is not Fault.TIMEOUT:  # as a rule somebody's lock
+            self._store.observers.emit(events.StateError(doing="settle", error=describe(error)))
+
+    async def _report(
+        self, reserved: Reserved, batch: list[Settlement], changes: Sequence[Change], *, repeated: bool
+    ) -> None:
+        self._store.release(self._store.consequences.of_settlements(batch, changes))
+        settled = {change.job_id for change in changes if change.kind == "settled"}
+        if repeated and len(settled) < len(batch):
+            settled |= await self._settled_before(reserved, [s for s in batch if s.job_id not in settled])
         all_settled = len(settled) == len(batch)
         for settlement in batch:
             self._settled(settlement, all_settled or settlement.job_id in settled)
         self._done(batch)
-        return None
 
-    async def _settle_apart(self, batch: list[Settlement]) -> list[Settlement]:
-        """Settle each by itself; those worth another try."""
-        left: list[Settlement] = []
-        for settlement in batch:
-            error = await self._try([settlement], repeated=True)
-            if error is not None and self._store.is_transient(error):
-                left.append(settlement)
-            elif error is not None:
-                self._abandon([settlement], error)
-        return left
-
-    def _abandon(self, batch: list[Settlement], error: Exception) -> None:
-        for settlement in batch:
-            logger.error("job %s cannot be settled and is left to its lease: %s", settlement.job_id, error)
-            self._settled(settlement, False)
-        self._done(batch)
-
-    async def _settled_before(self, missing: list[Settlement]) -> set[JobId]:
+    async def _settled_before(self, reserved: Reserved, missing: list[Settlement]) -> set[JobId]:
         """After a commit of unknown outcome, what looks stale may be our own first try: look it up."""
 
         async def look(connection: Connection) -> set[JobId]:
-            found = await self._store.state.find_jobs(connection, [s.job_id for s in missing])
-            by_us = {s.job_id: s.completed_by for s in missing}
-            completed = {j.id for j in found if isinstance(j, CompletedJob) and j.completed_by == by_us[j.id]}
-            removed = {s.job_id for s in missing if s.remove} - {j.id for j in found}
-            return completed | removed
+            found = {job.id: job for job in await self._store.state.find_jobs(connection, [s.job_id for s in missing])}
+            return {s.job_id for s in missing if _is_done(s, found.get(s.job_id))}
 
-        return await self._reserved.run(look)
+        return await reserved.run(look)
+
+    def _abandon(self, batch: list[Settlement]) -> list[Settlement]:
+        for settlement in batch:
+            logger.error("job %s could not be settled in time and is left to its lease", settlement.job_id)
+            self._settled(settlement, False)
+        self._done(batch)
+        return []
 
     def _done(self, batch: list[Settlement]) -> None:
+        self._substituted.difference_update(settlement.job_id for settlement in batch)
         self._unsettled -= len(batch)
         if not self._unsettled:
             self.idle.set()
         self._room.set()
+
+
+def _is_done(settlement: Settlement, job: Job | None) -> bool:
+    """Whether the job is as this settlement leaves it."""
+    if job is None:
+        return settlement.remove
+    if isinstance(job, CompletedJob):
+        return settlement.kind in ("complete", "continue") and job.completed_by == settlement.completed_by
+    return isinstance(job, FailedJob) and settlement.kind == "fail" and job.attempt == settlement.attempt

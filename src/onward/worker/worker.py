@@ -108,7 +108,7 @@ class Worker:
         """Attempts that wait for a connection of the pool."""
         self._loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=concurrency, is_jammed=self._is_jammed)
         self._progress = ProgressBoard(store, self.id, self._taking)
-        self._settler = Settler(store, capacity=concurrency, settled=self._settled)
+        self._settler = Settler(store, capacity=concurrency, settled=self._settled, substitute=self._unstorable)
         shortest = min(self._leases.values())
         self._guardian = choose_guardian(
             guardian,
@@ -201,7 +201,13 @@ class Worker:
             self._guardian.start()
             stack.push_async_callback(self._guardian.stop)
             await stack.enter_async_context(self._processes)
-            self._runner = Runner(self.id, self._store.observers, threads, self._processes)
+            self._runner = Runner(
+                self.id,
+                self._store.observers,
+                threads,
+                self._processes,
+                is_cancelled=lambda: self._loop.is_cancelled,
+            )
             if self._stall_watch is not None:
                 stack.enter_context(self._stall_watch.watching())
             if self._store.observers.wants(events.WorkerStarted):
@@ -358,7 +364,12 @@ class Worker:
     async def run_piece(self, piece: RunningAttempt) -> None:
         """Run a handler and have its outcome settled."""
         assert self._runner is not None
-        settlement = await self._runner.run(piece, self._policies[piece.job.type_name])
+        try:
+            settlement = await self._runner.run(piece, self._policies[piece.job.type_name])
+        except BaseException:
+            # Nothing of the application's gets here: a mistake of ours costs this job its lease, and no other job.
+            logger.exception("worker %s: attempt %d at job %s was lost", self.id, piece.job.attempt, piece.job.id)
+            settlement = None
         if settlement is None:
             self._forget(piece)
             if piece.settled:
@@ -368,6 +379,13 @@ class Worker:
 
     async def _crashed(self, job: TakenJob) -> None:
         await self._settler.put(settle.crash(job, self.id, self._policies[job.type_name]))
+
+    def _unstorable(self, settlement: Settlement, error: Exception) -> Settlement:
+        attempt = self._attempts.get(settlement.job_id)
+        if attempt is None or attempt.job.attempt != settlement.attempt or settlement.errors is not None:
+            return settle.unstorable(settlement, error)
+        policy = self._policies[attempt.job.type_name]
+        return settle.counted_failure(attempt.job, self.id, describe(error), policy)
 
     def _settled(self, settlement: Settlement, in_time: bool) -> None:
         attempt = self._attempts.get(settlement.job_id)

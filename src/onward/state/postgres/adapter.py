@@ -262,6 +262,10 @@ class PostgresState:
         _raise_refusal([(row[5], row[0]) for row in rows], settlement.next)
         return [_change(row) for row in rows]
 
+    async def lock_or_skip(self, connection: Connection, job_ids: Sequence[JobId]) -> set[JobId]:
+        rows = await connection.fetch(self.sql("lock_or_skip"), {"ids": list(job_ids)})
+        return {row[0] for row in rows}
+
     def hold_attempt(self, *, job_id: JobId, attempt: int, holder: WorkerId) -> Statement | None:
         return self.sql("hold_attempt"), {"id": job_id, "attempt": attempt, "holder": holder}
 

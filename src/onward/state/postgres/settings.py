@@ -5,7 +5,12 @@ from onward.transport import CONNECT, IDLE, INTERVAL, PROBES
 
 _ENDED = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
 """The server has ended the session, or does not begin one: it stops, starts, or was tired of waiting."""
-_BY_CODE = {"25006": Fault.READ_ONLY, "57014": Fault.TIMEOUT, "OW003": Fault.STALE}
+_BY_CODE = {
+    "25006": Fault.READ_ONLY,
+    "25P02": Fault.POISONED,
+    "57014": Fault.TIMEOUT,
+    "OW003": Fault.STALE,
+}
 _BY_CLASS = {
     "08": Fault.LOST,
     "22": Fault.VALUE,
@@ -28,7 +33,7 @@ def session_settings() -> dict[str, str]:
     """
     return {
         **transport_settings(),
-        "lock_timeout": "1s",
+        "lock_timeout": "100ms",
         "jit": "off",
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",

@@ -192,6 +192,9 @@ class SqliteState:
             changes.extend(spread)
         return changes
 
+    async def lock_or_skip(self, connection: Connection, job_ids: Sequence[JobId]) -> set[JobId]:
+        return set()  # whoever writes has locked everything
+
     def hold_attempt(self, *, job_id: JobId, attempt: int, holder: WorkerId) -> Statement | None:
         return None  # there are no round trips to save
 

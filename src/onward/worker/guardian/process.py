@@ -57,8 +57,8 @@ class ProcessGuardian:
         self._store, self._worker, self._address, self._lost = store, worker, address, lost
         self._notify = notify
         self._shortest, self._longest = shortest, longest
-        # A slot, and an outcome that waits to be settled: two for each job that can run at a time.
-        self._shape = Shape(leases=2 * concurrency + 16, processes=_PROCESSES)
+        # A slot, an outcome to be settled, one that waits for a lock: three for each job that can run at a time.
+        self._shape = Shape(leases=3 * concurrency + 16, processes=_PROCESSES)
         self._leases: Leases = {}
         self._deadlines = Deadlines(self._leases, shortest=shortest)
         self._table: Writer | None = None

@@ -62,6 +62,9 @@ class ProcessAttempt:
     def complete(self) -> NoReturn:
         self._refuse("complete()", "transactions")
 
+    def start(self, job_type: JobType[Any, Any], input: Any, **options: Any) -> NoReturn:
+        self._refuse(f"start({job_type.name})", "transactions")
+
     def get(self, kind: type[Any]) -> NoReturn:
         self._refuse(f"get({kind.__name__})", "middleware and resources")
 
