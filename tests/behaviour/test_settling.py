@@ -1,0 +1,336 @@
+"""An outcome is settled whatever the database does meanwhile, and holds no other up."""
+
+import asyncio
+import contextvars
+import sqlite3
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from onward import Attempt, Backoff, ChainFailed, Next, Onward, job
+from onward.lifecycle.store import Store
+from onward.model import Progress
+from onward.state.contract import Settlement
+from support import SOON
+
+SHORT = timedelta(seconds=1)
+
+
+def troubles(target: str) -> list[Exception]:
+    """What the database says that has nothing to do with the job."""
+    if target.startswith("sqlite"):
+        return [_sqlite(code) for code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)]
+    return [
+        asyncpg.DiskFullError("no space left"),
+        asyncpg.QueryCanceledError("statement timeout"),
+        asyncpg.OutOfMemoryError("out of memory"),
+        asyncpg.ReadOnlySQLTransactionError("read-only"),
+        asyncpg.InsufficientPrivilegeError("permission denied"),
+        asyncpg.SerializationError("could not serialize"),
+        asyncpg.InternalServerError("unexpected"),
+        ConnectionResetError("gone"),
+    ]
+
+
+def _sqlite(code: int) -> Exception:
+    error = sqlite3.OperationalError("disk trouble")
+    error.sqlite_errorcode = code
+    return error
+
+
+class Failing:
+    """Stands in for a method: raises what it was given, one after the other, then does its work."""
+
+    def __init__(self, method: Callable[..., Any], errors: Sequence[Exception], *, after: bool = False) -> None:
+        self._method, self._errors, self._after = method, list(errors), after
+
+    async def __call__(self, *arguments: Any, **options: Any) -> Any:
+        if self._after:
+            answer = await self._method(*arguments, **options)
+        if self._errors:
+            raise self._errors.pop(0)
+        return answer if self._after else await self._method(*arguments, **options)
+
+
+@job("counts", max_attempts=1, lease=SHORT)
+async def counts(attempt: Attempt[list[int]]) -> int:
+    return attempt.number
+
+
+async def test_an_outcome_outlives_every_trouble_of_the_database(
+    running: Any, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app: Onward = await running(counts)
+    monkeypatch.setattr(app.state, "settle", Failing(app.state.settle, troubles(target)))
+
+    chain = await app.start(counts, [])
+
+    assert await chain.wait(timeout=SOON) == 1
+    assert (await chain.get()).current.failures == 0
+
+
+async def test_an_outcome_whose_commit_was_not_answered_is_not_settled_twice(
+    running: Any, target: str, monkeypatch: pytest.MonkeyPatch, recorder: Any
+) -> None:
+    app: Onward = await running(counts)
+    monkeypatch.setattr(app.state, "settle", Failing(app.state.settle, [troubles(target)[0]], after=True))
+
+    chain = await app.start(counts, [])
+
+    assert await chain.wait(timeout=SOON) == 1
+    assert (await chain.get()).current.attempt == 1
+
+
+async def test_an_outcome_that_cannot_be_stored_is_a_failure_of_its_own(
+    running: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app: Onward = await running(counts)
+    settle = app.state.settle
+
+    async def refuse(connection: Any, settlements: Sequence[Settlement]) -> Any:
+        if any(settlement.kind == "complete" for settlement in settlements):
+            raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+        return await settle(connection, settlements)
+
+    monkeypatch.setattr(app.state, "settle", refuse)
+    chain = await app.start(counts, [])
+
+    with pytest.raises(ChainFailed) as failed:
+        await chain.wait(timeout=SOON)
+
+    assert failed.value.error is not None
+    assert (failed.value.reason, failed.value.error.type) == ("attempts", "UnicodeEncodeError")
+
+
+async def test_a_failure_that_cannot_be_stored_fails_the_job_without_its_words(
+    running: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @job("fails")
+    async def fails(attempt: Attempt[int]) -> None:
+        attempt.progress(0.5)
+        raise RuntimeError("in words that are refused")
+
+    app: Onward = await running(fails)
+    settle = app.state.settle
+
+    async def refuse(connection: Any, settlements: Sequence[Settlement]) -> Any:
+        if any(settlement.progress == Progress(0.5) for settlement in settlements):
+            raise ValueError("refused")
+        return await settle(connection, settlements)
+
+    monkeypatch.setattr(app.state, "settle", refuse)
+    chain = await app.start(fails, 1)
+
+    with pytest.raises(ChainFailed) as failed:
+        await chain.wait(timeout=SOON)
+
+    assert failed.value.reason == "permanent"
+
+
+async def test_a_phase_waits_for_the_database_and_the_handler_does_nothing_twice(
+    running: Any, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged: list[int] = []
+
+    @job("charge", max_attempts=1)
+    async def charge(attempt: Attempt[int]) -> int:
+        charged.append(attempt.input)
+        async with attempt.complete():
+            return attempt.number
+
+    app: Onward = await running(charge)
+    monkeypatch.setattr(app.store, "begin", Failing(app.store.begin, _transient(app.store, target)))
+
+    assert await (await app.start(charge, 7)).wait(timeout=SOON) == 1
+    assert charged == [7]
+
+
+async def test_a_phase_whose_commit_fails_is_run_again_without_counting(
+    running: Any, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @job("commits", max_attempts=1)
+    async def commits(attempt: Attempt[int]) -> tuple[int, int]:
+        async with attempt.complete():
+            return attempt.number, attempt.failures
+
+    app: Onward = await running(commits)
+    errors = _transient(app.store, target)[:3]
+    abandon = app.store.abandon
+
+    async def fail(tx: Any, last: Any = None) -> None:
+        if errors:
+            await abandon(tx)
+            raise errors.pop()
+        await commit(tx, last)
+
+    commit = app.store.commit
+    monkeypatch.setattr(app.store, "commit", fail)
+
+    assert await (await app.start(commits, 7)).wait(timeout=SOON) == (4, 0)
+
+
+def _transient(store: Store, target: str) -> list[Exception]:
+    return [error for error in troubles(target) if (fault := store.driver.fault(error)) and fault.is_transient]
+
+
+# -- locks of others
+
+on_postgres = pytest.mark.parametrize("target", ["postgres"], indirect=True)
+
+
+@on_postgres
+async def test_chains_that_an_application_has_locked_hold_no_others_up(running: Any) -> None:
+    @job("slow")
+    async def slow(attempt: Attempt[int]) -> int:
+        await told.wait()
+        return attempt.input
+
+    @job("quick")
+    async def quick(attempt: Attempt[int]) -> int:
+        return attempt.input
+
+    @job("waits", blocked_by=[slow])
+    async def waits(attempt: Attempt[int]) -> int:
+        return sum(attempt.outputs_of(slow))
+
+    told = asyncio.Event()
+    app: Onward = await running(slow, quick, waits)
+    chains = [await app.start(slow, n) for n in range(8)]
+    async with app.transaction() as tx:
+        waiting = await app.start(waits, 0, blockers=chains, tx=tx)
+        told.set()
+        for n in range(50):
+            assert await _by_another(lambda n=n: _start_and_wait(app, quick, n)) == n
+        assert await _by_another(lambda: _unended(app, chains)) == 8
+
+    assert await waiting.wait(timeout=SOON) == sum(range(8))
+
+
+async def _by_another(work: Callable[[], Any]) -> Any:
+    """In a context without the transaction that is open here."""
+    async with asyncio.TaskGroup() as tasks:
+        return await tasks.create_task(work(), context=contextvars.Context())
+
+
+async def _start_and_wait(app: Onward, kind: Any, input: int) -> Any:
+    return await (await app.start(kind, input)).wait(timeout=SOON)
+
+
+async def _unended(app: Onward, chains: Sequence[Any]) -> int:
+    return sum([(await chain.get()).ended_at is None for chain in chains])
+
+
+@on_postgres
+async def test_a_chain_whose_dependent_is_locked_holds_no_others_up(running: Any) -> None:
+    @job("slow")
+    async def slow(attempt: Attempt[int]) -> int:
+        await told.wait()
+        return attempt.input
+
+    @job("quick", backoff=Backoff())
+    async def quick(attempt: Attempt[int]) -> int:
+        return attempt.input
+
+    @job("waits", blocked_by=[slow])
+    async def waits(attempt: Attempt[int]) -> int:
+        return sum(attempt.outputs_of(slow))
+
+    told = asyncio.Event()
+    app: Onward = await running(slow, quick, waits)
+    chain = await app.start(slow, 1)
+    waiting = await app.start(waits, 0, blockers=[chain])
+    async with app.transaction() as tx, app.complete(waiting, tx=tx):
+        told.set()
+        for n in range(20):
+            assert await _by_another(lambda n=n: _start_and_wait(app, quick, n)) == n
+
+    assert await waiting.wait(timeout=SOON) == 1
+
+
+# -- chains that handlers start
+
+
+@job("child")
+async def child(attempt: Attempt[int]) -> int:
+    return attempt.input
+
+
+async def test_a_chain_started_in_a_phase_commits_with_it(running: Any) -> None:
+    @job("parent", max_attempts=2, backoff=Backoff(initial=timedelta(milliseconds=1)))
+    async def parent(attempt: Attempt[int]) -> str:
+        async with attempt.complete():
+            started = await attempt.start(child, attempt.number, priority=3)
+            if attempt.number == 1:
+                raise RuntimeError("rolled back")
+            return str(started.id)
+
+    app: Onward = await running(parent, child)
+    chain = await app.start(parent, 1)
+    started = await chain.wait(timeout=SOON)
+
+    (found,) = (await app.chains(types=[child])).items
+    assert (str(found.id), found.current.input, found.current.priority) == (started, 2, 3)
+    assert (found.current.origin_id, found.current.root_id) == (chain.id, chain.id)
+
+
+async def test_a_chain_started_outside_a_phase_is_there_at_once(running: Any) -> None:
+    @job("parent", max_attempts=1)
+    async def parent(attempt: Attempt[int]) -> int:
+        started = await attempt.start(child, 5)
+        return await app.chain(child, started.id).wait(timeout=SOON)
+
+    app: Onward = await running(parent, child)
+
+    assert await (await app.start(parent, 1)).wait(timeout=SOON) == 5
+
+
+async def test_a_def_handler_starts_chains_without_await(running: Any) -> None:
+    @job("parent", max_attempts=1)
+    def parent(attempt: Attempt[int]) -> list[str]:
+        first = attempt.start(child, 1)  # type: ignore[call-overload]
+        with attempt.complete():
+            second = attempt.start(child, 2)  # type: ignore[call-overload]
+            return [str(first.id), str(second.id)]
+
+    app: Onward = await running(parent, child)
+    started = await (await app.start(parent, 1)).wait(timeout=SOON)
+
+    found = (await app.chains(types=[child])).items
+    assert sorted(str(chain.id) for chain in found) == sorted(started)
+
+
+async def test_a_chain_cannot_be_started_between_the_end_of_a_phase_and_its_commit(running: Any) -> None:
+    @job("parent", max_attempts=1)
+    async def parent(attempt: Attempt[int]) -> int:
+        async with attempt.complete():
+            pass
+        await attempt.start(child, 1)
+        return 1
+
+    app: Onward = await running(parent, child)
+
+    with pytest.raises(ChainFailed) as failed:
+        await (await app.start(parent, 1)).wait(timeout=SOON)
+
+    assert failed.value.error is not None
+    assert failed.value.error.type == "TransactionClosed"
+    assert not (await app.chains(types=[child])).items
+
+
+async def test_a_chain_started_by_a_handler_may_block_what_continues_it(running: Any) -> None:
+    @job("sum", internal=True, blocked_by=[child])
+    async def add_up(attempt: Attempt[None]) -> int:
+        return sum(attempt.outputs_of(child))
+
+    @job("parent", continues_to=[add_up], max_attempts=1)
+    async def parent(attempt: Attempt[int]) -> Next[int]:
+        async with attempt.complete():
+            started = [await attempt.start(child, n) for n in range(4)]
+            return attempt.continue_with(add_up, None, blockers=started)
+
+    app: Onward = await running(parent, child, add_up)
+
+    assert await (await app.start(parent, 1)).wait(timeout=SOON) == 6
