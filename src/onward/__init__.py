@@ -11,7 +11,7 @@ from onward.define.attempt import Attempt, Phase, Row, SyncTransaction, Transact
 from onward.define.job_type import JobType, Step, job
 from onward.define.middleware import Middleware, Resource
 from onward.define.outcome import Done, Next, Outcome
-from onward.define.request import NewChain
+from onward.define.request import NewChain, StartedChain
 from onward.define.slice import Slice
 from onward.errors import (
     AttemptLost,
@@ -77,7 +77,7 @@ __all__ = [  # noqa: RUF022 - grouped like a table of contents
     "job", "JobType", "Step", "Slice", "Attempt", "Phase", "Transaction", "SyncTransaction", "Row",
     "Outcome", "Next", "Done", "Backoff", "Middleware", "Resource",
     # start and ask
-    "Onward", "SyncOnward", "NewChain", "Deduplication", "ChainHandle", "SyncChainHandle", "Completion",
+    "Onward", "SyncOnward", "NewChain", "StartedChain", "Deduplication", "ChainHandle", "SyncChainHandle", "Completion",
     "SyncCompletion", "Page", "new_id",
     # work
     "Worker", "Permanent", "Reschedule",

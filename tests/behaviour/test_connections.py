@@ -149,7 +149,7 @@ async def test_every_connection_of_ours_notices_a_lost_peer(postgres_dsn: str, l
 
     await driver.close()
     assert options == [(True, 2, 6000), (True, 2, 5000)]
-    assert tuple(there[0]) == ("20000", "1s")
+    assert tuple(there[0]) == ("20000", "100ms")
 
 
 def _options_of(raw: Any) -> tuple[bool, int, int]:
