@@ -13,7 +13,7 @@ from rich.console import Console
 from benchmarks import report
 from benchmarks.growth import cases, run_growth
 from benchmarks.place import ROOT, Missing, prepared, servers
-from benchmarks.rounds import FULL, SHORT, run_suite
+from benchmarks.rounds import FULL, SHORT, against, run_suite
 from benchmarks.samples import Samples
 from benchmarks.targets import judge
 
@@ -29,11 +29,14 @@ def main() -> None:
         sys.exit(f"benchmarks: {error}")
     except KeyboardInterrupt:
         print("stopped; this is what was measured", file=sys.stderr)
-    verdicts = judge(samples)
+    verdicts = [] if options.against else judge(samples)
     report.write(options.output, samples, verdicts, {name: str(value) for name, value in vars(options).items()})
     console = Console(width=None if sys.stdout.isatty() else 150)
     report.print_tables(console, samples)
-    report.print_verdicts(console, verdicts)
+    if options.against:
+        report.print_against(console, samples)
+    else:
+        report.print_verdicts(console, verdicts)
     report.print_noise(console, samples)
     console.print(f"{time.monotonic() - began:.0f} s; figures and charts are in {options.output}")
 
@@ -50,7 +53,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--wait", type=float, default=0.0, metavar="SECONDS", help="wait so long for a quiet machine before each figure"
     )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="CHECKOUT",
+        help="compare with Onward in another checkout (git worktree add ../before HEAD~1), instead of with peers",
+    )
     options = parser.parse_args()
+    if options.against and not (options.against / "src" / "onward").is_dir():
+        parser.error(f"--against: there is no src/onward in {options.against}")
     if unknown := set(options.suites) - set(SUITES):
         parser.error(f"no suite named {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
     options.suites = options.suites or SUITES
@@ -59,11 +70,12 @@ def parse() -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace, samples: Samples) -> None:
-    with prepared(patience=options.wait) as harness:
+    with prepared(patience=options.wait, against=options.against) as harness:
         for suite in FULL if options.full else SHORT:
             if suite.name in options.suites:
-                run_suite(harness, suite.scaled(options.scale), options.rounds, samples)
-        if "growth" in options.suites:
+                chosen = against(suite) if options.against else suite
+                run_suite(harness, chosen.scaled(options.scale), options.rounds, samples)
+        if "growth" in options.suites and not options.against:
             run_growth(harness, cases(full=options.full, factor=options.scale), options.rounds, samples)
 
 

@@ -23,6 +23,8 @@ ADDED = ROOT / "benchmarks" / "harness"
 sys.path.insert(0, str(ROOT / "tests"))
 import servers  # noqa: E402 - the tests know how to find, install and start them
 
+BEFORE = "before-"
+"""How the names of peers begin that run on another checkout."""
 PACKAGES = {
     "pgqueuer": ["pgqueuer[asyncpg,cli]", "uvloop"],
     "oban": ["oban", "psycopg[binary,pool]"],
@@ -44,19 +46,22 @@ class Missing(Exception):
 class Harness:
     """The shared harness: its programme and library as modules, and the peers it knows."""
 
-    def __init__(self, folder: Path, *, patience: float) -> None:
+    def __init__(self, folder: Path, *, patience: float, against: Path | None = None) -> None:
         sys.path.insert(0, str(folder))
         # Only now: these modules read their settings from the environment when they are imported.
         self.programme, self.library = importlib.import_module("bench"), importlib.import_module("benchlib")
         self.scratch = Path(self.library.WORKDIR)
         self._patience = patience
-        self._specs = {**self.programme.load_peers(), **_our_peers()}
+        self._specs = {**self.programme.load_peers(), **_our_peers(), **(_as_they_were(against) if against else {})}
 
     def peer(self, name: str, **environment: str) -> Any:
         """A peer, with further variables in its environment."""
         spec = self._specs[name]
         peer = self.programme.Peer(name, {**spec, "venv": _python(spec["venv"])}, "on")
         peer.env.update(environment)
+        # Before what was installed: this checkout's source, or that of another one.
+        source = spec.get("source", ROOT / "src")
+        peer.env["PYTHONPATH"] = os.pathsep.join([str(source), peer.env.get("PYTHONPATH", "")])
         return peer
 
     @contextmanager
@@ -88,8 +93,14 @@ def _our_peers() -> dict[str, Any]:
     }
 
 
+def _as_they_were(checkout: Path) -> dict[str, Any]:
+    """Our peers again, on the source of another checkout."""
+    ours = {name: spec for name, spec in _our_peers().items() if name.startswith("onward")}
+    return {f"{BEFORE}{name}": {**spec, "source": checkout.resolve() / "src"} for name, spec in ours.items()}
+
+
 @contextmanager
-def prepared(*, patience: float = 0.0) -> Iterator[Harness]:
+def prepared(*, patience: float = 0.0, against: Path | None = None) -> Iterator[Harness]:
     """Servers that run and a harness that uses them, until the end of the block."""
     if not (HARNESS / "bench.py").exists():
         raise Missing(f"no harness at {HARNESS}: set BENCH_HARNESS to the folder that holds bench.py")
@@ -98,7 +109,7 @@ def prepared(*, patience: float = 0.0) -> Iterator[Harness]:
         os.environ["BENCH_WORKDIR"] = str(scratch / "run")
         stack.enter_context(_postgres())
         stack.enter_context(_redis())
-        harness = Harness(_copied(scratch / "bench"), patience=patience)
+        harness = Harness(_copied(scratch / "bench"), patience=patience, against=against)
         _check_role(harness)
         yield harness
 

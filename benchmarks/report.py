@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.chart import bars, lines
+from benchmarks.place import BEFORE
 from benchmarks.samples import FIGURES, Samples
 from benchmarks.targets import Verdict
 
@@ -48,6 +49,20 @@ def print_verdicts(console: Console, verdicts: list[Verdict]) -> None:
         promised = f"≥ {least:.3g}" if least is not None else f"≤ {most:.3g}"
         found = "–" if verdict.found is None else f"{verdict.found:.2f}"
         table.add_row(verdict.words, found, promised, f"[{colours[verdict.state]}]{verdict.state}[/]")
+    console.print(table)
+
+
+def print_against(console: Console, samples: Samples) -> None:
+    """Each of our peers beside itself as it was: above 1.00 is more of the figure than before."""
+    table = Table(title="Now ÷ before: the median of the ratios within each round", title_justify="left")
+    for column in ("", "figure", "found", "better"):
+        table.add_column(column, justify="right" if column == "found" else "left")
+    for suite in samples.suites():
+        for peer in [name for name in samples.peers(suite) if not name.startswith(BEFORE)]:
+            for figure, (words, better) in FIGURES.items():
+                found = samples.ratio(suite, peer, BEFORE + peer, figure) if figure != "noise" else None
+                if found is not None:
+                    table.add_row(peer, words, f"{found:.2f}", better)
     console.print(table)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.place import Harness, install
+from benchmarks.place import BEFORE, Harness, install
 from benchmarks.samples import Samples, shown
 
 NAMES = {
@@ -83,6 +83,12 @@ FULL = (
         latencies=500,
     ),
 )
+
+
+def against(suite: Suite) -> Suite:
+    """Our own peers only, each beside itself on another checkout."""
+    ours = [name for name in suite.peers if name.startswith("onward")]
+    return replace(suite, peers=tuple(peer for name in ours for peer in (name, BEFORE + name)), fewer={})
 
 
 def run_suite(harness: Harness, suite: Suite, rounds: int, samples: Samples) -> None:
