@@ -25,7 +25,11 @@ OnwardError
 │   ├── ChainNotFound
 │   ├── ChainFailed
 │   ├── ChainReferenced             an unfinished job elsewhere depends on it
-│   ├── ChainNotFailed              only failed chains can be retried
+│   ├── RetryRefused                nothing was retried
+│   │   ├── ChainNotFailed          only failed chains can be retried
+│   │   ├── BlockerStillFailed      a chain that it waits for must be retried first
+│   │   ├── BlockersDeleted         what it waited for is gone
+│   │   └── KeyInUse                a live chain has its deduplication key
 │   └── WaitTimeout
 ├── QueueError                      something about a queue or its provider; carries type, code and whether to try again
 │   ├── QueueConfigurationError     (also a ConfigurationError) an option or a method that the provider lacks
@@ -231,12 +235,44 @@ class ChainReferenced(ChainError):
         )
 
 
-class ChainNotFailed(ChainError):
+class RetryRefused(ChainError):
+    """Nothing was retried, and the transaction is still usable."""
+
+
+class ChainNotFailed(RetryRefused):
     """Only a failed chain can be retried."""
 
     def __init__(self, chain_ids: Sequence[ChainId]) -> None:
         self.chain_ids = tuple(chain_ids)
         super().__init__(f"not failed, so nothing to retry: {', '.join(map(str, chain_ids))}")
+
+
+class BlockerStillFailed(RetryRefused):
+    """A chain that the job waits for has failed; retrying that one brings this one back, too."""
+
+    def __init__(self, chain_id: ChainId, blockers: Sequence[ChainId]) -> None:
+        self.chain_id, self.blockers = chain_id, tuple(blockers)
+        names = ", ".join(map(str, blockers))
+        super().__init__(f"chain {chain_id} waits for chains that have failed: retry those, and it comes back: {names}")
+
+
+class BlockersDeleted(RetryRefused):
+    """A chain that the job waited for was deleted, and with it the output that the job was to see."""
+
+    def __init__(self, chain_ids: Sequence[ChainId]) -> None:
+        self.chain_ids = tuple(chain_ids)
+        names = ", ".join(map(str, chain_ids))
+        super().__init__(f"blockers of these chains were deleted, with their outputs: start them anew instead: {names}")
+
+
+class KeyInUse(RetryRefused):
+    """Another chain of the type has the deduplication key and has not ended; there may be one only."""
+
+    def __init__(self, chain_id: ChainId, live: ChainId) -> None:
+        self.chain_id, self.live = chain_id, live
+        super().__init__(
+            f"chain {live} has the deduplication key of {chain_id} and has not ended: wait for it, or cancel it first"
+        )
 
 
 class WaitTimeout(ChainError):

@@ -34,6 +34,8 @@ class FailureReason(StrEnum):
     PERMANENT = "permanent"
     CANCELLED = "cancelled"
     BLOCKER = "blocker"
+    UNREADABLE = "unreadable"
+    """The stored row cannot be read: only a hand can have written it."""
 
 
 class LossReason(StrEnum):
@@ -91,6 +93,8 @@ class _JobFields(msgspec.Struct, frozen=True, kw_only=True):
     """What the last handler to say so said."""
     deduplication_key: str | None = None
     limit_key: str | None = None
+    problem: str | None = None
+    """What of the stored row cannot be read, and is shown as well as it can be; None as a rule."""
 
     @property
     def last_error(self) -> JobError | None:

@@ -38,6 +38,7 @@ def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connect
     path = tmp_path_factory.mktemp("statements") / "jobs.db"
     run_now(_migrate(path))
     connection = sqlite3.connect(path)
+    connection.text_factory = bytes  # EXPLAIN shows blobs as if they were text
     yield connection
     connection.close()
 

@@ -235,17 +235,20 @@ class Onward:
         """Complete the job a chain has come to, without a worker; it is locked within the block."""
         return self._operations.complete(chain_id(chain), tx=tx)
 
-    async def cancel(self, *chains: ChainReference | ChainId, tx: object = None) -> None:
-        """Fail waiting jobs at once and ask running ones to stop; an outcome that commits first wins."""
-        await self._operations.cancel(chain_ids(chains), tx=tx)
+    async def cancel(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
+        """Fail waiting jobs at once and ask running ones to stop; an output that commits first wins. How many chains.
 
-    async def retry(self, *chains: ChainReference | ChainId, tx: object = None) -> None:
-        """Run failed chains again; jobs that failed only through them wait again."""
-        await self._operations.retry(chain_ids(chains), tx=tx)
+        With `cascade` also the chains they wait for, and so on, as far as nothing else unfinished waits for those.
+        """
+        return await self._operations.cancel(chain_ids(chains), cascade=cascade, tx=tx)
 
-    async def trigger(self, *chains: ChainReference | ChainId, tx: object = None) -> None:
-        """Run scheduled jobs now."""
-        await self._operations.trigger(chain_ids(chains), tx=tx)
+    async def retry(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
+        """Run failed chains again, all or none; jobs that failed only through them wait again. How many came back."""
+        return await self._operations.retry(chain_ids(chains), tx=tx)
+
+    async def trigger(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
+        """Run scheduled jobs now; how many."""
+        return await self._operations.trigger(chain_ids(chains), tx=tx)
 
     async def delete(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
         """Delete whole chains, with `cascade` also the chains they wait for; how many."""
@@ -278,7 +281,8 @@ class Onward:
     ) -> Page[Job]:
         """A page of jobs, newest first; the next one begins `after=page.next`.
 
-        Filters: `types`, `status` (one or several), `chains`, `root_id`, `created_from`, `created_before`.
+        Filters: `types`, `status` (one or several), `chains`, `root_id`, `created_from`, `created_before`; for what
+        failed: `reason` and `error_type`, that of the last error (one or several), `failed_from`, `failed_before`.
         """
         return await self._operations.jobs(filter_of(filters), after=after, limit=limit, tx=tx)
 

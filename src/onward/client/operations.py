@@ -16,7 +16,7 @@ from onward.lifecycle.start import plan_chains, start_jobs
 from onward.lifecycle.store import Store
 from onward.model import Blocker, Chain, ChainId, CompletedJob, FailedJob, Job, JobId, Page
 from onward.state.contract import Change, Filter, Started
-from onward.state.driver import Connection
+from onward.state.driver import Connection, Fault
 
 _MOST_PER_PAGE = 1_000
 
@@ -96,60 +96,61 @@ class Operations:
 
     # -- change
 
-    async def cancel(self, chain_ids: Sequence[ChainId], *, tx: object) -> None:
-        """Fail waiting jobs, ask running ones to stop; chains that have ended are left as they are."""
-        changes = await self._change(self.store.state.cancel, chain_ids, "cancel", tx)
-        touched = {change.chain_id for change in changes}
-        await self._ended([chain_id for chain_id in chain_ids if chain_id not in touched], tx)
+    async def cancel(self, chain_ids: Sequence[ChainId], *, cascade: bool, tx: object) -> int:
+        """Fail waiting jobs, ask running ones to stop; chains that have ended stay as they are. How many changed."""
 
-    async def retry(self, chain_ids: Sequence[ChainId], *, tx: object) -> None:
-        """Bring failed chains back."""
-        changes = await self._change(self.store.state.retry, chain_ids, "retry", tx)
-        touched = {change.chain_id for change in changes}
-        left = [chain_id for chain_id in chain_ids if chain_id not in touched]
-        if left:
-            await self._ended(left, tx)
-            raise ChainNotFailed(left)
+        async def cancel(connection: Connection) -> Sequence[Change]:
+            return await self.store.state.cancel(connection, chain_ids, cascade=cascade)
 
-    async def trigger(self, chain_ids: Sequence[ChainId], *, tx: object) -> None:
-        """Run scheduled jobs now."""
-        changes = await self._change(self.store.state.trigger, chain_ids, "trigger", tx)
-        touched = {change.chain_id for change in changes}
-        await self._ended([chain_id for chain_id in chain_ids if chain_id not in touched], tx)
+        return await self._change(cancel, "cancel", tx)
+
+    async def retry(self, chain_ids: Sequence[ChainId], *, tx: object) -> int:
+        """Bring failed chains back, all or none; how many came back."""
+        answer_was_lost = False
+
+        async def retry(connection: Connection) -> Sequence[Change]:
+            nonlocal answer_was_lost
+            try:
+                return await self.store.state.retry(connection, chain_ids)
+            except ChainNotFailed as refusal:
+                if answer_was_lost and set(refusal.chain_ids) == set(chain_ids):
+                    return await self._brought_back(connection, chain_ids)
+                raise
+            except Exception as error:
+                answer_was_lost = answer_was_lost or self.store.driver.fault(error) is Fault.LOST
+                raise
+
+        return await self._change(retry, "retry", tx)
+
+    async def _brought_back(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
+        """The chains of a retry that went through although its answer was lost."""
+        chains = await self.store.state.find_chains(connection, chain_ids)
+        return [Change(chain.current.id, chain.id, chain.current.type_name, "retried") for chain in chains]
+
+    async def trigger(self, chain_ids: Sequence[ChainId], *, tx: object) -> int:
+        """Run scheduled jobs now; how many."""
+
+        async def trigger(connection: Connection) -> Sequence[Change]:
+            return await self.store.state.trigger(connection, chain_ids)
+
+        return await self._change(trigger, "trigger", tx)
 
     async def delete(self, chain_ids: Sequence[ChainId], *, cascade: bool, tx: object) -> int:
-        """Delete whole chains; how many."""
+        """Delete whole chains; how many. One that does not exist is none."""
 
-        async def delete(connection: Connection, ids: Sequence[ChainId]) -> Sequence[Change]:
-            return await self.store.state.delete(connection, ids, cascade=cascade)
+        async def delete(connection: Connection) -> Sequence[Change]:
+            return await self.store.state.delete(connection, chain_ids, cascade=cascade)
 
-        changes = await self._change(delete, chain_ids, "delete", tx)
-        return len({change.chain_id for change in changes})
+        return await self._change(delete, "delete", tx)
 
-    async def _change(
-        self,
-        change: Callable[[Connection, Sequence[ChainId]], Awaitable[Sequence[Change]]],
-        chain_ids: Sequence[ChainId],
-        doing: str,
-        tx: object,
-    ) -> Sequence[Change]:
-        async def operation(connection: Connection) -> tuple[Sequence[Change], Effects]:
-            changes = await change(connection, chain_ids)
-            return changes, self.store.consequences.of_changes(changes)
+    async def _change(self, change: Callable[[Connection], Awaitable[Sequence[Change]]], doing: str, tx: object) -> int:
+        """Change chains; how many were changed, those included that fail, or come back, with the ones asked for."""
+
+        async def operation(connection: Connection) -> tuple[int, Effects]:
+            changes = await change(connection)
+            return len({change.chain_id for change in changes}), self.store.consequences.of_changes(changes)
 
         return await self.store.write(operation, tx=tx, doing=doing)
-
-    async def _ended(self, chain_ids: Sequence[ChainId], tx: object) -> dict[ChainId, bool]:
-        """Whether chains have ended; raises for those that do not exist."""
-
-        async def look(connection: Connection) -> dict[ChainId, bool]:
-            return await self.store.state.ended_chains(connection, chain_ids)
-
-        ended = await self.store.read(look, tx=tx)
-        missing = [chain_id for chain_id in chain_ids if chain_id not in ended]
-        if missing:
-            raise ChainNotFound(missing)
-        return ended
 
     async def pause(self, type_names: Sequence[str], *, tx: object) -> None:
         """Have workers leave types alone."""

@@ -154,17 +154,17 @@ class SyncOnward:
         with as_sync(self._operations.complete(chain_id(chain), tx=tx)) as completion:
             yield SyncCompletion(completion)
 
-    def cancel(self, *chains: ChainReference | ChainId, tx: object = None) -> None:
-        """Fail waiting jobs at once and ask running ones to stop."""
-        run_now(self._operations.cancel(chain_ids(chains), tx=tx))
+    def cancel(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
+        """Fail waiting jobs, ask running ones to stop, with `cascade` also what only serves them; how many."""
+        return run_now(self._operations.cancel(chain_ids(chains), cascade=cascade, tx=tx))
 
-    def retry(self, *chains: ChainReference | ChainId, tx: object = None) -> None:
-        """Run failed chains again."""
-        run_now(self._operations.retry(chain_ids(chains), tx=tx))
+    def retry(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
+        """Run failed chains again, all or none; how many came back."""
+        return run_now(self._operations.retry(chain_ids(chains), tx=tx))
 
-    def trigger(self, *chains: ChainReference | ChainId, tx: object = None) -> None:
-        """Run scheduled jobs now."""
-        run_now(self._operations.trigger(chain_ids(chains), tx=tx))
+    def trigger(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
+        """Run scheduled jobs now; how many."""
+        return run_now(self._operations.trigger(chain_ids(chains), tx=tx))
 
     def delete(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
         """Delete whole chains; how many."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from onward.errors import HandlerFailed
-from onward.model import JobError, JobStatus
+from onward.model import FailureReason, JobError, JobStatus
 from onward.notify.contract import Hint, HintKind
 from onward.observe import events
 from onward.observe.events import Event
@@ -115,7 +115,7 @@ class Consequences:
         if status is JobStatus.BLOCKED and self._wants(events.JobBlocked):
             effects.events.append(events.JobBlocked(**facts))
         if status is JobStatus.FAILED:
-            self._failed(effects, Change(job.id, job.chain_id, job.type_name, "failed"), everybody=True)
+            self._failed(effects, _failed_at_once(job), everybody=True)
 
     def _completed(self, effects: Effects, change: Change, settlement: Settlement, everybody: bool) -> None:
         if self._wants(events.JobCompleted):
@@ -130,7 +130,7 @@ class Consequences:
 
     def _failed(self, effects: Effects, change: Change, everybody: bool) -> None:
         if self._wants(events.JobFailed):
-            effects.events.append(events.JobFailed(**_facts(change)))
+            effects.events.append(events.JobFailed(**_facts(change), reason=change.reason))
         if self._wants(events.ChainFailed):
             effects.events.append(events.ChainFailed(chain_id=change.chain_id, type_name=change.type_name))
         self._ended(effects, change, everybody)
@@ -165,6 +165,11 @@ _EVENTS: dict[ChangeKind, type[events.JobUnblocked] | type[events.JobTriggered] 
     "triggered": events.JobTriggered,
     "blocked": events.JobBlocked,
 }
+
+
+def _failed_at_once(job: NewJob) -> Change:
+    """A chain that the job was to wait for had failed."""
+    return Change(job.id, job.chain_id, job.type_name, "failed", reason=FailureReason.BLOCKER)
 
 
 def _facts(change: Change) -> dict[str, Any]:

@@ -117,6 +117,7 @@ def crash(job: TakenJob, worker: WorkerId, policy: RetryPolicy) -> Settlement:
         delay=delay,
         failures=1,
         crashes=crashes,
+        keep_place=True,
         errors=_errors(job, error),
     )
 
@@ -130,6 +131,7 @@ def given_back(job: TakenJob, worker: WorkerId) -> Settlement:
         kind="retry",
         transients=job.transients,
         crashes=job.crashes,
+        keep_place=True,
     )
 
 

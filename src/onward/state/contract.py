@@ -6,7 +6,7 @@ been written, and leaves the caller's transaction usable. Time is the database's
 """
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -135,12 +135,19 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     crashes: int = 0
     """The new count."""
     completed_by: WorkerId | None = None
+    keep_place: bool = False
+    """Of a retry without delay: as if the job had not been taken, it keeps its place in line."""
     progress: Progress | None = None
     """The attempt's last word on it; None leaves it as it is."""
     next: Sequence[NewJob] = ()
     """The continuation, followed by the blockers it starts."""
     remove: bool = False
     """If this ends the chain, delete it in the same transaction; nobody may wait for it."""
+
+    @property
+    def stays_in_line(self) -> bool:
+        """Whether the job waits again where it did."""
+        return self.keep_place and not self.delay and self.at is None
 
     @property
     def is_plain(self) -> bool:
@@ -172,6 +179,8 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     type_name: str
     kind: ChangeKind
     status: JobStatus | None = None
+    reason: FailureReason | None = None
+    """Why it failed, if it did."""
 
 
 class Reaped(msgspec.Struct, frozen=True):
@@ -179,6 +188,9 @@ class Reaped(msgspec.Struct, frozen=True):
 
     jobs: Sequence[TakenJob]
     next_in: float | None
+    """Seconds until it is worth looking again: 0 if there were more than asked for; else until the next lease of others
+    runs out, or a quarter of the reaper's lease where one has run out and cannot be had (its row is locked, or it is
+    held here); None if others hold nothing. Never negative."""
 
 
 class Expired(msgspec.Struct, frozen=True):
@@ -248,6 +260,20 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     root_ids: Sequence[JobId] | None = None
     created_from: datetime | None = None
     created_before: datetime | None = None
+    reasons: Sequence[FailureReason] | None = None
+    """Only what failed, and for one of these."""
+    error_types: Sequence[str] | None = None
+    """Only what failed, and with a last error of one of these types."""
+    failed_from: datetime | None = None
+    failed_before: datetime | None = None
+
+    @property
+    def only_failed(self) -> bool:
+        """Whether nothing but failed jobs can match."""
+        asked = (self.reasons, self.error_types, self.failed_from, self.failed_before)
+        return any(each is not None for each in asked) or (
+            self.statuses is not None and set(self.statuses) == {JobStatus.FAILED}
+        )
 
 
 class StateAdapter(Protocol):
@@ -297,7 +323,10 @@ class StateAdapter(Protocol):
     async def take(
         self, connection: Connection, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId
     ) -> Sequence[TakenJob]:
-        """Claim the best pending jobs for `worker`, best first. Committed at once; never taken twice."""
+        """Claim the best pending jobs for `worker`, best first. Committed at once; never taken twice.
+
+        A row that cannot be read fails alone, here and in `reap` and `strays`; listings show it with its problem.
+        """
         ...
 
     async def promote(self, connection: Connection, *, type_names: Sequence[str], limit: int) -> Promoted:
@@ -305,7 +334,10 @@ class StateAdapter(Protocol):
         ...
 
     async def settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
-        """End attempts; a stale one changes nothing and has no "settled" among the changes."""
+        """End attempts; a stale one changes nothing and has no "settled" among the changes.
+
+        One that somebody wants cancelled fails, unless it fails anyway or completes the chain.
+        """
         ...
 
     async def lock_or_skip(self, connection: Connection, job_ids: Sequence[JobId]) -> set[JobId]:
@@ -373,20 +405,30 @@ class StateAdapter(Protocol):
         ...
 
     # -- change
-    async def cancel(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
-        """Fail waiting jobs, ask running ones to stop."""
+    async def cancel(
+        self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool = False
+    ) -> Sequence[Change]:
+        """Fail waiting jobs, ask running ones to stop. Raises ChainNotFound with nothing changed.
+
+        With `cascade` also the chains that these wait for, and so on, as far as nothing else unfinished waits for them.
+        """
         ...
 
     async def retry(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
-        """Bring failed chains back, and what failed only through them."""
+        """Bring failed chains back, and what failed only through them. Raises ChainNotFound and RetryRefused, with
+        nothing changed.
+
+        A job that cannot come back (its blockers were deleted, a live chain has its key) stays failed when a blocker of
+        it is retried.
+        """
         ...
 
     async def trigger(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
-        """Run scheduled jobs now."""
+        """Run scheduled jobs now; one that is due keeps its place. Raises ChainNotFound with nothing changed."""
         ...
 
     async def delete(self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool) -> Sequence[Change]:
-        """Delete whole chains. Raises ChainReferenced with nothing deleted."""
+        """Delete whole chains; those that do not exist are no change. Raises ChainReferenced with nothing deleted."""
         ...
 
     async def pause(self, connection: Connection, type_names: Sequence[str]) -> None:
@@ -451,8 +493,3 @@ def to_remove(settlements: Sequence[Settlement], changes: Sequence[Change]) -> l
     removing = {s.job_id for s in settlements if s.remove and s.kind != "continue"}
     ended = (JobStatus.COMPLETED, JobStatus.FAILED)
     return [c.chain_id for c in changes if c.kind == "settled" and c.status in ended and c.job_id in removing]
-
-
-def seconds(duration: timedelta | None) -> float | None:
-    """A duration as adapters take it."""
-    return None if duration is None else duration.total_seconds()

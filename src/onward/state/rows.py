@@ -1,8 +1,11 @@
-"""Rows to values, the same for every adapter: the order of columns is the contract between the SQL and this file."""
+"""Rows to values, the same for every adapter: the order of columns is the contract between the SQL and this file.
+
+A row is read as if all was well. Where that fails, each of its columns is read by itself, and what is wrong is said.
+"""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -25,20 +28,30 @@ JOB_COLUMNS = (
     "id", "chain_id", "chain_index", "type_name", "payload_version", "status", "rank", "limit_key", "input", "output",
     "created_at", "scheduled_at", "origin_id", "root_id", "attempt", "failures", "leased_by", "leased_until",
     "cancel_requested_at", "errors", "failure_reason", "ended_at", "completed_by", "open_blockers",
-    "deduplication_key", "progress", "progress_note",
+    "deduplication_key", "progress", "progress_note", "problem",
 )  # fmt: skip
 JSON_COLUMNS = frozenset({"input", "output", "errors"})
+TIME_COLUMNS = frozenset({"created_at", "scheduled_at", "leased_until", "ended_at"})
 STATUS: dict[str, JobStatus] = {status.value: status for status in JobStatus}
 """By its name; the look-up costs a tenth of asking the enum."""
+REASON: dict[str, FailureReason] = {reason.value: reason for reason in FailureReason}
 
+ReadId: TypeAlias = Callable[[Any], UUID]
+ReadTime: TypeAlias = Callable[[Any], datetime]
+_NOWHERE = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_ERRORS = 5
+_MOST_SHOWN = 60
 _decode_errors = msgspec.json.Decoder(tuple[JobError, ...]).decode
+_decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
 def read_errors(text: str | None) -> tuple[JobError, ...]:
-    """The stored errors of a job, newest last."""
-    return () if text is None else _decode_errors(text)
+    """The stored errors of a job, newest last. What cannot be read is an error itself, in their place."""
+    try:
+        return () if text is None else _decode_errors(text)
+    except Exception as error:  # noqa: BLE001 - whatever a hand has written there
+        return (JobError(type="UnreadableErrors", message=f"errors holds {shown(text)}: {error}"),)
 
 
 def write_errors(before: str | None, error: JobError) -> str:
@@ -46,55 +59,175 @@ def write_errors(before: str | None, error: JobError) -> str:
     return _encode((*read_errors(before), error)[-_MOST_ERRORS:]).decode()
 
 
-def read_job(row: Sequence[Any], read_id: Callable[[Any], UUID], read_time: Callable[[Any], datetime]) -> Job:
-    """The job in a row of JOB_COLUMNS."""
+def shown(value: object) -> str:
+    """What a column holds, for people, at no great length."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+def read_job(row: Sequence[Any], read_id: ReadId, read_time: ReadTime, *, nearest_id: ReadId | None = None) -> Job:
+    """The job in a row of JOB_COLUMNS. `nearest_id` stands in for an id that is none, at its place in the order."""
     r = dict(zip(JOB_COLUMNS, row, strict=True))
+    try:
+        return _as_it_should_be(r, read_id, read_time)
+    except Exception:  # noqa: BLE001 - whatever a hand has written there
+        return _as_well_as_can_be(r, read_id, read_time, nearest_id or read_id)
+
+
+def read_chain(row: Sequence[Any], read_id: ReadId, read_time: ReadTime, *, nearest_id: ReadId | None = None) -> Chain:
+    """The chain in a row of (id, type_name, created_at, chain_ended_at) and JOB_COLUMNS."""
+    job = read_job(tuple(row)[4:], read_id, read_time, nearest_id=nearest_id)
+    column = _Columns(dict(zip(("id", "type_name", "created_at", "chain_ended_at"), row, strict=False)))
+    return Chain(
+        id=column.read("id", read_id, nearest_id or read_id),
+        type_name=column.read("type_name", _text, shown),
+        created_at=column.read("created_at", read_time, lambda value: _NOWHERE),
+        ended_at=column.read("chain_ended_at", _optional(read_time), lambda value: None),
+        current=job,
+    )
+
+
+def _as_it_should_be(r: dict[str, Any], read_id: ReadId, read_time: ReadTime) -> Job:
     common: dict[str, Any] = {
         "id": read_id(r["id"]),
         "chain_id": read_id(r["chain_id"]),
-        "chain_index": r["chain_index"],
-        "type_name": r["type_name"],
-        "payload_version": r["payload_version"],
-        "input": msgspec.json.decode(r["input"]),
-        "priority": -r["rank"],
+        "chain_index": _integer(r["chain_index"]),
+        "type_name": _text(r["type_name"]),
+        "payload_version": _integer(r["payload_version"]),
+        "input": _decode(r["input"]),
+        "priority": -_integer(r["rank"]),
         "created_at": read_time(r["created_at"]),
         "scheduled_at": read_time(r["scheduled_at"]),
         "origin_id": None if r["origin_id"] is None else read_id(r["origin_id"]),
         "root_id": read_id(r["root_id"]),
-        "attempt": r["attempt"],
-        "failures": r["failures"],
-        "errors": read_errors(r["errors"]),
-        "progress": None if r["progress"] is None else Progress(r["progress"], r["progress_note"]),
-        "deduplication_key": r["deduplication_key"],
-        "limit_key": r["limit_key"],
+        "attempt": _integer(r["attempt"]),
+        "failures": _integer(r["failures"]),
+        "errors": () if r["errors"] is None else _decode_errors(r["errors"]),
+        "progress": _progress(r["progress"], r["progress_note"]),
+        "deduplication_key": _optional(_text)(r["deduplication_key"]),
+        "limit_key": _optional(_text)(r["limit_key"]),
+        "problem": r["problem"],
     }
-    match JobStatus(r["status"]):
+    match STATUS[r["status"]]:
         case JobStatus.BLOCKED:
-            return BlockedJob(**common, open_blockers=r["open_blockers"])
+            return BlockedJob(**common, open_blockers=_integer(r["open_blockers"]))
         case JobStatus.PENDING:
             return PendingJob(**common)
         case JobStatus.RUNNING:
             return RunningJob(
                 **common,
-                leased_by=r["leased_by"],
+                leased_by=_text(r["leased_by"]),
                 leased_until=read_time(r["leased_until"]),
                 cancel_requested=r["cancel_requested_at"] is not None,
             )
         case JobStatus.COMPLETED:
-            output = None if r["output"] is None else msgspec.json.decode(r["output"])
-            ended = read_time(r["ended_at"])
-            return CompletedJob(**common, output=output, completed_at=ended, completed_by=r["completed_by"])
+            output = None if r["output"] is None else _decode(r["output"])
+            by = _optional(_text)(r["completed_by"])
+            return CompletedJob(**common, output=output, completed_at=read_time(r["ended_at"]), completed_by=by)
         case JobStatus.FAILED:
-            reason = FailureReason(r["failure_reason"])
-            return FailedJob(**common, reason=reason, failed_at=read_time(r["ended_at"]))
+            return FailedJob(**common, reason=REASON[r["failure_reason"]], failed_at=read_time(r["ended_at"]))
 
 
-def read_chain(row: Sequence[Any], read_id: Callable[[Any], UUID], read_time: Callable[[Any], datetime]) -> Chain:
-    """The chain in a row of (id, type_name, created_at, chain_ended_at) and JOB_COLUMNS."""
-    return Chain(
-        id=read_id(row[0]),
-        type_name=row[1],
-        created_at=read_time(row[2]),
-        ended_at=None if row[3] is None else read_time(row[3]),
-        current=read_job(tuple(row)[4:], read_id, read_time),
-    )
+def _as_well_as_can_be(r: dict[str, Any], read_id: ReadId, read_time: ReadTime, nearest_id: ReadId) -> Job:
+    """The same, column by column, with something in the place of each that cannot be read."""
+    column = _Columns(r)
+    common: dict[str, Any] = {
+        "id": column.read("id", read_id, nearest_id),
+        "chain_id": column.read("chain_id", read_id, nearest_id),
+        "chain_index": column.read("chain_index", _integer, _zero),
+        "type_name": column.read("type_name", _text, shown),
+        "payload_version": column.read("payload_version", _integer, _zero),
+        "input": column.read("input", _decode, _nothing),
+        "priority": -column.read("rank", _integer, _zero),
+        "created_at": column.read("created_at", read_time, _nowhere),
+        "scheduled_at": column.read("scheduled_at", read_time, _nowhere),
+        "origin_id": column.read("origin_id", _optional(read_id), _nothing),
+        "root_id": column.read("root_id", read_id, nearest_id),
+        "attempt": column.read("attempt", _integer, _zero),
+        "failures": column.read("failures", _integer, _zero),
+        "errors": column.read("errors", _optional(_decode_errors), read_errors) or (),
+        "progress": column.read("progress", lambda value: _progress(value, r["progress_note"]), _nothing),
+        "deduplication_key": column.read("deduplication_key", _optional(_text), shown),
+        "limit_key": column.read("limit_key", _optional(_text), shown),
+    }
+    status = column.read("status", STATUS.__getitem__, lambda value: JobStatus.FAILED)
+    own: dict[str, Any] = {}
+    match status:
+        case JobStatus.BLOCKED:
+            own["open_blockers"] = column.read("open_blockers", _integer, _zero)
+        case JobStatus.RUNNING:
+            own["leased_by"] = column.read("leased_by", _text, shown)
+            own["leased_until"] = column.read("leased_until", read_time, _nowhere)
+            own["cancel_requested"] = r["cancel_requested_at"] is not None
+        case JobStatus.COMPLETED:
+            own["output"] = column.read("output", _optional(_decode), _nothing)
+            own["completed_at"] = column.read("ended_at", read_time, _nowhere)
+            own["completed_by"] = column.read("completed_by", _optional(_text), shown)
+        case JobStatus.FAILED:
+            own["reason"] = column.read("failure_reason", REASON.__getitem__, lambda value: FailureReason.UNREADABLE)
+            own["failed_at"] = column.read("ended_at", read_time, _nowhere)
+        case _:
+            pass
+    problem = "; ".join(filter(None, [r["problem"], *column.problems]))
+    return _KINDS[status](**common, **own, problem=problem)
+
+
+_KINDS: dict[JobStatus, Callable[..., Job]] = {
+    JobStatus.BLOCKED: BlockedJob,
+    JobStatus.PENDING: PendingJob,
+    JobStatus.RUNNING: RunningJob,
+    JobStatus.COMPLETED: CompletedJob,
+    JobStatus.FAILED: FailedJob,
+}
+
+
+class _Columns:
+    """Reads the columns of a row one by one and remembers what is wrong with them."""
+
+    def __init__(self, row: dict[str, Any]) -> None:
+        self._row = row
+        self.problems: list[str] = []
+
+    def read(self, name: str, read: Callable[[Any], Any], otherwise: Callable[[Any], Any]) -> Any:
+        value = self._row[name]
+        try:
+            return read(value)
+        except Exception:  # noqa: BLE001 - whatever a hand has written there
+            self.problems.append(f"{name} holds {shown(value)}")
+            return otherwise(value)
+
+
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(value)
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _progress(fraction: Any, note: Any) -> Progress | None:
+    if fraction is None:
+        return None
+    if not isinstance(fraction, int | float):
+        raise TypeError(fraction)
+    return Progress(fraction, _optional(_text)(note))
+
+
+def _zero(value: Any) -> int:
+    return 0
+
+
+def _nothing(value: Any) -> None:
+    return None
+
+
+def _nowhere(value: Any) -> datetime:
+    return _NOWHERE

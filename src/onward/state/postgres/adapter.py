@@ -34,11 +34,11 @@ from onward.state.contract import (
     Started,
     TakenJob,
     TypeClaim,
-    seconds,
     to_remove,
 )
 from onward.state.driver import Connection, Dialect, Statement, transaction
-from onward.state.rows import JOB_COLUMNS, JSON_COLUMNS, STATUS, read_chain, read_job
+from onward.state.refusals import PROBLEMS, Problem, refuse
+from onward.state.rows import JOB_COLUMNS, JSON_COLUMNS, REASON, STATUS, TIME_COLUMNS, read_chain, read_job
 from onward.state.statement import Statements, checked_identifier
 
 _ONWARD = (
@@ -48,6 +48,10 @@ _ONWARD = (
 """What is better than where the last take ended, and what comes after: one condition that says both would not seek."""
 _MOST_TO_GO_ON = 16
 _BEGINNING = Position(-(2**31), datetime.min.replace(tzinfo=UTC))
+_MOST = 2**31 - 1
+"""What an integer column holds at most; only a hand can have written a count so high."""
+_LONGEST_WINDOW = 3e9
+"""Seconds, about a century: the server cannot subtract much more from a time."""
 _MIGRATION_LOCK = 7_036_874_417_766_406
 """One process migrates at a time; the number only has to be ours."""
 
@@ -67,7 +71,7 @@ class PostgresState:
         self.sql = Statements(
             "onward.state.postgres",
             table=lambda name: f'"{schema}".{name}',
-            job_columns=", ".join(f"job.{c}::text" if c in JSON_COLUMNS else f"job.{c}" for c in JOB_COLUMNS),
+            job_columns=", ".join(map(_column, JOB_COLUMNS)),
         )
 
         self._rides: dict[tuple[str, str], str] = {}
@@ -227,8 +231,9 @@ class PostgresState:
                 "delays": [s.delay for s in settlements],
                 "ats": [s.at for s in settlements],
                 "failures": [s.failures for s in settlements],
-                "transients": [s.transients for s in settlements],
-                "crashes": [s.crashes for s in settlements],
+                "transients": [min(s.transients, _MOST) for s in settlements],
+                "crashes": [min(s.crashes, _MOST) for s in settlements],
+                "keep_places": [s.stays_in_line for s in settlements],
                 "progress": [s.progress and s.progress.fraction for s in settlements],
                 "progress_notes": [s.progress and s.progress.note for s in settlements],
                 "completed_by": [s.completed_by for s in settlements],
@@ -259,7 +264,7 @@ class PostgresState:
                 "now": self.clock(),
             },
         )
-        _raise_refusal([(row[5], row[0]) for row in rows], settlement.next)
+        _raise_refusal([(row[6], row[0]) for row in rows], settlement.next)
         return [_change(row) for row in rows]
 
     async def lock_or_skip(self, connection: Connection, job_ids: Sequence[JobId]) -> set[JobId]:
@@ -372,18 +377,25 @@ class PostgresState:
 
     # -- change
 
-    async def cancel(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
-        return await self._changes(connection, "cancel", chain_ids)
+    async def cancel(
+        self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool = False
+    ) -> Sequence[Change]:
+        return await self._change(connection, "cancel", chain_ids, cascade=cascade)
 
     async def retry(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
-        return await self._changes(connection, "retry", chain_ids)
+        return await self._change(connection, "retry", chain_ids)
 
     async def trigger(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
-        return await self._changes(connection, "trigger", chain_ids)
+        return await self._change(connection, "trigger", chain_ids)
 
-    async def _changes(self, connection: Connection, name: str, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
-        rows = await connection.fetch(self.sql(name), {"chain_ids": list(chain_ids), "now": self.clock()})
-        return [Change(*row) for row in rows]
+    async def _change(
+        self, connection: Connection, name: str, chain_ids: Sequence[ChainId], **options: bool
+    ) -> Sequence[Change]:
+        """A row is (job_id, chain_id, type_name, change, reason), or (…, problem, the chain in the way)."""
+        parameters = {"chain_ids": list(chain_ids), "now": self.clock(), **options}
+        rows = await connection.fetch(self.sql(name), parameters)
+        refuse([Problem(row[3], row[1], row[4]) for row in rows if row[3] in PROBLEMS])
+        return [Change(row[0], row[1], row[2], row[3], None, row[4] and REASON.get(row[4])) for row in rows]
 
     async def delete(self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool) -> Sequence[Change]:
         rows = await connection.fetch(self.sql("delete"), {"chain_ids": list(chain_ids), "cascade": cascade})
@@ -415,14 +427,14 @@ class PostgresState:
     async def list_jobs(
         self, connection: Connection, filter: Filter, *, after: JobId | None, limit: int
     ) -> Sequence[Job]:
-        parameters = {**msgspec.structs.asdict(filter), "after": after, "limit": limit}
-        return [_job(row) for row in await connection.fetch(self.sql("list_jobs"), parameters)]
+        sql = self.sql("list_failed_jobs" if filter.only_failed else "list_jobs")
+        return [_job(row) for row in await connection.fetch(sql, _page(filter, after, limit))]
 
     async def list_chains(
         self, connection: Connection, filter: Filter, *, after: ChainId | None, limit: int
     ) -> Sequence[Chain]:
-        parameters = {**msgspec.structs.asdict(filter), "after": after, "limit": limit}
-        return [_chain(row) for row in await connection.fetch(self.sql("list_chains"), parameters)]
+        sql = self.sql("list_failed_chains" if filter.only_failed else "list_chains")
+        return [_chain(row) for row in await connection.fetch(sql, _page(filter, after, limit))]
 
     async def list_blocked(
         self, connection: Connection, chain_id: ChainId, *, after: JobId | None, limit: int
@@ -443,6 +455,19 @@ class PostgresState:
         for job_id, *row in await connection.fetch(self.sql("blockers_of"), {"job_ids": list(job_ids)}):
             found.setdefault(job_id, []).append(_blocker(row))
         return found
+
+
+def _column(name: str) -> str:
+    """A column of a job as drivers can read it, whatever it holds."""
+    if name == "problem":
+        return "/*schema*/problem(job)"
+    if name in TIME_COLUMNS:
+        return f"/*schema*/readable(job.{name})"
+    return f"job.{name}::text" if name in JSON_COLUMNS else f"job.{name}"
+
+
+def _page(filter: Filter, after: JobId | None, limit: int) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(filter), "after": after, "limit": limit}
 
 
 def _positions(types: Sequence[TypeClaim], padding: list[None]) -> dict[str, Any]:
@@ -539,7 +564,7 @@ def _item(position: int, job: NewJob) -> dict[str, Any]:
         item |= {
             "deduplication_key": job.deduplication.key,
             "deduplication_scope": job.deduplication.scope,
-            "deduplication_window": seconds(window),
+            "deduplication_window": None if window is None else min(window.total_seconds(), _LONGEST_WINDOW),
             "deduplication_exclude": list(job.deduplication.exclude),
         }
     return item
@@ -567,7 +592,8 @@ def _started(job: NewJob, row: Sequence[Any] | None) -> Started:
 
 
 def _change(row: Sequence[Any]) -> Change:
-    return Change(row[0], row[1], row[2], row[4], row[3] and STATUS[row[3]])
+    """Of (job_id, chain_id, type_name, status, change, reason, …)."""
+    return Change(row[0], row[1], row[2], row[4], row[3] and STATUS[row[3]], row[5] and REASON.get(row[5]))
 
 
 def _job(row: Sequence[Any]) -> Job:

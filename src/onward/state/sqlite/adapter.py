@@ -5,6 +5,7 @@ method that first has to look whether there is anything to do looks without a tr
 queue for the write lock.
 """
 
+import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from onward.errors import JobAlreadyCompleted, JobNotFound, JobTakenByAnotherWorker
-from onward.model import Blocker, Chain, ChainId, Job, JobId, JobStatus, LossReason, WorkerId
+from onward.model import Blocker, Chain, ChainId, FailureReason, Job, JobError, JobId, JobStatus, LossReason, WorkerId
 from onward.state.contract import (
     Change,
     Clock,
@@ -35,13 +36,17 @@ from onward.state.contract import (
     to_remove,
 )
 from onward.state.driver import Connection, Dialect, Rows, Statement, transaction
-from onward.state.rows import JOB_COLUMNS, STATUS
+from onward.state.refusals import Problem, refuse
+from onward.state.rows import JOB_COLUMNS, REASON, STATUS, write_errors
 from onward.state.sqlite import values
 from onward.state.sqlite.at_once import at_once
 from onward.state.sqlite.graph import Graph
+from onward.state.sqlite.retrying import Comeback
 from onward.state.sqlite.starting import start_checked
 from onward.state.sqlite.values import duration, many, text
 from onward.state.statement import Statements, checked_identifier
+
+logger = logging.getLogger("onward")
 
 
 class SqliteState:
@@ -55,7 +60,7 @@ class SqliteState:
         self.sql = Statements(
             "onward.state.sqlite",
             table=lambda name: f'"{prefix}{name}"',
-            job_columns=", ".join(f"job.{column}" for column in JOB_COLUMNS),
+            job_columns=", ".join("NULL" if name == "problem" else f"job.{name}" for name in JOB_COLUMNS),
         )
         self._graph = Graph(self.sql)
 
@@ -129,9 +134,56 @@ class SqliteState:
     ) -> Sequence[TakenJob]:
         claims = many([(claim.type_name, claim.payload_version, duration(claim.lease)) for claim in types])
         parameters = {"claims": claims, "limit": limit, "worker": worker, "now": values.instant(self.clock())}
-        taken = values.taken(await connection.fetch(self.sql("take"), parameters))
+        try:
+            taken = await self._taken(connection, await connection.fetch(self.sql("take"), parameters), worker)
+        except Exception as error:
+            if _is_no_text(error):
+                # Which rows were taken is not known: those that can be read are the worker's strays.
+                await self._set_aside(connection, worker)
+            raise
         taken.sort(key=lambda job: (job.rank, job.scheduled_at, job.id))
         return taken
+
+    async def _taken(self, connection: Connection, rows: Rows, worker: WorkerId) -> list[TakenJob]:
+        """The jobs in rows that the worker now holds; those that cannot be read are failed."""
+        try:
+            return values.taken(rows)
+        except ValueError:
+            await self._set_aside(connection, worker)
+            return values.taken_apart(rows)
+
+    @at_once
+    async def _set_aside(self, connection: Connection, worker: WorkerId) -> None:
+        """Fail what a worker holds and cannot read: each row alone, with what is wrong with it."""
+        async with transaction(connection):
+            for place, *row, has_dependents in await self._apart(connection, "held", {"worker": worker}, 18):
+                problem = values.problem(row)
+                if problem is not None:
+                    logger.error("job %s of type %s cannot be read and has failed: %s", row[0], row[3], problem)
+                    await self._fail_unreadable(connection, place, row, has_dependents, problem)
+
+    async def _fail_unreadable(
+        self, connection: Connection, place: int, row: Sequence[Any], has_dependents: Any, problem: str
+    ) -> None:
+        now, (id, chain_id, chain_index, type_name), before = self._now(), row[:4], row[12]
+        error = JobError(type="UnreadableJob", message=f"the row cannot be read: {problem}")
+        errors = write_errors(before if isinstance(before, str) else None, error)
+        await connection.fetch(self.sql("set_aside"), {"place": place, "errors": errors, "now": now})
+        if isinstance(id, str) and isinstance(chain_id, str):
+            ended = (id, chain_id, chain_index, type_name, "failed", has_dependents)
+            await self._graph.end(connection, [ended], now=now)
+
+    async def _apart(self, connection: Connection, name: str, parameters: dict[str, Any], columns: int) -> Rows:
+        return values.put_together(await connection.fetch(values.apart(self.sql(name), columns), parameters))
+
+    async def _read(self, connection: Connection, name: str, parameters: dict[str, Any], columns: int) -> Rows:
+        """The rows of a query; where one holds text that is none, cell by cell."""
+        try:
+            return await connection.fetch(self.sql(name), parameters)
+        except Exception as error:
+            if not _is_no_text(error):
+                raise
+        return await self._apart(connection, name, parameters, columns)
 
     @at_once
     async def promote(self, connection: Connection, *, type_names: Sequence[str], limit: int) -> Promoted:
@@ -171,12 +223,12 @@ class SqliteState:
             rows = await connection.fetch(self.sql("settle"), {"outcomes": outcomes, "now": now})
         ids = values.texts([settlement.job_id for settlement in settlements])
         given = dict(zip(ids, settlements, strict=True))
-        next_rows = [_next_row(row, job, now) for row in rows for job in given[row[0]].next]
+        next_rows = [_next_row(row, job, now) for row in rows if row[4] == "completed" for job in given[row[0]].next]
         if next_rows:
             await connection.fetch(self.sql("start"), {"jobs": many(next_rows), "now": now})
         chain_ids = values.read_ids([row[1] for row in rows])
         settled = [
-            Change(given[row[0]].job_id, chain_id, row[3], "settled", STATUS[row[4]])
+            Change(given[row[0]].job_id, chain_id, row[3], "settled", STATUS[row[4]], row[5] and REASON.get(row[5]))
             for row, chain_id in zip(rows, chain_ids, strict=True)
         ]
         ended = [row for row in rows if row[4] == "failed" or given[row[0]].kind == "complete"]
@@ -187,7 +239,7 @@ class SqliteState:
     ) -> Sequence[Change]:
         alone = msgspec.structs.replace(settlement, next=())
         changes = list(await self._settle_plain(connection, [alone], now=now))
-        if changes:
+        if changes and changes[0].status is JobStatus.COMPLETED:
             _, spread = await start_checked(connection, self.sql, settlement.next, now=now)
             changes.extend(spread)
         return changes
@@ -213,7 +265,7 @@ class SqliteState:
     async def lock_current(self, connection: Connection, chain_id: ChainId) -> Job | None:
         async with transaction(connection):
             await connection.fetch(self.sql("lock"), {})
-            rows = await connection.fetch(self.sql("lock_current"), {"chain_id": str(chain_id)})
+            rows = await self._read(connection, "lock_current", {"chain_id": str(chain_id)}, len(JOB_COLUMNS))
         return values.job(rows[0]) if rows else None
 
     # -- leases
@@ -249,15 +301,26 @@ class SqliteState:
             "type_names": many(list(type_names)),
             "held_here": many(list(held_here)),
             "now": now,
+            "later": now + duration(lease / 4),
         }
         expired, next_at = (await connection.fetch(self.sql("reap_next"), parameters))[0]
         if not expired:
             return Reaped([], _seconds_until(next_at, now))
         async with transaction(connection):
             until = self._now() + duration(lease)
-            rows = await connection.fetch(self.sql("reap"), {**parameters, "limit": limit, "until": until})
-            _, next_at = (await connection.fetch(self.sql("reap_next"), parameters))[0]
-        return Reaped(values.taken(rows), _seconds_until(next_at, now))
+            jobs = await self._reap(connection, worker, {**parameters, "limit": limit, "until": until})
+            expired, next_at = (await connection.fetch(self.sql("reap_next"), parameters))[0]
+        return Reaped(jobs, 0.0 if expired else _seconds_until(next_at, now))
+
+    async def _reap(self, connection: Connection, worker: WorkerId, parameters: dict[str, Any]) -> list[TakenJob]:
+        try:
+            rows = await connection.fetch(self.sql("reap"), parameters)
+        except Exception as error:
+            if not _is_no_text(error):
+                raise
+            await self._set_aside(connection, worker)
+            rows = await connection.fetch(self.sql("reaped"), parameters)
+        return await self._taken(connection, rows, worker)
 
     async def expire(self, connection: Connection, *, worker: WorkerId) -> Expired:
         rows = await connection.fetch(self.sql("expire"), {"worker": worker, "now": self._now()})
@@ -267,7 +330,7 @@ class SqliteState:
         self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
     ) -> Sequence[TakenJob]:
         parameters = {"worker": worker, "held_here": many(list(held_here))}
-        return values.taken(await connection.fetch(self.sql("strays"), parameters))
+        return await self._taken(connection, await self._read(connection, "strays", parameters, 16), worker)
 
     def lease_statements(self) -> LeaseStatements:
         return LeaseStatements((self.sql("renew"), self.sql("renewed")), self.sql("expire"))
@@ -275,10 +338,15 @@ class SqliteState:
     # -- change
 
     @at_once
-    async def cancel(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
+    async def cancel(
+        self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool = False
+    ) -> Sequence[Change]:
         async with transaction(connection):
-            now = self._now()
-            rows = await connection.fetch(self.sql("cancel"), {"chain_ids": many(list(chain_ids)), "now": now})
+            await self._refuse_missing(connection, chain_ids)
+            now, chains = self._now(), set(values.texts(list(chain_ids)))
+            if cascade:
+                chains |= await self._graph.only_serving(connection, chain_ids)
+            rows = await connection.fetch(self.sql("cancel"), {"chain_ids": many(sorted(chains)), "now": now})
             failed = [row for row in rows if row[4] == "failed"]
             spread = await self._graph.end(connection, failed, now=now)
         return [_cancelled(row) for row in rows] + spread
@@ -286,12 +354,19 @@ class SqliteState:
     @at_once
     async def retry(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
         async with transaction(connection):
-            return await self._graph.retry(connection, chain_ids, now=self._now())
+            return await Comeback(connection, self.sql).retry(chain_ids, now=self._now())
 
+    @at_once
     async def trigger(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
-        parameters = {"chain_ids": many(list(chain_ids)), "now": self._now()}
-        rows = await connection.fetch(self.sql("trigger"), parameters)
-        return [Change(UUID(row[0]), UUID(row[1]), row[2], row[3]) for row in rows]
+        async with transaction(connection):
+            await self._refuse_missing(connection, chain_ids)
+            parameters = {"chain_ids": many(list(chain_ids)), "now": self._now()}
+            rows = await connection.fetch(self.sql("trigger"), parameters)
+        return [Change(values.some_id(row[0]), values.some_id(row[1]), row[2], row[3]) for row in rows]
+
+    async def _refuse_missing(self, connection: Connection, chain_ids: Sequence[ChainId]) -> None:
+        there = await connection.fetch(self.sql("headers"), {"ids": many(list(chain_ids))})
+        refuse([Problem("missing", id) for id in {*chain_ids} - {UUID(row[0]) for row in there}])
 
     @at_once
     async def delete(self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool) -> Sequence[Change]:
@@ -310,10 +385,11 @@ class SqliteState:
         return [row[0] for row in await connection.fetch(self.sql("list_paused"), {})]
 
     async def find_jobs(self, connection: Connection, ids: Sequence[JobId]) -> Sequence[Job]:
-        return [values.job(row) for row in await connection.fetch(self.sql("find_jobs"), {"ids": many(list(ids))})]
+        return values.jobs(await self._read(connection, "find_jobs", {"ids": many(list(ids))}, len(JOB_COLUMNS)))
 
     async def find_chains(self, connection: Connection, ids: Sequence[ChainId]) -> Sequence[Chain]:
-        return [values.chain(row) for row in await connection.fetch(self.sql("find_chains"), {"ids": many(list(ids))})]
+        rows = await self._read(connection, "find_chains", {"ids": many(list(ids))}, 4 + len(JOB_COLUMNS))
+        return [values.chain(row) for row in rows]
 
     async def ended_chains(self, connection: Connection, ids: Sequence[ChainId]) -> dict[ChainId, bool]:
         rows = await connection.fetch(self.sql("ended_chains"), {"ids": many(list(ids))})
@@ -322,24 +398,25 @@ class SqliteState:
     async def list_jobs(
         self, connection: Connection, filter: Filter, *, after: JobId | None, limit: int
     ) -> Sequence[Job]:
-        rows = await connection.fetch(self.sql("list_jobs"), _page(filter, after, limit))
-        return [values.job(row) for row in rows]
+        name = "list_failed_jobs" if filter.only_failed else "list_jobs"
+        return values.jobs(await self._read(connection, name, _page(filter, after, limit), len(JOB_COLUMNS)))
 
     async def list_chains(
         self, connection: Connection, filter: Filter, *, after: ChainId | None, limit: int
     ) -> Sequence[Chain]:
-        rows = await connection.fetch(self.sql("list_chains"), _page(filter, after, limit))
+        name = "list_failed_chains" if filter.only_failed else "list_chains"
+        rows = await self._read(connection, name, _page(filter, after, limit), 4 + len(JOB_COLUMNS))
         return [values.chain(row) for row in rows]
 
     async def list_blocked(
         self, connection: Connection, chain_id: ChainId, *, after: JobId | None, limit: int
     ) -> Sequence[Job]:
         parameters = {"chain_id": str(chain_id), "after": text(after), "limit": limit}
-        return [values.job(row) for row in await connection.fetch(self.sql("list_blocked"), parameters)]
+        return values.jobs(await self._read(connection, "list_blocked", parameters, len(JOB_COLUMNS)))
 
     async def list_failed(self, connection: Connection, type_name: str, *, limit: int) -> Sequence[Job]:
-        rows = await connection.fetch(self.sql("list_failed"), {"type_name": type_name, "limit": limit})
-        return [values.job(row) for row in rows]
+        parameters = {"type_name": type_name, "limit": limit}
+        return values.jobs(await self._read(connection, "list_failed", parameters, len(JOB_COLUMNS)))
 
     async def count_jobs(self, connection: Connection, type_names: Sequence[str]) -> dict[str, JobCounts]:
         rows: Rows = await connection.fetch(self.sql("count_jobs"), {"type_names": many(list(type_names))})
@@ -347,7 +424,7 @@ class SqliteState:
 
     async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:
         found: dict[JobId, list[Blocker]] = {}
-        rows: Rows = await connection.fetch(self.sql("blockers_of"), {"job_ids": many(list(job_ids))})
+        rows: Rows = await self._read(connection, "blockers_of", {"job_ids": many(list(job_ids))}, 6)
         for job_id, *row in rows:
             found.setdefault(UUID(job_id), []).append(values.blocker(row))
         return found
@@ -384,18 +461,27 @@ def _outcome(settlement: Settlement, now: int) -> tuple[Any, ...]:
         settlement.completed_by,
         settlement.progress and settlement.progress.fraction,
         settlement.progress and settlement.progress.note,
+        settlement.stays_in_line,
     )
 
 
 def _next_row(row: Sequence[Any], job: NewJob, now: int) -> tuple[Any, ...]:
     """A continuation, which has its place and its ancestors from the job that was settled."""
-    id, chain_id, chain_index, _, _, root_id, _ = row
+    id, chain_id, chain_index, *_, root_id, _ = row
     new = values.new_row(job, now)
     return (new[0], chain_id, chain_index + 1, *new[3:9], id, root_id)
 
 
 def _cancelled(row: Sequence[Any]) -> Change:
-    return Change(UUID(row[0]), UUID(row[1]), row[3], "failed" if row[4] == "failed" else "cancel_requested")
+    id, chain_id = values.some_id(row[0]), values.some_id(row[1])
+    if row[4] == "failed":
+        return Change(id, chain_id, row[3], "failed", reason=FailureReason.CANCELLED)
+    return Change(id, chain_id, row[3], "cancel_requested")
+
+
+def _is_no_text(error: Exception) -> bool:
+    """Whether the reading of rows failed over text that is none in UTF-8."""
+    return "Could not decode to UTF-8" in str(error)
 
 
 def _seconds_until(moment: int | None, now: int) -> float | None:
@@ -410,6 +496,10 @@ def _page(filter: Filter, after: UUID | None, limit: int) -> dict[str, Any]:
         "root_ids": values.some(filter.root_ids),
         "created_from": values.instant(filter.created_from),
         "created_before": values.instant(filter.created_before),
+        "reasons": values.some(filter.reasons),
+        "error_types": values.some(filter.error_types),
+        "failed_from": values.instant(filter.failed_from),
+        "failed_before": values.instant(filter.failed_before),
         "after": text(after),
         "limit": limit,
     }

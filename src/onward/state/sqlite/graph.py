@@ -1,24 +1,18 @@
-"""What the end, the return or the deletion of chains does to the jobs that wait for them.
+"""What the end or the deletion of chains does to the jobs that wait for them.
 
 The single writer makes races impossible, so what Postgres does in functions is a few statements with Python in between,
 in one transaction.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
-from uuid import UUID
 
 from onward.errors import ChainReferenced
-from onward.model import ChainId
-from onward.state.contract import Change, ChangeKind
+from onward.model import ChainId, FailureReason
+from onward.state.contract import Change
 from onward.state.driver import Connection, Rows
-from onward.state.sqlite.values import many
+from onward.state.sqlite.values import many, some_id, texts
 from onward.state.statement import Statements
-
-
-def change(row: Sequence[Any], kind: ChangeKind) -> Change:
-    """A change to the job in a row of (id, chain_id, type_name, …)."""
-    return Change(UUID(row[0]), UUID(row[1]), row[2], kind)
 
 
 class Graph:
@@ -52,28 +46,18 @@ class Graph:
         changes = [_unblocked(row) for row in _by_id(rows) if row[4] != "blocked"]
         return changes + await self.end(connection, failed, now=now)
 
-    async def retry(self, connection: Connection, chain_ids: Sequence[ChainId], *, now: int) -> list[Change]:
-        """Bring failed chains back: their last job may run again, and what failed only through them waits again."""
-        failed = await connection.fetch(self._sql("retry_failed"), {"chain_ids": many(list(chain_ids))})
-        if not failed:
-            return []
-        edges = await connection.fetch(self._sql("retry_edges"), {"ids": many([row[0] for row in failed])})
-        wanted = _retryable(failed, edges)
-        jobs = many([(row[0], open_blockers) for row, open_blockers in wanted])
-        await connection.fetch(self._sql("retry"), {"jobs": jobs, "now": now})
-        changes = [change(row, "blocked" if open_blockers else "retried") for row, open_blockers in wanted]
-        return changes + await self._block_again(connection, {row[1] for row, _ in wanted})
-
-    async def _block_again(self, connection: Connection, chains: Collection[str]) -> list[Change]:
-        changes: list[Change] = []
-        while chains:
-            chain_ids = {"chain_ids": many(list(chains))}
-            await connection.fetch(self._sql("retry_headers"), chain_ids)
-            await connection.fetch(self._sql("retry_waiting"), chain_ids)
-            rows = _by_id(await connection.fetch(self._sql("retry_dependents"), chain_ids))
-            changes.extend(change(row, "blocked") for row in rows)
-            chains = {row[1] for row in rows}
-        return changes
+    async def only_serving(self, connection: Connection, chain_ids: Sequence[ChainId]) -> set[str]:
+        """The chains that these wait for, and so on, which have not ended and nothing else unfinished waits for."""
+        asked = set(texts(list(chain_ids)))
+        below = await self._doomed(connection, asked, cascade=True) - asked
+        rows = await connection.fetch(self._sql("waiting_for"), {"chain_ids": many(sorted(below))})
+        waiting: dict[str, set[str]] = {}
+        for chain_id, by in rows:
+            waiting.setdefault(chain_id, set()).update({by} - {None})
+        serving: set[str] = set()
+        while more := {id for id, by in waiting.items() if by <= asked | serving} - serving:
+            serving |= more
+        return serving
 
     async def delete(self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool) -> list[Change]:
         """Delete whole chains, unless an unfinished job elsewhere waits for one of them."""
@@ -82,10 +66,10 @@ class Graph:
         parameters = {"chain_ids": many(sorted(doomed))}
         references = await connection.fetch(self._sql("delete_references"), parameters)
         if references:
-            raise ChainReferenced([(UUID(row[0]), UUID(row[1])) for row in references])
+            raise ChainReferenced([(some_id(row[0]), some_id(row[1])) for row in references])
         await connection.fetch(self._sql("delete_edges"), parameters)
         gone = await connection.fetch(self._sql("delete"), parameters)
-        return [Change(UUID(row[1]), UUID(row[0]), "", "deleted") for row in gone]
+        return [Change(some_id(row[1]), some_id(row[0]), "", "deleted") for row in gone]
 
     async def _doomed(self, connection: Connection, chains: set[str], *, cascade: bool) -> set[str]:
         doomed, more = set(chains), chains if cascade else set()
@@ -102,25 +86,6 @@ def _by_id(rows: Rows) -> list[Sequence[Any]]:
 
 
 def _unblocked(row: Sequence[Any]) -> Change:
-    return Change(UUID(row[0]), UUID(row[1]), row[3], "failed" if row[4] == "failed" else "unblocked")
-
-
-def _retryable(failed: Rows, edges: Rows) -> list[tuple[Sequence[Any], int]]:
-    """The jobs that come back, each with how many chains it waits for.
-
-    In the order of their ids: a chain that comes back counts as running for the jobs behind it.
-    """
-    state: dict[str, tuple[bool, bool]] = {}
-    blockers: dict[str, list[str]] = {}
-    for job_id, chain_id, ended, has_failed in edges:
-        blockers.setdefault(job_id, []).append(chain_id)
-        state[chain_id] = bool(ended), bool(has_failed)
-    found: list[tuple[Sequence[Any], int]] = []
-    for row in failed:
-        states = [state[chain_id] for chain_id in blockers.get(row[0], [])]
-        # A job whose blocker is still failed would fail again: that blocker is what must be retried.
-        if row[3] == "blocker" and any(has_failed for _, has_failed in states):
-            continue
-        found.append((row, sum(not ended for ended, _ in states)))
-        state[row[1]] = False, False
-    return found
+    if row[4] == "failed":
+        return Change(some_id(row[0]), some_id(row[1]), row[3], "failed", reason=FailureReason.BLOCKER)
+    return Change(some_id(row[0]), some_id(row[1]), row[3], "unblocked")

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from onward.errors import BlockerNotFound, DuplicateJobId
-from onward.model import ChainId, Deduplication, JobId, JobStatus
+from onward.model import ChainId, Deduplication, FailureReason, JobId, JobStatus
 from onward.state.contract import Change, NewJob, Started
 from onward.state.driver import Connection
 from onward.state.sqlite.graph import Graph
@@ -61,7 +61,7 @@ async def start_checked(
     if elsewhere:
         await connection.fetch(sql("mark_dependents"), {"ids": many(list(elsewhere))})
     failed = _failed_continuations(plan, verdicts)
-    changes = [Change(job.id, job.chain_id, job.type_name, "failed") for job in failed]
+    changes = [Change(job.id, job.chain_id, job.type_name, "failed", reason=FailureReason.BLOCKER) for job in failed]
     ended = [(str(job.id), str(job.chain_id), job.chain_index, job.type_name, JobStatus.FAILED, 0) for job in failed]
     changes += await Graph(sql).end(connection, ended, now=now)
     return [_answer(position, job, plan, verdicts) for position, job in enumerate(jobs)], changes

@@ -1,19 +1,31 @@
 """Values as SQLite keeps them: ids as text, instants as microseconds since 1970, many rows as one JSON text."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
 
+from onward.errors import ConfigurationError
 from onward.model import Blocker, Chain, Job, JobStatus
 from onward.state.contract import NewJob, TakenJob
 from onward.state.driver import Rows
-from onward.state.rows import read_chain, read_job
+from onward.state.rows import read_chain, read_job, shown
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = datetime(1, 1, 3, tzinfo=UTC)
+_LAST = datetime(9999, 12, 29, tzinfo=UTC)
+"""Times beyond these are shown as these, as on Postgres."""
+_NO_ID = UUID(int=0)
+TAKEN: dict[str, Any] = {
+    "id": UUID, "chain_id": UUID, "chain_index": int, "type_name": str, "payload_version": int, "input": str,
+    "attempt": int, "failures": int, "transients": int, "crashes": int, "rank": int, "root_id": UUID,
+    "errors": str | None, "blockers": int, "scheduled_at": int, "created_at": int,
+}  # fmt: skip
+"""What `take.sql` returns of a job."""
+_TakenRow: TypeAlias = tuple[UUID, UUID, int, str, int, str, int, int, int, int, int, UUID, str | None, int, int, int]
 _MICROSECOND = timedelta(microseconds=1)
 _encode = msgspec.json.Encoder().encode
 
@@ -35,8 +47,11 @@ def texts(ids: Sequence[UUID]) -> list[str]:
 
 
 def read_ids(ids: Sequence[str]) -> list[UUID]:
-    """The ids stored; much faster than UUID() of each."""
-    return msgspec.convert(ids, list[UUID])
+    """The ids stored, or stand-ins for what is none; as a rule much faster than UUID() of each."""
+    try:
+        return msgspec.convert(ids, list[UUID])
+    except ValueError:
+        return [some_id(id) for id in ids]
 
 
 def text(value: UUID | None) -> str | None:
@@ -65,15 +80,18 @@ def due(delay: float, at: datetime | None, now: int) -> int:
 
 
 def read_time(value: int) -> datetime:
-    """The time stored."""
-    return _EPOCH + timedelta(microseconds=value)
+    """The time stored, or the nearest there is."""
+    try:
+        return _EPOCH + timedelta(microseconds=value)
+    except OverflowError:
+        return _FIRST if value < 0 else _LAST
 
 
 def new_row(job: NewJob, now: int) -> tuple[Any, ...]:
     """What `start.sql` reads of a job."""
     return (
-        job.id,
-        job.chain_id,
+        checked_id(job.id),
+        checked_id(job.chain_id),
         job.chain_index,
         job.type_name,
         job.payload_version,
@@ -81,38 +99,146 @@ def new_row(job: NewJob, now: int) -> tuple[Any, ...]:
         due(job.delay, job.at, now),
         job.limit_key,
         job.input,
-        job.origin_id,
-        job.root_id,
+        None if job.origin_id is None else checked_id(job.origin_id),
+        checked_id(job.root_id),
     )
 
 
+def checked_id(value: Any) -> UUID:
+    """An id to store: the file would take anything, and nobody could read it."""
+    if not isinstance(value, UUID):
+        raise ConfigurationError(f"an id is a UUID, not {shown(value)}")
+    return value
+
+
+def read_id(value: Any) -> UUID:
+    """An id as we write it. In any other spelling it would not be found again."""
+    id = UUID(value)
+    if str(id) != value:
+        raise ValueError(value)
+    return id
+
+
+def nearest_id(value: Any) -> UUID:
+    """What stands in for an id that is none: the last UUID before it in the order of a listing, or the first of all."""
+    if not isinstance(value, str):
+        return UUID(int=2**128 - 1)  # a blob, which comes after every text
+    digits, begun = "0123456789abcdef", ""
+    for place, expected in enumerate("xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"):
+        found = value[place : place + 1]
+        allowed = digits if expected == "x" else "-"
+        if found and found in allowed:
+            begun += found
+            continue
+        before = [each for each in allowed if each < found]
+        return _filled(begun + before[-1]) if before else _before(begun)
+    return UUID(begun)
+
+
+def _filled(begun: str) -> UUID:
+    """The last UUID that begins so."""
+    return UUID(begun + "ffffffff-ffff-ffff-ffff-ffffffffffff"[len(begun) :])
+
+
+def _before(begun: str) -> UUID:
+    """The last UUID before those that begin so."""
+    kept = begun.rstrip("0-")
+    return _filled(kept[:-1] + "0123456789abcdef"[int(kept[-1], 16) - 1]) if kept else _NO_ID
+
+
+def some_id(value: Any) -> UUID:
+    """An id to tell of: one that is none has a stand-in."""
+    try:
+        return UUID(value)
+    except Exception:  # noqa: BLE001 - whatever a hand has written there
+        return nearest_id(value)
+
+
 def taken(rows: Rows) -> list[TakenJob]:
-    """The jobs in the rows that `take.sql` or `reap.sql` returns."""
-    ids = read_ids([row[0] for row in rows])
-    chain_ids = read_ids([row[1] for row in rows])
-    root_ids = read_ids([row[11] for row in rows])
-    return [
-        _taken((id, chain_id, *row[2:11], root_id, *row[12:14], read_time(row[14]), read_time(row[15])))
-        for row, id, chain_id, root_id in zip(rows, ids, chain_ids, root_ids, strict=True)
-    ]
+    """The jobs in the rows that `take.sql` or `reap.sql` returns. Raises ValueError if any cannot be read."""
+    found = msgspec.convert(rows, list[_TakenRow])
+    if texts([fields[0] for fields in found]) != [row[0] for row in rows]:
+        raise ValueError("an id in another spelling than ours")
+    return [TakenJob(*fields[:14], read_time(fields[14]), read_time(fields[15])) for fields in found]
 
 
-def _taken(fields: Sequence[Any]) -> TakenJob:
-    return TakenJob(*fields)
+def taken_apart(rows: Rows) -> list[TakenJob]:
+    """Those of the jobs in the rows that can be read."""
+    found: list[TakenJob] = []
+    for row in rows:
+        if problem(row) is None:
+            found += taken([row])
+    return found
+
+
+def problem(row: Sequence[Any]) -> str | None:
+    """What of a row that `take.sql` returns cannot be read."""
+    wrong = [f"{name} holds {shown(value)}" for (name, kind), value in zip(TAKEN.items(), row, strict=True)
+             if not _fits(value, kind)]  # fmt: skip
+    return "; ".join(wrong) or None
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        return msgspec.convert(value, kind) is value or kind is not UUID or read_id(value) is not None
+    except ValueError:
+        return False
+
+
+def apart(statement: str, columns: int) -> str:
+    """A query that says of each cell what kind of value it is and shows its bytes: for text that is none in UTF-8, over
+    which the reading of all rows would fail.
+    """
+    names = [f"c{n}" for n in range(columns)]
+    cells = ", ".join(f"typeof({name}) || ':' || hex({name})" for name in names)
+    return f"WITH page({', '.join(names)}) AS (\n{statement}\n) SELECT {cells} FROM page"  # noqa: S608 - ours
+
+
+def put_together(rows: Rows) -> list[tuple[Any, ...]]:
+    """The rows that `apart` took apart; a text that is none stays bytes."""
+    return [tuple(map(_cell, row)) for row in rows]
+
+
+def _cell(told: str) -> Any:
+    kind, _, digits = told.partition(":")
+    raw = bytes.fromhex(digits)
+    match kind:
+        case "integer":
+            return int(raw)
+        case "real":
+            return float(raw)
+        case "null":
+            return None
+        case "text":
+            return _decoded(raw)
+        case _:
+            return raw
+
+
+def _decoded(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 def job(row: Sequence[Any]) -> Job:
     """The job in a row of JOB_COLUMNS."""
-    return read_job(row, UUID, read_time)
+    return read_job(row, read_id, read_time, nearest_id=nearest_id)
 
 
 def chain(row: Sequence[Any]) -> Chain:
     """The chain in a row of its header and JOB_COLUMNS."""
-    return read_chain(row, UUID, read_time)
+    return read_chain(row, read_id, read_time, nearest_id=nearest_id)
+
+
+def jobs(rows: Iterable[Sequence[Any]]) -> list[Job]:
+    """The jobs in rows of JOB_COLUMNS."""
+    return [job(row) for row in rows]
 
 
 def blocker(row: Sequence[Any]) -> Blocker:
     """The blocker in a row of `blockers_of.sql`, behind the job's id."""
     return Blocker(
-        chain_id=UUID(row[0]), type_name=row[1], status=JobStatus(row[2]), current_type_name=row[3], output=row[4]
+        chain_id=some_id(row[0]), type_name=row[1], status=JobStatus(row[2]), current_type_name=row[3], output=row[4]
     )

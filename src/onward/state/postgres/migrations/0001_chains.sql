@@ -2,6 +2,17 @@
 --
 -- A function is used where a change must see what other transactions have just committed: each statement inside a
 -- volatile function has a fresh snapshot, the parts of one big statement share the one from its beginning.
+--
+-- One order of locks for everybody:
+--   1. the advisory locks of deduplication keys, sorted;
+--   2. a chain before the jobs that wait for it: who ends a chain locks what waits for it afterwards, and who wants both
+--      (a start, a retry, a cancel or a deletion with the blockers) locks the blockers first;
+--   3. of a chain, the job it has come to before its first job, the header;
+--   4. several of a kind in the order of their ids.
+-- Whether a job is blocked, and by how many chains, is only decided while the headers of all these chains are locked:
+-- a chain that ends at this moment is waited for, and one that ends later finds the job. So no unblocking gets lost,
+-- whatever starts, ends, fails, is cancelled, retried or deleted beside it. Where an order cannot be kept (a chain that
+-- waits for another and for what that one waits for), one of two is undone by the server and tried again.
 
 CREATE TABLE /*schema*/job (
   id                uuid PRIMARY KEY,
@@ -69,6 +80,111 @@ CREATE TABLE /*schema*/paused_type (
   paused_at timestamptz NOT NULL
 );
 
+-- A time as every driver can read it: infinities, the years before 1 and those after 9999 become the nearest it can.
+CREATE FUNCTION /*schema*/readable(moment timestamptz) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE
+    WHEN moment < timestamptz '0001-01-03 00:00:00+00' THEN timestamptz '0001-01-03 00:00:00+00'
+    WHEN moment > timestamptz '9999-12-29 00:00:00+00' THEN timestamptz '9999-12-29 00:00:00+00'
+    ELSE moment END
+$$;
+
+-- What of a job is not shown as it is stored, or NULL.
+CREATE FUNCTION /*schema*/problem(job /*schema*/job) RETURNS text
+LANGUAGE sql STABLE AS $$
+  SELECT CASE WHEN /*schema*/readable(job.created_at) <> job.created_at
+      OR /*schema*/readable(job.scheduled_at) <> job.scheduled_at
+      OR /*schema*/readable(job.leased_until) <> job.leased_until
+      OR /*schema*/readable(job.ended_at) <> job.ended_at
+    THEN concat_ws('; ',
+      'created_at holds ' || nullif(job.created_at, /*schema*/readable(job.created_at)),
+      'scheduled_at holds ' || nullif(job.scheduled_at, /*schema*/readable(job.scheduled_at)),
+      'leased_until holds ' || nullif(job.leased_until, /*schema*/readable(job.leased_until)),
+      'ended_at holds ' || nullif(job.ended_at, /*schema*/readable(job.ended_at))) END
+$$;
+
+-- The type of the last of a job's errors, or NULL where they cannot be read: one such row must not stop a listing.
+CREATE FUNCTION /*schema*/last_error_type(errors json) RETURNS text
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  RETURN errors -> -1 ->> 'type';
+EXCEPTION
+  WHEN data_exception THEN
+    RETURN NULL;
+END $$;
+
+-- What who starts or retries a chain with a key locks: the second waits until the first has ended.
+CREATE FUNCTION /*schema*/key_lock(type_name text, key text) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT hashtextextended('/*schema*/job' || type_name || chr(1) || key, 0)
+$$;
+
+-- Every job of these chains. Two index look-ups instead of an OR, for which the planner would read the whole table.
+CREATE FUNCTION /*schema*/jobs_of(chain_ids uuid[]) RETURNS SETOF uuid
+LANGUAGE sql STABLE AS $$
+  SELECT h.id FROM /*schema*/job h WHERE h.id = ANY(chain_ids) AND h.chain_index = 0
+  UNION ALL
+  SELECT j.id FROM /*schema*/job j WHERE j.chain_id = ANY(chain_ids) AND j.chain_index > 0
+$$;
+
+-- The job each of these chains has come to; a chain that does not exist is missing.
+CREATE FUNCTION /*schema*/current_jobs(chain_ids uuid[]) RETURNS TABLE (chain_id uuid, job_id uuid)
+LANGUAGE sql STABLE AS $$
+  SELECT h.id, coalesce(
+    (SELECT j.id FROM /*schema*/job j WHERE j.chain_id = h.id AND j.chain_index > 0
+     ORDER BY j.chain_index DESC LIMIT 1), h.id)
+  FROM /*schema*/job h WHERE h.id = ANY(chain_ids) AND h.chain_index = 0
+$$;
+
+-- Lock the jobs that chains have come to; their ids. A chain that goes on at this moment is followed: look again after
+-- each wait.
+CREATE FUNCTION /*schema*/lock_current(chain_ids uuid[]) RETURNS uuid[]
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  latest uuid[];
+  locked uuid[];
+BEGIN
+  LOOP
+    SELECT coalesce(array_agg(c.job_id ORDER BY c.job_id), '{}') INTO latest FROM /*schema*/current_jobs(chain_ids) c;
+    IF latest = locked THEN
+      RETURN latest;
+    END IF;
+    PERFORM 1 FROM /*schema*/job j WHERE j.id = ANY(latest) ORDER BY j.id FOR NO KEY UPDATE;
+    locked := latest;
+  END LOOP;
+END $$;
+
+-- The job a chain has come to, locked, as it is after the wait.
+CREATE FUNCTION /*schema*/locked_job(wanted uuid) RETURNS SETOF /*schema*/job
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  latest uuid[] := /*schema*/lock_current(ARRAY[wanted]);
+BEGIN
+  RETURN QUERY SELECT j.* FROM /*schema*/job j WHERE j.id = ANY(latest);
+END $$;
+
+-- The chains that these wait, or waited, for, and so on: the farthest first, which is the order to lock them in.
+CREATE FUNCTION /*schema*/blockers_of(chain_ids uuid[]) RETURNS uuid[]
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  found    uuid[] := '{}';
+  frontier uuid[] := chain_ids;
+  steps    integer := 0;
+BEGIN
+  LOOP
+    SELECT array_agg(DISTINCT b.blocked_by_chain_id) INTO frontier
+      FROM /*schema*/blocker b
+      WHERE b.job_id IN (SELECT * FROM /*schema*/jobs_of(frontier)) AND NOT b.blocked_by_chain_id = ANY(chain_ids);
+    steps := steps + 1;
+    -- More steps than chains: they wait for one another in a circle.
+    EXIT WHEN frontier IS NULL OR steps > cardinality(found) + 1;
+    -- One that was found nearer by is farther off, too: that counts.
+    found := frontier || ARRAY(
+      SELECT f.id FROM unnest(found) WITH ORDINALITY f(id, place) WHERE NOT f.id = ANY(frontier) ORDER BY f.place);
+  END LOOP;
+  RETURN found;
+END $$;
+
 -- Fail unless something was found: for the last word of a transaction whose COMMIT is already on its way and must not go
 -- through when the attempt no longer holds its job. Stable, so that a statement asks once and not for each of its rows.
 CREATE FUNCTION /*schema*/insist(held boolean) RETURNS boolean
@@ -108,7 +224,7 @@ END $$;
 
 -- The chains have ended: unblock, or fail, what waited for them, and so on for the chains that fail by it.
 CREATE FUNCTION /*schema*/chains_ended(ended uuid[], at timestamptz)
-RETURNS TABLE (job_id uuid, chain_id uuid, type_name text, change text)
+RETURNS TABLE (job_id uuid, chain_id uuid, type_name text, change text, reason text)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
@@ -159,6 +275,7 @@ BEGIN
       chain_id := changed.chain_id;
       type_name := changed.type_name;
       change := CASE changed.status WHEN 'failed' THEN 'failed' ELSE 'unblocked' END;
+      reason := CASE changed.status WHEN 'failed' THEN 'blocker' END;
       RETURN NEXT;
     END LOOP;
     SELECT coalesce(array_agg(h.id ORDER BY h.id), '{}') INTO frontier
@@ -194,14 +311,17 @@ RETURNS TABLE (item integer, id uuid, duplicate boolean, status text, problem te
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
-  wanted  record;
-  winner  uuid;
-  actual  jsonb := '{}';
-  skipped boolean[] := '{}';
-  edges   uuid[];
-  missing uuid[];
-  ending  record;
-  final   text;
+  wanted   record;
+  winner   uuid;
+  skipped  boolean[] := '{}';
+  -- Chains of this call that are duplicates, and what they duplicate.
+  planned  uuid[] := '{}';
+  actual   uuid[] := '{}';
+  waiting  boolean := false;
+  edges    uuid[];
+  missing  uuid[];
+  ending   record;
+  final    text;
 BEGIN
   IF EXISTS (SELECT FROM json_array_elements(items) x WHERE x->>'deduplication_key' IS NOT NULL) THEN
     IF current_setting('transaction_isolation') = 'repeatable read' THEN
@@ -210,7 +330,7 @@ BEGIN
     END IF;
     -- In one order for everybody. The second of two racing starts waits here until the first has ended.
     PERFORM pg_advisory_xact_lock(k.lock) FROM (
-      SELECT DISTINCT hashtextextended('/*schema*/job' || (x->>'type_name') || chr(1) || (x->>'deduplication_key'), 0) AS lock
+      SELECT DISTINCT /*schema*/key_lock(x->>'type_name', x->>'deduplication_key') AS lock
       FROM json_array_elements(items) x WHERE x->>'deduplication_key' IS NOT NULL ORDER BY 1) k;
   END IF;
 
@@ -230,9 +350,14 @@ BEGIN
       ORDER BY j.id DESC LIMIT 1;
     END IF;
     skipped[wanted.item + 1] := winner IS NOT NULL;
-    actual := actual || jsonb_build_object(wanted.id, coalesce(winner, wanted.id));
+    item := wanted.item;
+    id := coalesce(winner, wanted.id);
+    duplicate := id <> wanted.id;
     IF winner IS NOT NULL THEN
-      RETURN QUERY SELECT wanted.item, winner, winner <> wanted.id, NULL::text, NULL::text;
+      planned := array_append(planned, wanted.id);
+      actual := array_append(actual, winner);
+      status := NULL;
+      RETURN NEXT;
       CONTINUE;
     END IF;
     INSERT INTO /*schema*/job (
@@ -244,13 +369,26 @@ BEGIN
       coalesce(wanted.scheduled_at, at + make_interval(secs => wanted.delay)), wanted.origin_id, wanted.root_id,
       cardinality(wanted.blockers), wanted.runs_anyway, wanted.deduplication_key
     );
+    IF cardinality(wanted.blockers) > 0 THEN
+      waiting := true;
+    ELSE
+      status := 'pending';
+      RETURN NEXT;
+    END IF;
   END LOOP;
+  IF NOT waiting THEN
+    RETURN;
+  END IF;
 
+  WITH stored AS (
+    INSERT INTO /*schema*/blocker (job_id, position, blocked_by_chain_id)
+      SELECT i.id, e.place, coalesce(d.actual, e.chain)
+      FROM /*schema*/start_items(items) i CROSS JOIN unnest(i.blockers) WITH ORDINALITY e(chain, place)
+        LEFT JOIN unnest(planned, actual) d(planned, actual) ON d.planned = e.chain
+      WHERE NOT skipped[i.item + 1]
+      RETURNING blocked_by_chain_id
+  ) SELECT array_agg(DISTINCT s.blocked_by_chain_id) INTO edges FROM stored s;
   -- The headers of all blockers, in one order; a blocker that is just ending is waited for.
-  SELECT coalesce(array_agg(DISTINCT (actual->>(e::text))::uuid) FILTER (WHERE actual ? e::text), '{}')
-      || coalesce(array_agg(DISTINCT e) FILTER (WHERE NOT actual ? e::text), '{}')
-    INTO edges
-    FROM /*schema*/start_items(items) i, unnest(i.blockers) e WHERE NOT skipped[i.item + 1];
   PERFORM 1 FROM /*schema*/job h WHERE h.id = ANY(edges) AND h.chain_index = 0 ORDER BY h.id FOR NO KEY UPDATE;
   UPDATE /*schema*/job h SET has_dependents = true WHERE h.id = ANY(edges) AND NOT h.has_dependents;
   SELECT array_agg(e ORDER BY e) INTO missing FROM unnest(edges) e
@@ -260,38 +398,36 @@ BEGIN
   END IF;
 
   -- Blockers before the jobs that wait for them, so that a failure spreads within the batch.
-  FOR wanted IN SELECT * FROM /*schema*/start_items(items) i WHERE NOT skipped[i.item + 1] ORDER BY i.item DESC LOOP
-    final := NULL;
-    IF cardinality(wanted.blockers) > 0 THEN
-      INSERT INTO /*schema*/blocker (job_id, position, blocked_by_chain_id)
-        SELECT wanted.id, e.at, coalesce((actual->>(e.chain::text))::uuid, e.chain)
-        FROM unnest(wanted.blockers) WITH ORDINALITY e(chain, at);
-      SELECT count(*) FILTER (WHERE h.chain_ended_at IS NULL)::integer AS open, bool_or(h.chain_failed) AS failed
-        INTO ending
-        FROM /*schema*/blocker b JOIN /*schema*/job h ON h.id = b.blocked_by_chain_id WHERE b.job_id = wanted.id;
-      IF ending.failed AND NOT wanted.runs_anyway THEN
-        final := 'failed';
-        UPDATE /*schema*/job j SET status = final, failure_reason = 'blocker', ended_at = at, deferred = false,
-            open_blockers = ending.open,
-            chain_ended_at = CASE WHEN j.chain_index = 0 THEN at END, chain_failed = (j.chain_index = 0)
-          WHERE j.id = wanted.id;
-        IF wanted.chain_index > 0 THEN
-          UPDATE /*schema*/job h SET chain_ended_at = at, chain_failed = true WHERE h.id = wanted.chain_id;
-          RETURN QUERY SELECT NULL::integer, c.job_id, false, c.change, NULL::text
-            FROM /*schema*/chains_ended(ARRAY[wanted.chain_id], at) c;
-        END IF;
-      ELSIF ending.open > 0 THEN
-        final := 'blocked';
-        UPDATE /*schema*/job j SET status = final, open_blockers = ending.open, deferred = false WHERE j.id = wanted.id;
+  FOR wanted IN
+    SELECT * FROM /*schema*/start_items(items) i
+    WHERE NOT skipped[i.item + 1] AND cardinality(i.blockers) > 0 ORDER BY i.item DESC
+  LOOP
+    SELECT count(*) FILTER (WHERE h.chain_ended_at IS NULL)::integer AS open, bool_or(h.chain_failed) AS failed
+      INTO ending
+      FROM /*schema*/blocker b JOIN /*schema*/job h ON h.id = b.blocked_by_chain_id WHERE b.job_id = wanted.id;
+    final := 'pending';
+    IF ending.failed AND NOT wanted.runs_anyway THEN
+      final := 'failed';
+      UPDATE /*schema*/job j SET status = final, failure_reason = 'blocker', ended_at = at, deferred = false,
+          open_blockers = ending.open,
+          chain_ended_at = CASE WHEN j.chain_index = 0 THEN at END, chain_failed = (j.chain_index = 0)
+        WHERE j.id = wanted.id;
+      IF wanted.chain_index > 0 THEN
+        UPDATE /*schema*/job h SET chain_ended_at = at, chain_failed = true WHERE h.id = wanted.chain_id;
+        RETURN QUERY SELECT NULL::integer, c.job_id, false, c.change, NULL::text
+          FROM /*schema*/chains_ended(ARRAY[wanted.chain_id], at) c;
       END IF;
+    ELSIF ending.open > 0 THEN
+      final := 'blocked';
+      UPDATE /*schema*/job j SET status = final, open_blockers = ending.open, deferred = false WHERE j.id = wanted.id;
     END IF;
-    RETURN QUERY SELECT wanted.item, wanted.id, false, coalesce(final, 'pending'), NULL::text;
+    RETURN QUERY SELECT wanted.item, wanted.id, false, final, NULL::text;
   END LOOP;
 EXCEPTION
   WHEN unique_violation THEN
-    RETURN QUERY SELECT i.item, i.id, false, NULL::text, 'duplicate_id' FROM /*schema*/start_items(items) i
-      WHERE EXISTS (SELECT FROM /*schema*/job j WHERE j.id = i.id)
-         OR (SELECT count(*) FROM /*schema*/start_items(items) twin WHERE twin.id = i.id) > 1;
+    RETURN QUERY SELECT t.item, t.id, false, NULL::text, 'duplicate_id'
+      FROM (SELECT i.item, i.id, count(*) OVER (PARTITION BY i.id) AS times FROM /*schema*/start_items(items) i) t
+      WHERE t.times > 1 OR EXISTS (SELECT FROM /*schema*/job j WHERE j.id = t.id);
   WHEN SQLSTATE 'OW001' THEN
     RETURN QUERY SELECT 0, m::uuid, false, NULL::text, 'blocker_not_found'
       FROM unnest(string_to_array(SQLERRM, ',')) m;
@@ -299,35 +435,48 @@ END $$;
 
 -- Complete an attempt and start a continuation that needs a look first, both or neither. A stale attempt gives no rows;
 -- a refusal is a row with a problem, never an error: nothing has changed then, and the caller's transaction stays usable.
+-- An attempt that was to be cancelled fails instead, as in settle.sql.
 CREATE FUNCTION /*schema*/continue_checked(
   settling uuid, its_attempt integer, its_holder text, completer text, progressed double precision, noted text,
   items json, at timestamptz)
-RETURNS TABLE (job_id uuid, chain_id uuid, type_name text, status text, change text, problem text)
+RETURNS TABLE (
+  job_id uuid, chain_id uuid, type_name text, status text, change text, reason text, problem text)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
+  settled record;
   started record;
   refused boolean := false;
 BEGIN
-  RETURN QUERY
-    UPDATE /*schema*/job j SET
-      status = 'completed', output = NULL, failure_reason = NULL, ended_at = at, completed_by = completer,
-      leased_by = NULL, leased_until = NULL, transients = 0, crashes = 0, open_blockers = 0, deferred = false,
-      progress = coalesce(progressed, j.progress),
-      progress_note = CASE WHEN progressed IS NULL THEN j.progress_note ELSE noted END
-    WHERE j.id = settling AND j.attempt = its_attempt AND j.leased_by IS NOT DISTINCT FROM its_holder
-      AND j.ended_at IS NULL
-    RETURNING j.id, j.chain_id, j.type_name, j.status, 'settled', NULL::text;
+  UPDATE /*schema*/job j SET
+    status = CASE WHEN j.cancel_requested_at IS NULL THEN 'completed' ELSE 'failed' END,
+    failure_reason = CASE WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled' END,
+    completed_by = CASE WHEN j.cancel_requested_at IS NULL THEN completer END,
+    output = NULL, ended_at = at, leased_by = NULL, leased_until = NULL, transients = 0, crashes = 0,
+    open_blockers = 0, deferred = false,
+    progress = coalesce(progressed, j.progress),
+    progress_note = CASE WHEN progressed IS NULL THEN j.progress_note ELSE noted END
+  WHERE j.id = settling AND j.attempt = its_attempt AND j.leased_by IS NOT DISTINCT FROM its_holder
+    AND j.ended_at IS NULL
+  RETURNING j.id, j.chain_id, j.type_name, j.status, j.failure_reason INTO settled;
   IF NOT FOUND THEN
+    RETURN;
+  END IF;
+  RETURN QUERY SELECT settled.id, settled.chain_id, settled.type_name, settled.status, 'settled',
+    settled.failure_reason, NULL::text;
+  IF settled.status = 'failed' THEN
+    UPDATE /*schema*/job h SET chain_ended_at = at, chain_failed = true WHERE h.id = settled.chain_id;
+    RETURN QUERY SELECT c.job_id, c.chain_id, c.type_name, NULL::text, c.change, c.reason, NULL::text
+      FROM /*schema*/chains_ended(ARRAY[settled.chain_id], at) c;
     RETURN;
   END IF;
   -- After the update: the continuation sees its blockers as they are now that its own chain is locked.
   FOR started IN SELECT * FROM /*schema*/start(items, at) LOOP
     IF started.problem IS NOT NULL THEN
       refused := true;
-      RETURN QUERY SELECT started.id, NULL::uuid, NULL::text, NULL::text, NULL::text, started.problem;
+      RETURN QUERY SELECT started.id, NULL::uuid, NULL::text, NULL::text, NULL::text, NULL::text, started.problem;
     ELSIF started.item IS NULL OR started.status = 'failed' THEN
-      RETURN QUERY SELECT j.id, j.chain_id, j.type_name, NULL::text, started.status, NULL::text
+      RETURN QUERY SELECT j.id, j.chain_id, j.type_name, NULL::text, started.status, j.failure_reason, NULL::text
         FROM /*schema*/job j WHERE j.id = started.id;
     END IF;
   END LOOP;
@@ -339,49 +488,60 @@ EXCEPTION
     NULL;  -- the changes are undone; the rows, which say why, are not
 END $$;
 
--- Lock the job a chain has come to. A chain that goes on at this moment is followed: look again after each wait.
-CREATE FUNCTION /*schema*/lock_current(wanted uuid) RETURNS uuid
-LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-  latest uuid;
-  locked uuid;
-BEGIN
-  LOOP
-    SELECT coalesce(
-        (SELECT j.id FROM /*schema*/job j WHERE j.chain_id = wanted AND j.chain_index > 0
-         ORDER BY j.chain_index DESC LIMIT 1),
-        (SELECT h.id FROM /*schema*/job h WHERE h.id = wanted AND h.chain_index = 0))
-      INTO latest;
-    IF latest IS NULL OR latest = locked THEN
-      RETURN latest;
-    END IF;
-    PERFORM 1 FROM /*schema*/job j WHERE j.id = latest FOR NO KEY UPDATE;
-    locked := latest;
-  END LOOP;
-END $$;
+-- Of the chains somebody names, those that do not exist.
+CREATE FUNCTION /*schema*/missing_chains(chain_ids uuid[]) RETURNS SETOF uuid
+LANGUAGE sql STABLE AS $$
+  SELECT DISTINCT c FROM unnest(chain_ids) c
+  WHERE NOT EXISTS (SELECT FROM /*schema*/job h WHERE h.id = c AND h.chain_index = 0)
+$$;
 
--- The job a chain has come to, locked, as it is after the wait.
-CREATE FUNCTION /*schema*/locked_job(wanted uuid) RETURNS SETOF /*schema*/job
+-- Lock the chains that these wait for, and so on, and of those that have not ended the ones that nothing else
+-- unfinished waits for: what only serves chains that are to be cancelled.
+CREATE FUNCTION /*schema*/only_serving(chain_ids uuid[]) RETURNS uuid[]
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  latest uuid := /*schema*/lock_current(wanted);
+  below   uuid[] := /*schema*/blockers_of(chain_ids);
+  one     uuid;
+  serving uuid[] := '{}';
+  more    uuid[];
 BEGIN
-  RETURN QUERY SELECT j.* FROM /*schema*/job j WHERE j.id = latest;
+  FOREACH one IN ARRAY below LOOP
+    PERFORM /*schema*/lock_current(ARRAY[one]);
+    PERFORM 1 FROM /*schema*/job h WHERE h.id = one FOR NO KEY UPDATE;
+  END LOOP;
+  LOOP
+    SELECT array_agg(c) INTO more
+      FROM unnest(below) c JOIN /*schema*/job h ON h.id = c AND h.chain_index = 0 AND h.chain_ended_at IS NULL
+      WHERE NOT c = ANY(serving)
+        AND NOT EXISTS (
+          SELECT FROM /*schema*/blocker b JOIN /*schema*/job j ON j.id = b.job_id
+          WHERE b.blocked_by_chain_id = c AND j.status NOT IN ('completed', 'failed')
+            AND NOT j.chain_id = ANY(chain_ids || serving));
+    EXIT WHEN more IS NULL;
+    serving := serving || more;
+  END LOOP;
+  RETURN serving;
 END $$;
 
 -- Cancel chains: a waiting job fails at once, with what waits for its chain; a running one is asked to stop.
-CREATE FUNCTION /*schema*/cancel(chain_ids uuid[], at timestamptz)
-RETURNS TABLE (job_id uuid, chain_id uuid, type_name text, change text)
+-- With the blockers, also the chains that only serve these. Where a chain does not exist, only say which.
+CREATE FUNCTION /*schema*/cancel(chain_ids uuid[], with_blockers boolean, at timestamptz)
+RETURNS TABLE (job_id uuid, chain_id uuid, type_name text, change text, reason text)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
-  wanted  uuid;
-  latest  uuid;
+  latest  uuid[];
   changed record;
   failing uuid[] := '{}';
+  later   uuid[] := '{}';
 BEGIN
-  FOR wanted IN SELECT DISTINCT c FROM unnest(chain_ids) c ORDER BY c LOOP
-    latest := /*schema*/lock_current(wanted);
+  latest := /*schema*/lock_current(
+    chain_ids || CASE WHEN with_blockers THEN /*schema*/only_serving(chain_ids) ELSE '{}' END);
+  RETURN QUERY SELECT NULL::uuid, m, NULL::text, 'missing', NULL::text FROM /*schema*/missing_chains(chain_ids) m;
+  IF FOUND THEN
+    RETURN;
+  END IF;
+  FOR changed IN
     UPDATE /*schema*/job j SET
       status = CASE WHEN j.status = 'running' THEN 'running' ELSE 'failed' END,
       failure_reason = CASE WHEN j.status = 'running' THEN NULL ELSE 'cancelled' END,
@@ -390,81 +550,204 @@ BEGIN
       deferred = false,
       chain_ended_at = CASE WHEN j.status <> 'running' AND j.chain_index = 0 THEN at END,
       chain_failed = j.status <> 'running' AND j.chain_index = 0
-    WHERE j.id = latest AND j.status IN ('blocked', 'pending', 'running')
-    RETURNING j.id, j.chain_id, j.chain_index, j.type_name, j.status INTO changed;
-    CONTINUE WHEN NOT FOUND;
+    WHERE j.id = ANY(latest) AND j.status IN ('blocked', 'pending', 'running')
+    RETURNING j.id, j.chain_id, j.chain_index, j.type_name, j.status, j.failure_reason
+  LOOP
+    job_id := changed.id;
+    chain_id := changed.chain_id;
+    type_name := changed.type_name;
+    change := CASE changed.status WHEN 'failed' THEN 'failed' ELSE 'cancel_requested' END;
+    reason := changed.failure_reason;
+    RETURN NEXT;
     IF changed.status = 'failed' THEN
-      failing := failing || changed.chain_id;
-      UPDATE /*schema*/job h SET chain_ended_at = at, chain_failed = true
-        WHERE changed.chain_index > 0 AND h.id = changed.chain_id;
+      failing := array_append(failing, changed.chain_id);
+      IF changed.chain_index > 0 THEN
+        later := array_append(later, changed.chain_id);
+      END IF;
     END IF;
-    RETURN QUERY SELECT changed.id, changed.chain_id, changed.type_name,
-      CASE changed.status WHEN 'failed' THEN 'failed' ELSE 'cancel_requested' END;
   END LOOP;
+  PERFORM 1 FROM /*schema*/job h WHERE h.id = ANY(later) ORDER BY h.id FOR NO KEY UPDATE;
+  UPDATE /*schema*/job h SET chain_ended_at = at, chain_failed = true WHERE h.id = ANY(later);
   SELECT coalesce(array_agg(h.id ORDER BY h.id), '{}') INTO failing
     FROM /*schema*/job h WHERE h.id = ANY(failing) AND h.has_dependents;
   RETURN QUERY SELECT * FROM /*schema*/chains_ended(failing, at);
 END $$;
 
--- Bring failed chains back: their last job is pending again, and what failed only through them is blocked again.
-CREATE FUNCTION /*schema*/retry(chain_ids uuid[], at timestamptz)
-RETURNS TABLE (job_id uuid, chain_id uuid, type_name text, change text)
+-- Run scheduled jobs now; one that is due keeps its place in line. Where a chain does not exist, only say which.
+CREATE FUNCTION /*schema*/run_now(chain_ids uuid[], at timestamptz)
+RETURNS TABLE (job_id uuid, chain_id uuid, type_name text, change text, reason text)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
-  frontier uuid[];
-  wanted   record;
-  edge     record;
+  latest uuid[] := /*schema*/lock_current(chain_ids);
 BEGIN
-  PERFORM 1 FROM /*schema*/job h WHERE h.id = ANY(chain_ids) ORDER BY h.id FOR NO KEY UPDATE;
-  frontier := '{}';
-  FOR wanted IN
-    SELECT j.id, j.chain_id, j.chain_index, j.type_name, j.failure_reason FROM /*schema*/job j
-    WHERE ((j.id = ANY(chain_ids) AND j.chain_index = 0) OR (j.chain_id = ANY(chain_ids) AND j.chain_index > 0))
-      AND j.status = 'failed'
-    ORDER BY j.id
+  RETURN QUERY SELECT NULL::uuid, m, NULL::text, 'missing', NULL::text FROM /*schema*/missing_chains(chain_ids) m;
+  IF FOUND THEN
+    RETURN;
+  END IF;
+  RETURN QUERY
+    UPDATE /*schema*/job j SET scheduled_at = least(j.scheduled_at, at), deferred = false
+    WHERE j.id = ANY(latest) AND j.status = 'pending'
+    RETURNING j.id, j.chain_id, j.type_name, 'triggered', NULL::text;
+END $$;
+
+-- The live chain that has the deduplication key of another, which has ended.
+CREATE FUNCTION /*schema*/key_holder(ended uuid) RETURNS uuid
+LANGUAGE sql STABLE AS $$
+  SELECT live.id FROM /*schema*/job h JOIN /*schema*/job live
+    ON live.deduplication_key = h.deduplication_key AND live.type_name = h.type_name AND live.chain_index = 0
+  WHERE h.id = ended AND h.deduplication_key IS NOT NULL AND live.id <> h.id AND live.chain_ended_at IS NULL
+  ORDER BY live.id LIMIT 1
+$$;
+
+-- Whether a chain that a job waited for has been deleted, with the output that the job was to see.
+CREATE FUNCTION /*schema*/lacks_blockers(job /*schema*/job) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+  SELECT NOT job.runs_anyway AND job.blockers > (SELECT count(*) FROM /*schema*/blocker b WHERE b.job_id = job.id)
+$$;
+
+-- If these chains come back: what failed only through them, and so on. Not a job whose chain has been replaced by a live
+-- one with its key, and of several with one key the newest; not one that lacks what it waited for.
+CREATE FUNCTION /*schema*/failed_through(chain_ids uuid[]) RETURNS uuid[]
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  jobs     uuid[] := '{}';
+  chains   uuid[] := chain_ids;
+  frontier uuid[] := chain_ids;
+  more     uuid[];
+BEGIN
   LOOP
-    SELECT count(*) FILTER (WHERE h.chain_ended_at IS NULL)::integer AS open,
-           coalesce(bool_or(h.chain_failed), false) AS failed
-      INTO edge FROM /*schema*/blocker b JOIN /*schema*/job h ON h.id = b.blocked_by_chain_id
-      WHERE b.job_id = wanted.id;
-    -- A job whose blocker is still failed would fail again: that blocker is what must be retried.
-    IF wanted.failure_reason = 'blocker' AND edge.failed THEN
-      CONTINUE;
-    END IF;
-    UPDATE /*schema*/job j SET
-      status = CASE WHEN edge.open > 0 THEN 'blocked' ELSE 'pending' END, open_blockers = edge.open,
-      failures = 0, transients = 0, crashes = 0, failure_reason = NULL, ended_at = NULL, cancel_requested_at = NULL,
-      scheduled_at = at, deferred = false, completed_by = NULL
-      WHERE j.id = wanted.id;
-    UPDATE /*schema*/job h SET chain_ended_at = NULL, chain_failed = false WHERE h.id = wanted.chain_id;
-    frontier := frontier || wanted.chain_id;
-    RETURN QUERY SELECT wanted.id, wanted.chain_id, wanted.type_name,
-      CASE WHEN edge.open > 0 THEN 'blocked' ELSE 'retried' END;
+    SELECT array_agg(f.id), array_agg(f.chain_id) INTO more, frontier FROM (
+      SELECT DISTINCT ON (h.type_name, h.deduplication_key, CASE WHEN h.deduplication_key IS NULL THEN h.id END)
+          j.id, j.chain_id
+      FROM /*schema*/job j JOIN /*schema*/job h ON h.id = j.chain_id
+      WHERE j.id IN (SELECT b.job_id FROM /*schema*/blocker b WHERE b.blocked_by_chain_id = ANY(frontier))
+        AND j.status = 'failed' AND j.failure_reason = 'blocker' AND NOT j.chain_id = ANY(chains)
+        AND NOT EXISTS (
+          SELECT FROM /*schema*/blocker b JOIN /*schema*/job failed ON failed.id = b.blocked_by_chain_id
+          WHERE b.job_id = j.id AND failed.chain_failed AND NOT failed.id = ANY(chains))
+        AND NOT /*schema*/lacks_blockers(j)
+        AND NOT EXISTS (
+          SELECT FROM /*schema*/job back WHERE back.id = ANY(chains) AND h.deduplication_key IS NOT NULL
+            AND back.deduplication_key = h.deduplication_key AND back.type_name = h.type_name)
+        AND /*schema*/key_holder(j.chain_id) IS NULL
+      ORDER BY h.type_name, h.deduplication_key, CASE WHEN h.deduplication_key IS NULL THEN h.id END, h.id DESC) f;
+    EXIT WHEN more IS NULL;
+    jobs := jobs || more;
+    chains := chains || frontier;
+  END LOOP;
+  RETURN ARRAY(SELECT unnest(jobs) ORDER BY 1);
+END $$;
+
+-- Lock what bringing chains back decides by: their keys; the failed jobs; the headers of their chains and of all that
+-- these jobs wait for; and the jobs that still wait for them (they run anyway when a blocker fails).
+CREATE FUNCTION /*schema*/lock_to_retry(chain_ids uuid[], dependents uuid[], waiting uuid[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  failed  uuid[];
+  headers uuid[];
+BEGIN
+  SELECT coalesce(array_agg(c.job_id), '{}') || dependents INTO failed FROM /*schema*/current_jobs(chain_ids) c;
+  SELECT array_agg(DISTINCT x.id) INTO headers FROM (
+    SELECT j.chain_id AS id FROM /*schema*/job j WHERE j.id = ANY(failed)
+    UNION ALL
+    SELECT b.blocked_by_chain_id FROM /*schema*/blocker b WHERE b.job_id = ANY(failed || waiting)) x;
+  PERFORM pg_advisory_xact_lock(k.lock) FROM (
+    SELECT DISTINCT /*schema*/key_lock(h.type_name, h.deduplication_key) AS lock
+    FROM /*schema*/job j JOIN /*schema*/job h ON h.id = j.chain_id
+    WHERE j.id = ANY(failed) AND h.deduplication_key IS NOT NULL ORDER BY 1) k;
+  -- Failed jobs before the headers: nobody but who retries, cancels or deletes their chains locks these.
+  PERFORM 1 FROM /*schema*/job j WHERE j.id = ANY(failed) AND j.chain_index > 0 ORDER BY j.id FOR NO KEY UPDATE;
+  PERFORM 1 FROM /*schema*/job h WHERE h.id = ANY(headers) ORDER BY h.id FOR NO KEY UPDATE;
+  PERFORM 1 FROM /*schema*/job j WHERE j.id = ANY(waiting) ORDER BY j.id FOR NO KEY UPDATE;
+END $$;
+
+-- Why chains cannot be retried: all of it, if anything.
+CREATE FUNCTION /*schema*/not_retryable(chain_ids uuid[], dependents uuid[])
+RETURNS TABLE (chain_id uuid, problem text, other uuid)
+LANGUAGE sql STABLE AS $$
+  WITH job AS (
+    SELECT j AS row, j.id, j.chain_id, j.status, j.runs_anyway, h.type_name, h.deduplication_key
+    FROM /*schema*/current_jobs(chain_ids) c
+      JOIN /*schema*/job j ON j.id = c.job_id JOIN /*schema*/job h ON h.id = c.chain_id
+  )
+  SELECT m, 'missing', NULL::uuid FROM /*schema*/missing_chains(chain_ids) m
+  UNION ALL
+  SELECT job.chain_id, 'not_failed', NULL FROM job WHERE job.status <> 'failed'
+  UNION ALL
+  SELECT job.chain_id, 'key_taken', /*schema*/key_holder(job.chain_id) FROM job
+    WHERE /*schema*/key_holder(job.chain_id) IS NOT NULL
+  UNION ALL
+  SELECT job.chain_id, 'key_taken', twin.chain_id FROM job JOIN job twin
+    ON twin.deduplication_key = job.deduplication_key AND twin.type_name = job.type_name AND twin.chain_id > job.chain_id
+  UNION ALL
+  SELECT job.chain_id, 'blocker_deleted', NULL FROM job WHERE /*schema*/lacks_blockers(job.row)
+  UNION ALL
+  SELECT job.chain_id, 'blocker_failed', h.id
+    FROM job JOIN /*schema*/blocker b ON b.job_id = job.id JOIN /*schema*/job h ON h.id = b.blocked_by_chain_id
+    WHERE NOT job.runs_anyway AND h.chain_failed AND NOT h.id = ANY(chain_ids)
+      AND NOT h.id IN (SELECT d.chain_id FROM /*schema*/job d WHERE d.id = ANY(dependents))
+$$;
+
+-- Bring failed chains back, all or none: their last job is pending again, or blocked by what it waits for, and so is what
+-- failed only through them. Where one cannot come back, only say why.
+CREATE FUNCTION /*schema*/retry(chain_ids uuid[], at timestamptz)
+RETURNS TABLE (job_id uuid, chain_id uuid, type_name text, change text, other uuid)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+  dependents uuid[];
+  waiting    uuid[];
+  locked     uuid[];
+  targets    uuid[];
+  coming     uuid[];
+BEGIN
+  -- Look, lock, and look again: what others did before the locks were held may have changed the picture.
+  LOOP
+    dependents := /*schema*/failed_through(chain_ids);
+    waiting := ARRAY(
+      SELECT j.id FROM /*schema*/job j
+      WHERE j.status = 'blocked' AND j.id IN (
+        SELECT b.job_id FROM /*schema*/blocker b WHERE b.blocked_by_chain_id = ANY(
+          chain_ids || ARRAY(SELECT d.chain_id FROM /*schema*/job d WHERE d.id = ANY(dependents))))
+      ORDER BY j.id);
+    EXIT WHEN locked = dependents || waiting;
+    PERFORM /*schema*/lock_to_retry(chain_ids, dependents, waiting);
+    locked := dependents || waiting;
   END LOOP;
 
-  WHILE cardinality(frontier) > 0 LOOP
-    -- Jobs that still wait (they run anyway when a blocker fails) have one more chain to wait for.
-    UPDATE /*schema*/job j SET
-        open_blockers = (SELECT count(*) FROM /*schema*/blocker b JOIN /*schema*/job h ON h.id = b.blocked_by_chain_id
-                         WHERE b.job_id = j.id AND h.chain_ended_at IS NULL)
-      WHERE j.status = 'blocked' AND j.runs_anyway
-        AND j.id IN (SELECT b.job_id FROM /*schema*/blocker b WHERE b.blocked_by_chain_id = ANY(frontier));
-    SELECT coalesce(array_agg(j.id ORDER BY j.id), '{}') INTO frontier
-      FROM /*schema*/job j
-      WHERE j.status = 'failed' AND j.failure_reason = 'blocker'
-        AND j.id IN (SELECT b.job_id FROM /*schema*/blocker b WHERE b.blocked_by_chain_id = ANY(frontier))
-        AND NOT EXISTS (SELECT FROM /*schema*/blocker b JOIN /*schema*/job h ON h.id = b.blocked_by_chain_id
-                        WHERE b.job_id = j.id AND h.chain_failed);
-    PERFORM 1 FROM /*schema*/job j WHERE j.id = ANY(frontier) ORDER BY j.id FOR NO KEY UPDATE;
-    UPDATE /*schema*/job j SET status = 'blocked', failure_reason = NULL, ended_at = NULL,
-        open_blockers = (SELECT count(*) FROM /*schema*/blocker b JOIN /*schema*/job h ON h.id = b.blocked_by_chain_id
-                         WHERE b.job_id = j.id AND h.chain_ended_at IS NULL)
-      WHERE j.id = ANY(frontier);
-    RETURN QUERY SELECT j.id, j.chain_id, j.type_name, 'blocked' FROM /*schema*/job j WHERE j.id = ANY(frontier);
-    SELECT coalesce(array_agg(DISTINCT j.chain_id), '{}') INTO frontier FROM /*schema*/job j WHERE j.id = ANY(frontier);
-    UPDATE /*schema*/job h SET chain_ended_at = NULL, chain_failed = false WHERE h.id = ANY(frontier);
-  END LOOP;
+  SELECT coalesce(array_agg(c.job_id), '{}') INTO targets FROM /*schema*/current_jobs(chain_ids) c;
+  IF current_setting('transaction_isolation') = 'repeatable read' AND EXISTS (
+      SELECT FROM /*schema*/job j JOIN /*schema*/job h ON h.id = j.chain_id
+      WHERE j.id = ANY(targets || dependents) AND h.deduplication_key IS NOT NULL) THEN
+    RETURN QUERY SELECT NULL::uuid, chain_ids[1], NULL::text, 'isolation', NULL::uuid;
+    RETURN;
+  END IF;
+  RETURN QUERY SELECT NULL::uuid, n.chain_id, NULL::text, n.problem, n.other
+    FROM /*schema*/not_retryable(chain_ids, dependents) n;
+  IF FOUND THEN
+    RETURN;
+  END IF;
+
+  coming := ARRAY(SELECT j.chain_id FROM /*schema*/job j WHERE j.id = ANY(targets || dependents));
+  UPDATE /*schema*/job h SET chain_ended_at = NULL, chain_failed = false WHERE h.id = ANY(coming);
+  UPDATE /*schema*/job j SET failures = 0, transients = 0, crashes = 0, cancel_requested_at = NULL, scheduled_at = at
+    WHERE j.id = ANY(targets);
+  UPDATE /*schema*/job j SET
+      status = CASE WHEN edge.open > 0 THEN 'blocked' ELSE 'pending' END, open_blockers = edge.open,
+      failure_reason = NULL, ended_at = NULL, completed_by = NULL, deferred = false
+    FROM (SELECT b.id, (
+        SELECT count(*)::integer FROM /*schema*/blocker e JOIN /*schema*/job h ON h.id = e.blocked_by_chain_id
+        WHERE e.job_id = b.id AND h.chain_ended_at IS NULL) AS open
+      FROM unnest(targets || dependents) b(id)) edge
+    WHERE j.id = edge.id;
+  UPDATE /*schema*/job j SET open_blockers = (
+      SELECT count(*)::integer FROM /*schema*/blocker e JOIN /*schema*/job h ON h.id = e.blocked_by_chain_id
+      WHERE e.job_id = j.id AND h.chain_ended_at IS NULL)
+    WHERE j.id = ANY(waiting);
+  RETURN QUERY SELECT j.id, j.chain_id, j.type_name, CASE j.status WHEN 'blocked' THEN 'blocked' ELSE 'retried' END,
+      NULL::uuid
+    FROM /*schema*/job j WHERE j.id = ANY(targets || dependents) ORDER BY j.id;
 END $$;
 
 -- Delete whole chains, unless an unfinished job elsewhere waits for one of them; then only say which.
@@ -473,25 +756,23 @@ RETURNS TABLE (chain_id uuid, job_id uuid, change text)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
-  doomed uuid[];
-  more   uuid[];
+  doomed uuid[] := chain_ids;
+  locked uuid[];
+  one    uuid;
 BEGIN
-  -- Current job and header, in the order in which settling locks them: nobody may go on with the chain, or come to wait
-  -- for it, meanwhile.
-  PERFORM /*schema*/lock_current(c.id) FROM (SELECT unnest(chain_ids) AS id ORDER BY 1) c;
-  PERFORM 1 FROM /*schema*/job h WHERE h.id = ANY(chain_ids) AND h.chain_index = 0 ORDER BY h.id FOR UPDATE;
-  SELECT coalesce(array_agg(h.id), '{}') INTO doomed
-    FROM /*schema*/job h WHERE h.id = ANY(chain_ids) AND h.chain_index = 0;
+  -- Nobody may go on with a chain, or come to wait for it, meanwhile. One that goes on may come to wait for others.
   WHILE with_blockers LOOP
-    SELECT array_agg(DISTINCT b.blocked_by_chain_id) INTO more
-      FROM /*schema*/job j JOIN /*schema*/blocker b ON b.job_id = j.id
-      WHERE (j.id = ANY(doomed) OR (j.chain_id = ANY(doomed) AND j.chain_index > 0))
-        AND NOT b.blocked_by_chain_id = ANY(doomed);
-    EXIT WHEN more IS NULL;
-    PERFORM /*schema*/lock_current(c.id) FROM (SELECT unnest(more) AS id ORDER BY 1) c;
-    PERFORM 1 FROM /*schema*/job h WHERE h.id = ANY(more) ORDER BY h.id FOR UPDATE;
-    doomed := doomed || more;
+    doomed := /*schema*/blockers_of(chain_ids) || chain_ids;
+    EXIT WHEN doomed = locked;
+    FOREACH one IN ARRAY doomed LOOP
+      PERFORM /*schema*/lock_current(ARRAY[one]);
+      PERFORM 1 FROM /*schema*/job h WHERE h.id = one FOR UPDATE;
+    END LOOP;
+    locked := doomed;
   END LOOP;
+  PERFORM /*schema*/lock_current(doomed);
+  PERFORM 1 FROM /*schema*/job h WHERE h.id = ANY(doomed) AND h.chain_index = 0 ORDER BY h.id FOR UPDATE;
+  doomed := ARRAY(SELECT h.id FROM /*schema*/job h WHERE h.id = ANY(doomed) AND h.chain_index = 0);
 
   RETURN QUERY
     SELECT b.blocked_by_chain_id, j.id, 'referenced'
@@ -504,12 +785,9 @@ BEGIN
   END IF;
 
   DELETE FROM /*schema*/blocker b WHERE b.blocked_by_chain_id = ANY(doomed);
-  DELETE FROM /*schema*/blocker b USING /*schema*/job j
-    WHERE b.job_id = j.id AND (j.id = ANY(doomed) OR (j.chain_id = ANY(doomed) AND j.chain_index > 0));
+  DELETE FROM /*schema*/blocker b WHERE b.job_id IN (SELECT * FROM /*schema*/jobs_of(doomed));
   RETURN QUERY
     WITH gone AS (
-      DELETE FROM /*schema*/job j
-      WHERE j.id = ANY(doomed) OR (j.chain_id = ANY(doomed) AND j.chain_index > 0)
-      RETURNING j.chain_id, j.id
+      DELETE FROM /*schema*/job j WHERE j.id IN (SELECT * FROM /*schema*/jobs_of(doomed)) RETURNING j.chain_id, j.id
     ) SELECT gone.chain_id, gone.id, 'deleted' FROM gone;
 END $$;

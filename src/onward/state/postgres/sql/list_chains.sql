@@ -1,5 +1,6 @@
 -- A page of chains, newest first; the status is that of the job the chain has come to.
-SELECT header.id, header.type_name, header.created_at, header.chain_ended_at, /*job columns*/job.*
+SELECT header.id, header.type_name, /*schema*/readable(header.created_at),
+  /*schema*/readable(header.chain_ended_at), /*job columns*/job.*
 FROM /*schema*/job header,
   LATERAL (
     SELECT latest.id FROM /*schema*/job latest

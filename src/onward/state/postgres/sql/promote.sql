@@ -11,7 +11,7 @@ WITH due AS (
 )
 SELECT
   (SELECT count(*) FROM promoted),
-  (SELECT extract(epoch FROM min(next.scheduled_at) - coalesce(:now::timestamptz, statement_timestamp()))::double precision
+  (SELECT extract(epoch FROM /*schema*/readable(min(next.scheduled_at)) - coalesce(:now::timestamptz, statement_timestamp()))::double precision
    FROM unnest(:type_names::text[]) AS asked(name),
      LATERAL (SELECT scheduled_at FROM /*schema*/job
               WHERE status = 'pending' AND deferred AND type_name = asked.name

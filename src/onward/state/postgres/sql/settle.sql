@@ -6,41 +6,45 @@ WITH outcome AS MATERIALIZED (
   FROM unnest(
     :ids::uuid[], :attempts::integer[], :holders::text[], :kinds::text[], :outputs::text[], :errors::text[],
     :reasons::text[], :delays::double precision[], :ats::timestamptz[], :failures::integer[], :transients::integer[],
-    :crashes::integer[], :progress::double precision[], :progress_notes::text[], :completed_by::text[],
+    :crashes::integer[], :keep_places::boolean[], :progress::double precision[], :progress_notes::text[], :completed_by::text[],
     :next_ids::uuid[], :next_type_names::text[], :next_versions::integer[], :next_ranks::integer[], :next_limit_keys::text[], :next_inputs::text[],
     :next_delays::double precision[], :next_ats::timestamptz[]
   ) AS o(id, attempt, holder, kind, output, errors, reason, delay, scheduled_at, failures, transients, crashes,
-         progress, progress_note, completed_by, next_id, next_type_name, next_version, next_rank, next_limit_key,
+         keep_place, progress, progress_note, completed_by, next_id, next_type_name, next_version, next_rank, next_limit_key,
          next_input, next_delay, next_scheduled_at)
 ), settled AS (
   UPDATE /*schema*/job job SET
-    status = CASE o.kind
-      WHEN 'complete' THEN 'completed' WHEN 'continue' THEN 'completed' WHEN 'fail' THEN 'failed'
-      -- An attempt that was to be cancelled does not come back.
-      ELSE CASE WHEN job.cancel_requested_at IS NULL THEN 'pending' ELSE 'failed' END END,
+    status = CASE
+      WHEN o.kind = 'complete' THEN 'completed'
+      -- An attempt that was to be cancelled neither comes back nor goes on.
+      WHEN o.kind = 'fail' OR job.cancel_requested_at IS NOT NULL THEN 'failed'
+      WHEN o.kind = 'continue' THEN 'completed' ELSE 'pending' END,
     output = o.output::json,
     errors = coalesce(o.errors::json, job.errors),
     progress = coalesce(o.progress, job.progress),
     progress_note = CASE WHEN o.progress IS NULL THEN job.progress_note ELSE o.progress_note END,
     failure_reason = CASE
-      WHEN o.kind = 'retry' AND job.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE o.reason END,
-    failures = job.failures + o.failures,
+      WHEN o.kind IN ('retry', 'continue') AND job.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE o.reason END,
+    failures = least(job.failures::bigint + o.failures, 2147483647)::integer,
     transients = o.transients,
     crashes = o.crashes,
-    scheduled_at = CASE WHEN o.kind = 'retry'
-      THEN coalesce(o.scheduled_at, o.at + make_interval(secs => o.delay)) ELSE job.scheduled_at END,
+    scheduled_at = CASE
+      WHEN o.kind <> 'retry' THEN job.scheduled_at
+      WHEN o.keep_place THEN least(job.scheduled_at, o.at)
+      ELSE coalesce(o.scheduled_at, o.at + make_interval(secs => o.delay)) END,
     deferred = o.kind = 'retry' AND coalesce(o.scheduled_at, o.at + make_interval(secs => o.delay)) > o.at,
     leased_by = NULL,
     leased_until = NULL,
     open_blockers = 0,
     ended_at = CASE WHEN o.kind <> 'retry' OR job.cancel_requested_at IS NOT NULL THEN o.at END,
-    completed_by = CASE WHEN o.kind IN ('complete', 'continue') THEN o.completed_by END,
+    completed_by = CASE
+      WHEN o.kind = 'complete' OR (o.kind = 'continue' AND job.cancel_requested_at IS NULL) THEN o.completed_by END,
     chain_ended_at = CASE
       WHEN job.chain_index = 0
-        AND (o.kind IN ('complete', 'fail') OR (o.kind = 'retry' AND job.cancel_requested_at IS NOT NULL))
+        AND (o.kind IN ('complete', 'fail') OR job.cancel_requested_at IS NOT NULL)
       THEN o.at END,
     chain_failed = job.chain_index = 0
-      AND (o.kind = 'fail' OR (o.kind = 'retry' AND job.cancel_requested_at IS NOT NULL))
+      AND (o.kind = 'fail' OR (o.kind <> 'complete' AND job.cancel_requested_at IS NOT NULL))
   FROM outcome o
   WHERE job.id = o.id AND job.attempt = o.attempt AND job.leased_by IS NOT DISTINCT FROM o.holder
     AND job.ended_at IS NULL  -- nobody holds a job that has ended: without this, "no holder" would match it
@@ -56,7 +60,7 @@ WITH outcome AS MATERIALIZED (
     coalesce(s.next_scheduled_at, s.at + make_interval(secs => s.next_delay)) > s.at, s.next_limit_key,
     s.next_input::json, s.at, coalesce(s.next_scheduled_at, s.at + make_interval(secs => s.next_delay)), s.id, s.root_id
   FROM settled s
-  WHERE s.next_id IS NOT NULL
+  WHERE s.next_id IS NOT NULL AND s.status = 'completed'
 ), header AS (
   UPDATE /*schema*/job job SET chain_ended_at = s.at, chain_failed = s.status = 'failed'
   FROM settled s
@@ -70,8 +74,8 @@ WITH outcome AS MATERIALIZED (
     SELECT id FROM header WHERE has_dependents
   ) e
 )
-SELECT id, chain_id, type_name, status, 'settled' AS change FROM settled
+SELECT id, chain_id, type_name, status, 'settled' AS change, failure_reason AS reason FROM settled
 UNION ALL
-SELECT c.job_id, c.chain_id, c.type_name, NULL, c.change
+SELECT c.job_id, c.chain_id, c.type_name, NULL, c.change, c.reason
 FROM ended, /*schema*/chains_ended(ended.ids, coalesce(:now::timestamptz, statement_timestamp())) c
 WHERE ended.ids IS NOT NULL

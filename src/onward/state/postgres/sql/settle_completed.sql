@@ -29,8 +29,8 @@ WITH settled AS (
     SELECT id FROM header WHERE has_dependents
   ) e
 )
-SELECT id, chain_id, type_name, 'completed' AS status, 'settled' AS change FROM settled
+SELECT id, chain_id, type_name, 'completed' AS status, 'settled' AS change, NULL AS reason FROM settled
 UNION ALL
-SELECT c.job_id, c.chain_id, c.type_name, NULL, c.change
+SELECT c.job_id, c.chain_id, c.type_name, NULL, c.change, c.reason
 FROM ended, /*schema*/chains_ended(ended.ids, coalesce(:now::timestamptz, statement_timestamp())) c
 WHERE ended.ids IS NOT NULL

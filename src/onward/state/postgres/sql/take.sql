@@ -9,7 +9,8 @@ WITH claimable AS MATERIALIZED (
 )
 UPDATE /*schema*/job job SET
   status = 'running',
-  attempt = job.attempt + 1,
+  attempt = least(job.attempt, 2147483646) + 1,
+  ended_at = NULL,
   leased_by = :worker::text,
   leased_until = coalesce(:now::timestamptz, statement_timestamp())
     + make_interval(secs => (:leases::double precision[])[array_position(:type_names::text[], job.type_name)])
@@ -34,4 +35,4 @@ WHERE job.id = ANY(ARRAY(
 ))
 RETURNING job.id, job.chain_id, job.chain_index, job.type_name, job.payload_version, job.input::text, job.attempt,
   job.failures, job.transients, job.crashes, job.rank, job.root_id, job.errors::text, job.blockers,
-  job.scheduled_at, job.created_at
+  /*schema*/readable(job.scheduled_at), /*schema*/readable(job.created_at)

@@ -1,5 +1,5 @@
 -- A page of chains, newest first; the status is that of the job the chain has come to.
--- 'g' sorts behind every id: the first page is a range like the others, found without reading what is above it.
+-- A blob sorts behind every text: the first page is a range like the others, found without reading what is above it.
 SELECT header.id, header.type_name, header.created_at, header.chain_ended_at, /*job columns*/job.*
 FROM /*schema*/job header
   CROSS JOIN /*schema*/job job ON job.id = coalesce((
@@ -7,7 +7,7 @@ FROM /*schema*/job header
     WHERE latest.chain_id = header.id AND latest.chain_index > 0
     ORDER BY latest.chain_index DESC LIMIT 1
   ), header.id)
-WHERE header.chain_index = 0 AND header.id < coalesce(:after, 'g')
+WHERE header.chain_index = 0 AND header.id < coalesce(:after, x'ff')
   AND (:type_names IS NULL OR header.type_name IN (SELECT value FROM json_each(:type_names)))
   AND (:statuses IS NULL OR job.status IN (SELECT value FROM json_each(:statuses)))
   AND (:chain_ids IS NULL OR header.id IN (SELECT value FROM json_each(:chain_ids)))

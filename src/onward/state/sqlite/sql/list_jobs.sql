@@ -1,8 +1,8 @@
 -- A page of jobs, newest first. Ids are time-ordered and never change, so a cursor stays where it is.
--- 'g' sorts behind every id: the first page is a range like the others, found without reading what is above it.
+-- A blob sorts behind every text: the first page is a range like the others, found without reading what is above it.
 SELECT /*job columns*/job.*
 FROM /*schema*/job job
-WHERE job.id < coalesce(:after, 'g')
+WHERE job.id < coalesce(:after, x'ff')
   AND (:type_names IS NULL OR job.type_name IN (SELECT value FROM json_each(:type_names)))
   AND (:statuses IS NULL OR job.status IN (SELECT value FROM json_each(:statuses)))
   AND (:chain_ids IS NULL OR job.chain_id IN (SELECT value FROM json_each(:chain_ids)))

@@ -7,7 +7,7 @@ SELECT
   min((
     SELECT later.scheduled_at FROM /*schema*/job later
     WHERE later.status = 'pending' AND later.deferred = 1 AND later.type_name = asked.value
-      AND later.scheduled_at > :now
+      AND later.scheduled_at > :now AND typeof(later.scheduled_at) = 'integer'
     ORDER BY later.scheduled_at LIMIT 1
   ))
 FROM json_each(:type_names) asked

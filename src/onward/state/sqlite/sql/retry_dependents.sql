@@ -1,15 +1,8 @@
--- What failed only through chains that have come back is blocked again.
-UPDATE /*schema*/job AS job SET status = 'blocked', failure_reason = NULL, ended_at = NULL, open_blockers = (
-    SELECT count(*) FROM /*schema*/blocker blocker JOIN /*schema*/job header ON header.id = blocker.blocked_by_chain_id
-    WHERE blocker.job_id = job.id AND header.chain_ended_at IS NULL
-  )
+-- What failed because one of these chains did, each with its own chain.
+SELECT DISTINCT header.id, header.type_name, header.deduplication_key, job.id, job.type_name, job.status, job.blockers,
+  job.runs_anyway
+FROM json_each(:chain_ids) asked
+  CROSS JOIN /*schema*/blocker blocker ON blocker.blocked_by_chain_id = asked.value
+  CROSS JOIN /*schema*/job job ON job.id = blocker.job_id
+  CROSS JOIN /*schema*/job header ON header.id = job.chain_id
 WHERE job.status = 'failed' AND job.failure_reason = 'blocker'
-  AND job.id IN (
-    SELECT blocker.job_id FROM /*schema*/blocker blocker
-    WHERE blocker.blocked_by_chain_id IN (SELECT value FROM json_each(:chain_ids))
-  )
-  AND NOT EXISTS (
-    SELECT 1 FROM /*schema*/blocker blocker JOIN /*schema*/job header ON header.id = blocker.blocked_by_chain_id
-    WHERE blocker.job_id = job.id AND header.chain_failed = 1
-  )
-RETURNING id, chain_id, type_name

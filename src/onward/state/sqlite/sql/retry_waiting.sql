@@ -4,7 +4,7 @@ UPDATE /*schema*/job AS job SET open_blockers = (
     SELECT count(*) FROM /*schema*/blocker blocker JOIN /*schema*/job header ON header.id = blocker.blocked_by_chain_id
     WHERE blocker.job_id = job.id AND header.chain_ended_at IS NULL
   )
-WHERE status = 'blocked' AND runs_anyway = 1
+WHERE status = 'blocked'
   AND id IN (
     SELECT blocker.job_id FROM /*schema*/blocker blocker
     WHERE blocker.blocked_by_chain_id IN (SELECT value FROM json_each(:chain_ids))

@@ -9,37 +9,43 @@ WITH given AS MATERIALIZED (
     json_extract(value, '$[6]') AS reason, json_extract(value, '$[7]') AS scheduled_at,
     json_extract(value, '$[8]') AS failures, json_extract(value, '$[9]') AS transients,
     json_extract(value, '$[10]') AS crashes, json_extract(value, '$[11]') AS completed_by,
-    json_extract(value, '$[12]') AS progress, json_extract(value, '$[13]') AS progress_note
+    json_extract(value, '$[12]') AS progress, json_extract(value, '$[13]') AS progress_note,
+    json_extract(value, '$[14]') AS keep_place
   FROM given
 )
 UPDATE /*schema*/job AS job SET
-  status = CASE o.kind
-    WHEN 'complete' THEN 'completed' WHEN 'continue' THEN 'completed' WHEN 'fail' THEN 'failed'
-    -- An attempt that was to be cancelled does not come back.
-    ELSE CASE WHEN job.cancel_requested_at IS NULL THEN 'pending' ELSE 'failed' END END,
+  status = CASE
+    WHEN o.kind = 'complete' THEN 'completed'
+    -- An attempt that was to be cancelled neither comes back nor goes on.
+    WHEN o.kind = 'fail' OR job.cancel_requested_at IS NOT NULL THEN 'failed'
+    WHEN o.kind = 'continue' THEN 'completed' ELSE 'pending' END,
   output = o.output,
   errors = coalesce(o.errors, job.errors),
   progress = coalesce(o.progress, job.progress),
   progress_note = CASE WHEN o.progress IS NULL THEN job.progress_note ELSE o.progress_note END,
   failure_reason = CASE
-    WHEN o.kind = 'retry' AND job.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE o.reason END,
+    WHEN o.kind IN ('retry', 'continue') AND job.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE o.reason END,
   failures = job.failures + o.failures,
   transients = o.transients,
   crashes = o.crashes,
-  scheduled_at = CASE o.kind WHEN 'retry' THEN o.scheduled_at ELSE job.scheduled_at END,
+  scheduled_at = CASE
+    WHEN o.kind <> 'retry' THEN job.scheduled_at
+    WHEN o.keep_place THEN min(job.scheduled_at, :now)
+    ELSE o.scheduled_at END,
   deferred = o.kind = 'retry' AND o.scheduled_at > :now,
   leased_by = NULL,
   leased_until = NULL,
   open_blockers = 0,
   ended_at = CASE WHEN o.kind <> 'retry' OR job.cancel_requested_at IS NOT NULL THEN :now END,
-  completed_by = CASE WHEN o.kind IN ('complete', 'continue') THEN o.completed_by END,
+  completed_by = CASE
+    WHEN o.kind = 'complete' OR (o.kind = 'continue' AND job.cancel_requested_at IS NULL) THEN o.completed_by END,
   chain_ended_at = CASE
     WHEN job.chain_index = 0
-      AND (o.kind IN ('complete', 'fail') OR (o.kind = 'retry' AND job.cancel_requested_at IS NOT NULL))
+      AND (o.kind IN ('complete', 'fail') OR job.cancel_requested_at IS NOT NULL)
     THEN :now END,
   chain_failed = job.chain_index = 0
-    AND (o.kind = 'fail' OR (o.kind = 'retry' AND job.cancel_requested_at IS NOT NULL))
+    AND (o.kind = 'fail' OR (o.kind <> 'complete' AND job.cancel_requested_at IS NOT NULL))
 FROM outcome AS o
 WHERE job.id = o.id AND job.attempt = o.attempt AND job.leased_by IS o.holder
   AND job.ended_at IS NULL  -- nobody holds a job that has ended: without this, "no holder" would match it
-RETURNING id, chain_id, chain_index, type_name, status, root_id, has_dependents
+RETURNING id, chain_id, chain_index, type_name, status, failure_reason, root_id, has_dependents

@@ -1,5 +1,5 @@
--- Run scheduled jobs now.
-UPDATE /*schema*/job SET scheduled_at = :now, deferred = 0
+-- Run scheduled jobs now; one that is due keeps its place in line.
+UPDATE /*schema*/job SET scheduled_at = min(scheduled_at, :now), deferred = 0
 WHERE id IN (
     SELECT header.id FROM /*schema*/job header
     WHERE header.id IN (SELECT value FROM json_each(:chain_ids)) AND header.chain_index = 0
