@@ -4,9 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from onward.errors import ChainReferenced
+from onward.errors import ChainNotFound, ChainReferenced
 from onward.model import FailureReason, new_id
 from onward.testing.state.session import (
+    WORKER,
     completing,
     continuing,
     failing,
@@ -95,24 +96,60 @@ class TestCancelling:
             assert (found.status, found.cancel_requested) == ("running", True)
             assert not await session.has_ended(running.chain_id)
 
-    @pytest.mark.parametrize("outcome", ["complete", "continue", "fail"])
-    async def test_an_outcome_that_comes_first_wins(self, store: Store, outcome: str) -> None:
+    async def test_an_output_wins(self, store: Store) -> None:
         async with store.connect() as session:
             running = await session.start_and_take(store.job())
             await session.cancel(running.chain_id)
-            step = next_of(running)
-            settlements = {
-                "complete": completing(running),
-                "continue": continuing(running, step),
-                "fail": failing(running, reason=FailureReason.PERMANENT),
-            }
 
-            await session.settle(settlements[outcome])
+            await session.settle(completing(running))
+
+            assert await session.status(running.id) == "completed"
+
+    async def test_an_attempt_that_fails_anyway_says_why_itself(self, store: Store) -> None:
+        async with store.connect() as session:
+            running = await session.start_and_take(store.job())
+            await session.cancel(running.chain_id)
+
+            await session.settle(failing(running, reason=FailureReason.PERMANENT))
+
+            assert (await session.find(running.id)).reason == "permanent"
+
+    @pytest.mark.parametrize("needs_a_look", [False, True])
+    @pytest.mark.parametrize("index", [0, 1])
+    async def test_a_chain_that_was_to_be_cancelled_does_not_go_on(
+        self, store: Store, index: int, needs_a_look: bool
+    ) -> None:
+        async with store.connect() as session:
+            await session.start(other := store.job("other"))
+            running = await session.start_and_take(store.job())
+            for _ in range(index):
+                await session.settle(continuing(running, next_of(running, "work")))
+                running = await session.take_one("work")
+            await session.start(waiting := store.job("waiting", blockers=(running.chain_id,)))
+            await session.cancel(running.chain_id)
+            step = next_of(running, blockers=(other.id,) if needs_a_look else ())
+
+            changes = await session.settle(continuing(running, step))
 
             found = await session.find(running.id)
-            assert found.status == ("failed" if outcome == "fail" else "completed")
-            assert outcome != "fail" or found.reason == "permanent"
-            assert outcome != "continue" or await session.status(step.id) == "pending"
+            assert {change.job_id: (change.kind, change.status, change.reason) for change in changes} == {
+                running.id: ("settled", "failed", "cancelled"),
+                waiting.id: ("failed", None, "blocker"),
+            }
+            assert (found.status, found.reason, found.failed_at) == ("failed", "cancelled", store.clock.now)
+            assert await session.statuses(step.id, waiting.id, other.id) == [None, "failed", "pending"]
+            assert await session.has_ended(running.chain_id)
+
+    async def test_an_attempt_that_is_to_be_cancelled_is_not_for_the_short_way(self, store: Store) -> None:
+        async with store.connect() as session:
+            running = await session.start_and_take(store.job())
+            hold = store.state.hold_attempt(job_id=running.id, attempt=running.attempt, holder=WORKER)
+            if hold is None:
+                return
+            assert len(await session.connection.fetch(*hold)) == 1
+            await session.cancel(running.chain_id)
+
+            assert len(await session.connection.fetch(*hold)) == 0
 
     async def test_an_attempt_that_was_to_be_cancelled_does_not_come_back(self, store: Store) -> None:
         async with store.connect() as session:
@@ -144,18 +181,75 @@ class TestCancelling:
             assert (await session.find(step.id)).reason == "cancelled"
             assert await session.has_ended(running.chain_id)
 
-    async def test_what_has_ended_or_is_missing_is_left_alone(self, store: Store) -> None:
+    async def test_what_has_ended_is_left_alone(self, store: Store) -> None:
         async with store.connect() as session:
             completed = await session.start_and_take(store.job())
             await session.settle(completing(completed))
             failed = await session.start_and_take(store.job())
             await session.settle(failing(failed))
 
-            changes = await session.cancel(completed.id, failed.id, new_id())
+            changes = await session.cancel(completed.id, failed.id)
 
             assert list(changes) == []
             assert await session.status(completed.id) == "completed"
             assert (await session.find(failed.id)).reason == "permanent"
+
+    async def test_with_a_chain_that_is_missing_none_is_cancelled(self, store: Store) -> None:
+        job, missing = store.job(), new_id()
+        async with store.connect() as session, session.transaction():
+            await session.start(job)
+
+            with pytest.raises(ChainNotFound) as refusal:
+                await session.cancel(job.id, missing)
+
+            assert refusal.value.chain_ids == (missing,)
+            assert await session.status(job.id) == "pending"
+
+    async def test_cascade_reaches_what_only_serves_the_cancelled(self, store: Store) -> None:
+        leaf, shared, ended = store.job("leaf"), store.job("shared"), store.job("ended")
+        inner = store.job("inner", blockers=(leaf.id, shared.id))
+        outer = store.job("outer", blockers=(inner.id, ended.id))
+        other = store.job("other", blockers=(shared.id,))
+        async with store.connect() as session:
+            await session.start(leaf, shared, ended)
+            await session.start(inner)
+            await session.start(outer, other)
+            await session.finish("ended")
+            running = await session.take_one("leaf")
+
+            changes = await session.cancel(outer.id, cascade=True)
+
+            assert {change.job_id: (change.kind, change.reason) for change in changes} == {
+                outer.id: ("failed", "cancelled"),
+                inner.id: ("failed", "cancelled"),
+                leaf.id: ("cancel_requested", None),
+            }
+            assert await session.renew(running) == "cancelled"
+            assert await session.statuses(shared.id, other.id, ended.id) == ["pending", "blocked", "completed"]
+
+    async def test_without_cascade_the_blockers_go_on(self, store: Store) -> None:
+        blocker = store.job("fetch")
+        job = store.job(blockers=(blocker.id,))
+        async with store.connect() as session:
+            await session.start(blocker)
+            await session.start(job)
+
+            await session.cancel(job.id)
+
+            assert await session.statuses(job.id, blocker.id) == ["failed", "pending"]
+
+    async def test_cascade_fails_what_waits_for_a_blocker_that_is_cancelled_too(self, store: Store) -> None:
+        leaf = store.job("leaf")
+        one, two = store.job("one", blockers=(leaf.id,)), store.job("two", blockers=(leaf.id,))
+        async with store.connect() as session:
+            await session.start(leaf)
+            await session.start(one, two)
+
+            changes = await session.cancel(one.id, two.id, cascade=True)
+
+            assert {change.job_id: change.reason for change in changes} == {
+                job.id: FailureReason.CANCELLED for job in (leaf, one, two)
+            }
 
     async def test_a_job_further_on_in_a_chain_is_no_chain(self, store: Store) -> None:
         async with store.connect() as session:
@@ -163,7 +257,8 @@ class TestCancelling:
             step = next_of(running)
             await session.settle(continuing(running, step))
 
-            assert list(await session.cancel(step.id)) == []
+            with pytest.raises(ChainNotFound):
+                await session.cancel(step.id)
             assert await session.status(step.id) == "pending"
 
 

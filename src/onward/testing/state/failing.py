@@ -2,7 +2,8 @@
 
 import pytest
 
-from onward.model import FailedJob, new_id
+from onward.errors import BlockersDeleted, BlockerStillFailed, ChainNotFailed, ChainNotFound, KeyInUse
+from onward.model import Deduplication, FailedJob, new_id
 from onward.testing.state.session import completing, continuing, failing, kinds, next_of
 from onward.testing.state.store import Store
 
@@ -177,7 +178,9 @@ class TestFailingBlockers:
             await session.start(job)
             await session.break_("fetch")
 
-            assert list(await session.retry(job.id)) == []
+            with pytest.raises(BlockerStillFailed) as refusal:
+                await session.retry(job.id)
+            assert (refusal.value.chain_id, refusal.value.blockers) == (job.id, (blocker.id,))
             assert await session.status(job.id) == "failed"
             assert kinds(await session.retry(job.id, blocker.id)) == {(blocker.id, "retried"), (job.id, "blocked")}
 
@@ -239,17 +242,124 @@ class TestRetrying:
             assert await session.status(first.id) == "completed"
             assert not await session.has_ended(first.chain_id)
 
-    async def test_what_has_not_failed_is_left_alone(self, store: Store) -> None:
-        async with store.connect() as session:
+    async def test_with_a_chain_that_has_not_failed_none_is_retried(self, store: Store) -> None:
+        async with store.connect() as session, session.transaction():
             running = await session.start_and_take(store.job("running"))
             completed = await session.start_and_take(store.job("completed"))
             await session.settle(completing(completed))
-            await session.start(pending := store.job("pending"))
+            await session.start(failed := store.job("failed"))
+            await session.break_("failed")
 
-            changes = await session.retry(running.id, completed.id, pending.id, new_id())
+            with pytest.raises(ChainNotFailed) as refusal:
+                await session.retry(failed.id, running.id, completed.id)
 
-            assert list(changes) == []
-            assert await session.statuses(running.id, completed.id, pending.id) == ["running", "completed", "pending"]
+            assert set(refusal.value.chain_ids) == {running.id, completed.id}
+            assert await session.statuses(running.id, completed.id, failed.id) == ["running", "completed", "failed"]
+
+    async def test_with_a_chain_that_is_missing_none_is_retried(self, store: Store) -> None:
+        missing = new_id()
+        async with store.connect() as session:
+            await session.start(failed := store.job())
+            await session.break_("work")
+
+            with pytest.raises(ChainNotFound) as refusal:
+                await session.retry(failed.id, missing)
+
+            assert refusal.value.chain_ids == (missing,)
+            assert await session.status(failed.id) == "failed"
+
+    async def test_a_chain_does_not_come_back_beside_a_live_one_with_its_key(self, store: Store) -> None:
+        key = Deduplication("user-7")
+        async with store.connect() as session:
+            await session.start(failed := store.job(deduplication=key))
+            await session.break_("work")
+            await session.start(live := store.job(deduplication=key), store.job("other", deduplication=key))
+
+            with pytest.raises(KeyInUse) as refusal:
+                await session.retry(failed.id)
+
+            assert (refusal.value.chain_id, refusal.value.live) == (failed.id, live.id)
+            assert await session.status(failed.id) == "failed"
+            await session.finish("work")
+            assert kinds(await session.retry(failed.id)) == {(failed.id, "retried")}
+
+    async def test_of_two_chains_with_one_key_only_one_can_be_retried(self, store: Store) -> None:
+        key = Deduplication("user-7")
+        async with store.connect() as session:
+            for job in (first := store.job(deduplication=key), second := store.job(deduplication=key)):
+                await session.start(job)
+                await session.break_("work")
+
+            with pytest.raises(KeyInUse) as refusal:
+                await session.retry(first.id, second.id)
+
+            assert (refusal.value.chain_id, refusal.value.live) == (first.id, second.id)
+            assert await session.statuses(first.id, second.id) == ["failed", "failed"]
+
+    async def test_of_those_with_one_key_that_failed_through_a_chain_the_newest_comes_back(self, store: Store) -> None:
+        key = Deduplication("report-7")
+        blocker = store.job("fetch")
+        old, new = (store.job("report", deduplication=key, blockers=(blocker.id,)) for _ in range(2))
+        async with store.connect() as session:
+            await session.start(blocker)
+            await session.start(old)
+            await session.break_("fetch")
+            await session.start(new)
+
+            assert kinds(await session.retry(blocker.id)) == {(blocker.id, "retried"), (new.id, "blocked")}
+            assert await session.status(old.id) == "failed"
+
+    async def test_what_was_replaced_by_a_live_chain_with_its_key_stays_failed(self, store: Store) -> None:
+        key = Deduplication("report-7")
+        blocker = store.job("fetch")
+        async with store.connect() as session:
+            await session.start(blocker)
+            await session.start(failed := store.job("report", deduplication=key, blockers=(blocker.id,)))
+            await session.break_("fetch")
+            await session.start(store.job("report", deduplication=key))
+
+            assert kinds(await session.retry(blocker.id)) == {(blocker.id, "retried")}
+            assert await session.status(failed.id) == "failed"
+
+    async def test_a_job_whose_blocker_was_deleted_cannot_be_retried(self, store: Store) -> None:
+        gone, there = store.job("gone"), store.job("there")
+        async with store.connect() as session:
+            await session.start(gone, there)
+            await session.start(job := store.job(blockers=(gone.id, there.id)))
+            await session.break_("there")
+            await session.delete(gone.id)
+
+            assert kinds(await session.retry(there.id)) == {(there.id, "retried")}
+            with pytest.raises(BlockersDeleted) as refusal:
+                await session.retry(job.id)
+
+            assert refusal.value.chain_ids == (job.id,)
+            assert await session.status(job.id) == "failed"
+
+    async def test_a_job_that_runs_anyway_is_retried_without_the_blockers_that_were_deleted(self, store: Store) -> None:
+        blocker = store.job("fetch")
+        async with store.connect() as session:
+            await session.start(blocker)
+            await session.start(job := store.job(blockers=(blocker.id,), runs_anyway=True))
+            await session.break_("fetch")
+            await session.break_("work")
+            await session.delete(blocker.id)
+
+            assert kinds(await session.retry(job.id)) == {(job.id, "retried")}
+
+    async def test_what_was_cancelled_while_waiting_cannot_come_back_once_its_blocker_has_failed(
+        self, store: Store
+    ) -> None:
+        blocker = store.job("fetch")
+        async with store.connect() as session:
+            await session.start(blocker)
+            await session.start(job := store.job(blockers=(blocker.id,)))
+            await session.cancel(job.id)
+            await session.break_("fetch")
+
+            with pytest.raises(BlockerStillFailed):
+                await session.retry(job.id)
+            assert kinds(await session.retry(job.id, blocker.id)) == {(blocker.id, "retried"), (job.id, "blocked")}
 
     async def test_a_retried_job_that_was_to_be_cancelled_is_not_cancelled_again(self, store: Store) -> None:
         async with store.connect() as session:
@@ -268,5 +378,6 @@ class TestRetrying:
             await session.settle(continuing(first, step))
             await session.break_("next")
 
-            assert list(await session.retry(step.id)) == []
+            with pytest.raises(ChainNotFound):
+                await session.retry(step.id)
             assert await session.status(step.id) == "failed"

@@ -217,6 +217,27 @@ class TestReaping:
 
         assert (list(reaped.jobs), reaped.next_in) == ([], None)
 
+    async def test_where_more_have_expired_than_asked_for_it_is_worth_looking_at_once(self, store: Store) -> None:
+        async with store.connect() as session:
+            await session.start(*[store.job() for _ in range(3)])
+            await session.take()
+            store.clock.advance(timedelta(seconds=61))
+
+            first, rest = await session.reap(limit=2), await session.reap(limit=2)
+
+        assert (len(first.jobs), first.next_in) == (2, 0)
+        assert (len(rest.jobs), rest.next_in) == (1, None)
+
+    async def test_an_expired_lease_that_is_held_here_is_looked_at_again_after_a_while(self, store: Store) -> None:
+        async with store.connect() as session:
+            running = await session.start_and_take(store.job())
+            store.clock.advance(timedelta(seconds=61))
+
+            reaped = await session.reap(held_here=[running.id], lease=20.0)
+
+        assert list(reaped.jobs) == []
+        assert reaped.next_in == pytest.approx(5.0)
+
     async def test_what_was_just_reaped_is_not_what_to_look_for_next(self, store: Store) -> None:
         async with store.connect() as session:
             await session.start_and_take(store.job("short"), lease=10.0)

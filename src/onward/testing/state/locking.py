@@ -41,6 +41,15 @@ class TestRowLocks:
 
             assert await other.status(running.id) == "completed"
 
+    async def test_a_locked_job_whose_lease_has_run_out_is_looked_at_again_after_a_while(self, store: Store) -> None:
+        async with store.connect() as holder, store.reserve() as other:
+            running = await holder.start_and_take(store.job())
+            async with holder.transaction():
+                await holder.lock(running)
+                store.clock.advance(timedelta(seconds=61))
+
+                assert (await other.reap(lease=20.0)).next_in == pytest.approx(5.0)
+
     async def test_one_locked_job_does_not_hold_up_the_others(self, store: Store) -> None:
         async with store.connect() as holder, store.reserve() as other:
             await holder.start(store.job(), store.job(), store.job())

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from onward.model import ChainId, JobId, JobStatus, new_id, new_ids
+from onward.model import ChainId, FailureReason, JobId, JobStatus, new_id, new_ids
 from onward.state.contract import Filter
 from onward.testing.state.session import Session, completing, continuing, failing, next_of
 from onward.testing.state.store import Store
@@ -144,6 +144,45 @@ class TestListing:
                 assert await listed(session, later) == [jobs[2].id, jobs[1].id]
                 assert await listed(session, earlier) == [jobs[0].id]
                 assert await listed(session, between) == [jobs[1].id]
+
+    async def test_what_failed_is_filtered_by_why_and_when(self, store: Store) -> None:
+        async with store.connect() as session:
+            by_attempts = await session.start_and_take(store.job("a"))
+            await session.settle(failing(by_attempts, reason=FailureReason.ATTEMPTS))
+            store.clock.advance(timedelta(minutes=1))
+            await session.start(cancelled := store.job("b"), store.job("b"))
+            await session.cancel(cancelled.id)
+            noon = store.clock.now
+
+            for listed in (_all_jobs, _all_chains):
+                assert await listed(session, Filter(statuses=[JobStatus.FAILED])) == [cancelled.id, by_attempts.id]
+                assert await listed(session, Filter(reasons=[FailureReason.ATTEMPTS])) == [by_attempts.id]
+                assert await listed(session, Filter(error_types=["ValueError", "KeyError"])) == [by_attempts.id]
+                assert await listed(session, Filter(error_types=["KeyError"])) == []
+                assert await listed(session, Filter(failed_from=noon)) == [cancelled.id]
+                assert await listed(session, Filter(failed_before=noon)) == [by_attempts.id]
+                assert await listed(session, Filter(failed_before=noon, type_names=["b"])) == []
+                assert await listed(session, Filter(failed_from=noon, statuses=[JobStatus.PENDING])) == []
+
+    async def test_a_chain_that_failed_further_on_is_found_by_why_and_by_its_first_type(self, store: Store) -> None:
+        async with store.connect() as session:
+            first = await session.start_and_take(store.job("first"))
+            await session.settle(continuing(first, next_of(first)))
+            await session.break_("next")
+
+            wanted = Filter(reasons=[FailureReason.PERMANENT], type_names=["first"])
+            assert await _all_chains(session, wanted) == [first.chain_id]
+            assert await _all_jobs(session, wanted) == []
+
+    async def test_failed_jobs_come_page_by_page_newest_first(self, store: Store) -> None:
+        jobs = [store.job() for _ in range(7)]
+        async with store.connect() as session:
+            await session.start(*jobs)
+            await session.settle(*[failing(job) for job in reversed(await session.take())])
+
+            for listed in (_all_jobs, _all_chains):
+                found = await listed(session, Filter(reasons=[FailureReason.PERMANENT]), page=3)
+                assert found == [job.id for job in reversed(jobs)]
 
     async def test_filters_are_joined_by_and(self, store: Store) -> None:
         async with store.connect() as session:

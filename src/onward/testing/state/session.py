@@ -95,11 +95,14 @@ class Session:
         """Take the only job of a type and fail it."""
         return await self.settle(failing(await self.take_one(type_name)))
 
-    async def cancel(self, *chain_ids: ChainId) -> Sequence[Change]:
-        return await self.state.cancel(self.connection, chain_ids)
+    async def cancel(self, *chain_ids: ChainId, cascade: bool = False) -> Sequence[Change]:
+        return await self.state.cancel(self.connection, chain_ids, cascade=cascade)
 
     async def retry(self, *chain_ids: ChainId) -> Sequence[Change]:
         return await self.state.retry(self.connection, chain_ids)
+
+    async def trigger(self, *chain_ids: ChainId) -> Sequence[Change]:
+        return await self.state.trigger(self.connection, chain_ids)
 
     async def delete(self, *chain_ids: ChainId, cascade: bool = False) -> Sequence[Change]:
         return await self.state.delete(self.connection, chain_ids, cascade=cascade)
@@ -196,6 +199,7 @@ def retrying(
     failures: int = 1,
     crashes: int = 0,
     transients: int = 0,
+    keep_place: bool = False,
     holder: WorkerId = WORKER,
 ) -> Settlement:
     return Settlement(
@@ -209,6 +213,7 @@ def retrying(
         failures=failures,
         crashes=crashes,
         transients=transients,
+        keep_place=keep_place,
     )
 
 

@@ -87,6 +87,37 @@ class TestSettling:
             await store.state.promote(session.connection, type_names=["delayed", "timed"], limit=10)
             assert [job.id for job in await session.take("delayed", "timed")] == [delayed.id, timed.id]
 
+    async def test_a_job_that_keeps_its_place_is_taken_before_those_behind_it(self, store: Store) -> None:
+        first, second = store.job(), store.job()
+        async with store.connect() as session:
+            await session.start(first, second)
+            running = await session.take_one()
+            store.clock.advance(timedelta(seconds=1))
+
+            await session.settle(retrying(running, keep_place=True))
+
+            assert [job.id for job in await session.take()] == [first.id, second.id]
+
+    async def test_a_job_that_comes_back_otherwise_goes_to_the_end_of_the_line(self, store: Store) -> None:
+        first, second = store.job(), store.job()
+        async with store.connect() as session:
+            await session.start(first, second)
+            running = await session.take_one()
+            store.clock.advance(timedelta(seconds=1))
+
+            await session.settle(retrying(running))
+
+            assert [job.id for job in await session.take()] == [second.id, first.id]
+
+    async def test_a_delay_counts_also_for_a_job_that_would_keep_its_place(self, store: Store) -> None:
+        async with store.connect() as session:
+            running = await session.start_and_take(store.job())
+
+            await session.settle(retrying(running, keep_place=True, delay=10.0))
+
+            assert list(await session.take()) == []
+            assert (await session.find(running.id)).scheduled_at == store.clock.now + timedelta(seconds=10)
+
     async def test_failing_says_why_and_ends_the_chain(self, store: Store) -> None:
         async with store.connect() as session:
             running = await session.start_and_take(store.job())
@@ -94,7 +125,9 @@ class TestSettling:
             changes = await session.settle(failing(running, reason=FailureReason.ATTEMPTS))
 
             found = await session.find(running.id)
-            assert list(changes) == [Change(running.id, running.id, "work", "settled", JobStatus.FAILED)]
+            assert list(changes) == [
+                Change(running.id, running.id, "work", "settled", JobStatus.FAILED, FailureReason.ATTEMPTS)
+            ]
             assert isinstance(found, FailedJob)
             assert (found.reason, found.failed_at, found.failures) == ("attempts", store.clock.now, 1)
             assert found.last_error is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onward.errors import DuplicateJobId
+from onward.errors import ChainNotFound, DuplicateJobId
 from onward.model import Deduplication, JobStatus, PendingJob, new_id, new_ids
 from onward.state.contract import Started
 from onward.testing.state.session import continuing, kinds, next_of
@@ -302,7 +302,8 @@ class TestScheduling:
             step = next_of(running, delay=3600.0)
             await session.settle(continuing(running, step))
 
-            assert list(await store.state.trigger(session.connection, [step.id])) == []
+            with pytest.raises(ChainNotFound):
+                await session.trigger(step.id)
             changes = await store.state.trigger(session.connection, [running.chain_id])
 
             assert kinds(changes) == {(step.id, "triggered")}
@@ -315,7 +316,28 @@ class TestScheduling:
             await session.start(store.job("report", id=blocked.id, blockers=(blocker.id,)))
             running = await session.start_and_take(store.job())
 
-            changes = await store.state.trigger(session.connection, [running.id, blocked.id, new_id()])
+            changes = await session.trigger(running.id, blocked.id)
 
             assert list(changes) == []
             assert await session.statuses(running.id, blocked.id) == ["running", "blocked"]
+
+    async def test_with_a_chain_that_is_missing_none_is_triggered(self, store: Store) -> None:
+        job, missing = store.job(delay=3600.0), new_id()
+        async with store.connect() as session:
+            await session.start(job)
+
+            with pytest.raises(ChainNotFound) as refusal:
+                await session.trigger(job.id, missing)
+
+            assert refusal.value.chain_ids == (missing,)
+            assert list(await session.take()) == []
+
+    async def test_a_triggered_job_that_is_due_keeps_its_place(self, store: Store) -> None:
+        first, second = store.job(), store.job()
+        async with store.connect() as session:
+            await session.start(first, second)
+            store.clock.advance(timedelta(seconds=1))
+
+            await session.trigger(first.id)
+
+            assert [job.id for job in await session.take()] == [first.id, second.id]

@@ -2,6 +2,7 @@
 
 from onward.testing.state.blocking import TestBlockers
 from onward.testing.state.cancelling import TestCancelling, TestDeleting
+from onward.testing.state.changing_races import TestRacesOfChanges
 from onward.testing.state.continuing import TestContinuing
 from onward.testing.state.counting import TestCounting, TestFailed
 from onward.testing.state.deduplicating import TestDeduplication
@@ -33,6 +34,7 @@ __all__ = [
     "TestLockedJobs",
     "TestProgress",
     "TestRaces",
+    "TestRacesOfChanges",
     "TestReaping",
     "TestRemoving",
     "TestRenewing",

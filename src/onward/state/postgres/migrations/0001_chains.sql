@@ -639,27 +639,28 @@ BEGIN
   RETURN ARRAY(SELECT unnest(jobs) ORDER BY 1);
 END $$;
 
--- Lock what bringing chains back decides by: their keys; the failed jobs; the headers of their chains and of all that
--- these jobs wait for; and the jobs that still wait for them (they run anyway when a blocker fails).
-CREATE FUNCTION /*schema*/lock_to_retry(chain_ids uuid[], dependents uuid[], waiting uuid[]) RETURNS void
+-- Lock what bringing chains back decides by: their keys; the jobs that failed; the headers of their chains and of all
+-- that these jobs wait for; and the jobs that still wait for them (they run anyway when a blocker fails).
+CREATE FUNCTION /*schema*/lock_to_retry(chain_ids uuid[], affected uuid[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  failed  uuid[];
+  jobs    uuid[];
   headers uuid[];
 BEGIN
-  SELECT coalesce(array_agg(c.job_id), '{}') || dependents INTO failed FROM /*schema*/current_jobs(chain_ids) c;
+  SELECT coalesce(array_agg(c.job_id), '{}') || affected INTO jobs FROM /*schema*/current_jobs(chain_ids) c;
   SELECT array_agg(DISTINCT x.id) INTO headers FROM (
-    SELECT j.chain_id AS id FROM /*schema*/job j WHERE j.id = ANY(failed)
+    SELECT j.chain_id AS id FROM /*schema*/job j WHERE j.id = ANY(jobs) AND j.status <> 'blocked'
     UNION ALL
-    SELECT b.blocked_by_chain_id FROM /*schema*/blocker b WHERE b.job_id = ANY(failed || waiting)) x;
+    SELECT b.blocked_by_chain_id FROM /*schema*/blocker b WHERE b.job_id = ANY(jobs)) x;
   PERFORM pg_advisory_xact_lock(k.lock) FROM (
     SELECT DISTINCT /*schema*/key_lock(h.type_name, h.deduplication_key) AS lock
-    FROM /*schema*/job j JOIN /*schema*/job h ON h.id = j.chain_id
-    WHERE j.id = ANY(failed) AND h.deduplication_key IS NOT NULL ORDER BY 1) k;
+    FROM /*schema*/job h
+    WHERE h.id = ANY(headers) AND h.deduplication_key IS NOT NULL AND h.chain_ended_at IS NOT NULL ORDER BY 1) k;
   -- Failed jobs before the headers: nobody but who retries, cancels or deletes their chains locks these.
-  PERFORM 1 FROM /*schema*/job j WHERE j.id = ANY(failed) AND j.chain_index > 0 ORDER BY j.id FOR NO KEY UPDATE;
+  PERFORM 1 FROM /*schema*/job j WHERE j.id = ANY(jobs) AND j.status <> 'blocked' AND j.chain_index > 0
+    ORDER BY j.id FOR NO KEY UPDATE;
   PERFORM 1 FROM /*schema*/job h WHERE h.id = ANY(headers) ORDER BY h.id FOR NO KEY UPDATE;
-  PERFORM 1 FROM /*schema*/job j WHERE j.id = ANY(waiting) ORDER BY j.id FOR NO KEY UPDATE;
+  PERFORM 1 FROM /*schema*/job j WHERE j.id = ANY(jobs) AND j.status = 'blocked' ORDER BY j.id FOR NO KEY UPDATE;
 END $$;
 
 -- Why chains cannot be retried: all of it, if anything.
@@ -697,7 +698,7 @@ LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
   dependents uuid[];
-  waiting    uuid[];
+  affected   uuid[];
   locked     uuid[];
   targets    uuid[];
   coming     uuid[];
@@ -705,15 +706,15 @@ BEGIN
   -- Look, lock, and look again: what others did before the locks were held may have changed the picture.
   LOOP
     dependents := /*schema*/failed_through(chain_ids);
-    waiting := ARRAY(
+    affected := ARRAY(
       SELECT j.id FROM /*schema*/job j
-      WHERE j.status = 'blocked' AND j.id IN (
+      WHERE (j.status = 'blocked' OR (j.status = 'failed' AND j.failure_reason = 'blocker')) AND j.id IN (
         SELECT b.job_id FROM /*schema*/blocker b WHERE b.blocked_by_chain_id = ANY(
           chain_ids || ARRAY(SELECT d.chain_id FROM /*schema*/job d WHERE d.id = ANY(dependents))))
       ORDER BY j.id);
-    EXIT WHEN locked = dependents || waiting;
-    PERFORM /*schema*/lock_to_retry(chain_ids, dependents, waiting);
-    locked := dependents || waiting;
+    EXIT WHEN locked = affected;
+    PERFORM /*schema*/lock_to_retry(chain_ids, affected);
+    locked := affected;
   END LOOP;
 
   SELECT coalesce(array_agg(c.job_id), '{}') INTO targets FROM /*schema*/current_jobs(chain_ids) c;
@@ -744,7 +745,7 @@ BEGIN
   UPDATE /*schema*/job j SET open_blockers = (
       SELECT count(*)::integer FROM /*schema*/blocker e JOIN /*schema*/job h ON h.id = e.blocked_by_chain_id
       WHERE e.job_id = j.id AND h.chain_ended_at IS NULL)
-    WHERE j.id = ANY(waiting);
+    WHERE j.id = ANY(affected) AND j.status = 'blocked';
   RETURN QUERY SELECT j.id, j.chain_id, j.type_name, CASE j.status WHEN 'blocked' THEN 'blocked' ELSE 'retried' END,
       NULL::uuid
     FROM /*schema*/job j WHERE j.id = ANY(targets || dependents) ORDER BY j.id;
