@@ -219,6 +219,35 @@ def test_the_last_to_fail_are_found_without_reading_what_completed(connection: p
     assert_the_table_is_not_scanned(plan)
 
 
+@pytest.mark.parametrize("name", ["list_failed_jobs", "list_failed_chains"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"statuses": ["failed"]},
+        {"reasons": ["cancelled"], "type_names": ["type-1"]},
+        {"failed_from": LATER, "error_types": ["ValueError"]},
+    ],
+    ids=["status", "reason", "time"],
+)
+def test_what_failed_is_listed_without_reading_what_completed(
+    connection: psycopg.Connection, name: str, asked: dict[str, Any]
+) -> None:
+    connection.execute(
+        "UPDATE plans.job SET status = 'failed', failure_reason = 'cancelled', ended_at = now() "
+        "WHERE id IN (SELECT id FROM plans.job WHERE status = 'running' LIMIT 200)"
+    )
+    statement = STATE.sql(name)
+    parameters = {**dict.fromkeys(spell(statement, "dollar").names), "limit": BATCH, **asked}
+
+    plan = explained(connection, statement, **parameters)
+
+    found = [node for node in plan if node.get("Index Name") == "job_failed"]
+    assert found
+    assert sum(read(node) for node in found) <= 2 * 200
+    assert sum(read(node) for node in plan if node.get("Index Name") == "job_pkey") <= 2 * 200
+    assert_the_table_is_not_scanned(plan)
+
+
 def test_what_blockers_put_out_is_looked_up_one_by_one(connection: psycopg.Connection) -> None:
     ids = [UUID(int=n) for n in range(1, BATCH + 1)]
     connection.execute(

@@ -43,7 +43,7 @@ from onward.state.sqlite.at_once import at_once
 from onward.state.sqlite.graph import Graph
 from onward.state.sqlite.retrying import Comeback
 from onward.state.sqlite.starting import start_checked
-from onward.state.sqlite.values import duration, many, text
+from onward.state.sqlite.values import duration, many
 from onward.state.statement import Statements, checked_identifier
 
 logger = logging.getLogger("onward")
@@ -411,7 +411,7 @@ class SqliteState:
     async def list_blocked(
         self, connection: Connection, chain_id: ChainId, *, after: JobId | None, limit: int
     ) -> Sequence[Job]:
-        parameters = {"chain_id": str(chain_id), "after": text(after), "limit": limit}
+        parameters = {"chain_id": str(chain_id), "after": values.cursor(after), "limit": limit}
         return values.jobs(await self._read(connection, "list_blocked", parameters, len(JOB_COLUMNS)))
 
     async def list_failed(self, connection: Connection, type_name: str, *, limit: int) -> Sequence[Job]:
@@ -500,6 +500,6 @@ def _page(filter: Filter, after: UUID | None, limit: int) -> dict[str, Any]:
         "error_types": values.some(filter.error_types),
         "failed_from": values.instant(filter.failed_from),
         "failed_before": values.instant(filter.failed_before),
-        "after": text(after),
+        "after": values.cursor(after),
         "limit": limit,
     }

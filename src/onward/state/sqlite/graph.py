@@ -41,7 +41,8 @@ class Graph:
         """Unblock, or fail, what waited for these chains, and so on for the chains that fail by it."""
         if not ended:
             return []
-        rows = await connection.fetch(self._sql("unblock"), {"chain_ids": many(ended), "now": now})
+        found = await connection.fetch(self._sql("unblock"), {"chain_ids": many(ended), "now": now})
+        rows = [tuple(map(_as_text, row)) for row in found]
         failed = [row for row in rows if row[4] == "failed"]
         changes = [_unblocked(row) for row in _by_id(rows) if row[4] != "blocked"]
         return changes + await self.end(connection, failed, now=now)
@@ -83,6 +84,10 @@ class Graph:
 def _by_id(rows: Rows) -> list[Sequence[Any]]:
     """RETURNING has no order of its own."""
     return sorted(rows, key=lambda row: str(row[0]))
+
+
+def _as_text(value: Any) -> Any:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _unblocked(row: Sequence[Any]) -> Change:

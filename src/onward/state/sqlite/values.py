@@ -54,9 +54,9 @@ def read_ids(ids: Sequence[str]) -> list[UUID]:
         return [some_id(id) for id in ids]
 
 
-def text(value: UUID | None) -> str | None:
-    """An id as it is stored."""
-    return None if value is None else str(value)
+def cursor(after: UUID | None) -> str | None:
+    """Where a page begins. What comes before the first of all UUIDs has that as its stand-in: nothing comes after."""
+    return None if after is None else str(after) if after.int else ""
 
 
 def instant(value: datetime | None) -> int | None:

@@ -15,4 +15,4 @@ WHERE id IN (
     WHERE later.chain_id IN (SELECT value FROM json_each(:chain_ids)) AND later.chain_index > 0
   )
   AND status IN ('blocked', 'pending', 'running')
-RETURNING id, chain_id, chain_index, type_name, status, has_dependents
+RETURNING id, chain_id, chain_index, type_name, status, has_dependents IS NOT 0

@@ -5,4 +5,4 @@ WITH ended AS MATERIALIZED (
 UPDATE /*schema*/job AS job SET chain_ended_at = :now, chain_failed = ended.failed
 FROM ended
 WHERE job.id = ended.id
-RETURNING id, has_dependents
+RETURNING id, has_dependents IS NOT 0

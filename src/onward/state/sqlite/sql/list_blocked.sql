@@ -2,6 +2,6 @@
 SELECT /*job columns*/job.*
 FROM /*schema*/job job
 WHERE job.id IN (SELECT blocker.job_id FROM /*schema*/blocker blocker WHERE blocker.blocked_by_chain_id = :chain_id)
-  AND job.id < coalesce(:after, x'ff')
+  AND job.id < coalesce(:after, x'ffffffffffffffffffff')
 ORDER BY job.id DESC
 LIMIT :limit

@@ -7,7 +7,7 @@ FROM /*schema*/job header
     WHERE latest.chain_id = header.id AND latest.chain_index > 0
     ORDER BY latest.chain_index DESC LIMIT 1
   ), header.id)
-WHERE header.chain_index = 0 AND header.id < coalesce(:after, x'ff')
+WHERE header.chain_index = 0 AND header.id < coalesce(:after, x'ffffffffffffffffffff')
   AND (:type_names IS NULL OR header.type_name IN (SELECT value FROM json_each(:type_names)))
   AND (:statuses IS NULL OR job.status IN (SELECT value FROM json_each(:statuses)))
   AND (:chain_ids IS NULL OR header.id IN (SELECT value FROM json_each(:chain_ids)))

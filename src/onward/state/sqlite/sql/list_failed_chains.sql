@@ -2,7 +2,7 @@
 -- failed. A job that failed is the one its chain has come to.
 SELECT header.id, header.type_name, header.created_at, header.chain_ended_at, /*job columns*/job.*
 FROM /*schema*/job job INDEXED BY /*schema*/job_failed CROSS JOIN /*schema*/job header ON header.id = job.chain_id
-WHERE job.status = 'failed' AND header.chain_index = 0 AND header.id < coalesce(:after, x'ff')
+WHERE job.status = 'failed' AND header.chain_index = 0 AND header.id < coalesce(:after, x'ffffffffffffffffffff')
   AND (:type_names IS NULL OR header.type_name IN (SELECT value FROM json_each(:type_names)))
   AND (:statuses IS NULL OR 'failed' IN (SELECT value FROM json_each(:statuses)))
   AND (:chain_ids IS NULL OR header.id IN (SELECT value FROM json_each(:chain_ids)))

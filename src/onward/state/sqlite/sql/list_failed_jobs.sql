@@ -1,7 +1,7 @@
 -- A page of failed jobs, newest first, by why and when they failed: as list_jobs, but found in the index of what failed.
 SELECT /*job columns*/job.*
 FROM /*schema*/job job INDEXED BY /*schema*/job_failed
-WHERE job.status = 'failed' AND job.id < coalesce(:after, x'ff')
+WHERE job.status = 'failed' AND job.id < coalesce(:after, x'ffffffffffffffffffff')
   AND (:type_names IS NULL OR job.type_name IN (SELECT value FROM json_each(:type_names)))
   AND (:statuses IS NULL OR 'failed' IN (SELECT value FROM json_each(:statuses)))
   AND (:chain_ids IS NULL OR job.chain_id IN (SELECT value FROM json_each(:chain_ids)))

@@ -2,7 +2,7 @@
 -- A blob sorts behind every text: the first page is a range like the others, found without reading what is above it.
 SELECT /*job columns*/job.*
 FROM /*schema*/job job
-WHERE job.id < coalesce(:after, x'ff')
+WHERE job.id < coalesce(:after, x'ffffffffffffffffffff')
   AND (:type_names IS NULL OR job.type_name IN (SELECT value FROM json_each(:type_names)))
   AND (:statuses IS NULL OR job.status IN (SELECT value FROM json_each(:statuses)))
   AND (:chain_ids IS NULL OR job.chain_id IN (SELECT value FROM json_each(:chain_ids)))

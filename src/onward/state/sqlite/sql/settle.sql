@@ -48,4 +48,4 @@ UPDATE /*schema*/job AS job SET
 FROM outcome AS o
 WHERE job.id = o.id AND job.attempt = o.attempt AND job.leased_by IS o.holder
   AND job.ended_at IS NULL  -- nobody holds a job that has ended: without this, "no holder" would match it
-RETURNING id, chain_id, chain_index, type_name, status, failure_reason, root_id, has_dependents
+RETURNING id, chain_id, chain_index, type_name, status, failure_reason, root_id, has_dependents IS NOT 0

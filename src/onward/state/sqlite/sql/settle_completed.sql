@@ -21,4 +21,4 @@ UPDATE /*schema*/job AS job SET
   chain_ended_at = CASE WHEN job.chain_index = 0 THEN :now END
 FROM outcome AS o
 WHERE job.id = o.id AND job.attempt = o.attempt AND job.leased_by = :holder AND job.ended_at IS NULL
-RETURNING id, chain_id, chain_index, type_name, status, failure_reason, root_id, has_dependents
+RETURNING id, chain_id, chain_index, type_name, status, failure_reason, root_id, has_dependents IS NOT 0

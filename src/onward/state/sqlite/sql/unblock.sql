@@ -1,4 +1,5 @@
 -- Chains have ended: count them down where they are waited for. The last one unblocks; a failed one fails the job.
+-- Text comes as bytes: what waits may hold any, and must not keep what it waits for from ending.
 WITH edge AS MATERIALIZED (
   SELECT blocker.job_id, count(*) AS ended, max(header.chain_failed) AS failed
   FROM json_each(:chain_ids) asked
@@ -21,4 +22,5 @@ UPDATE /*schema*/job AS job SET
   chain_failed = v.fails AND job.chain_index = 0
 FROM verdict AS v
 WHERE job.id = v.id
-RETURNING id, chain_id, chain_index, type_name, status, has_dependents
+RETURNING CAST(id AS BLOB), CAST(chain_id AS BLOB), CAST(chain_index AS INTEGER), CAST(type_name AS BLOB), status,
+  has_dependents IS NOT 0
