@@ -40,7 +40,9 @@ app = Onward("memory://", jobs=[charge, ship, report, approve])
 
 async def the_result_is_inferred_through_the_chain() -> None:
     chain = await app.start(charge, Order(7))
-    assert_type(chain, ChainHandle[Shipped])
+    assert_type(chain, ChainHandle[Shipped, Order])
+    without_input: ChainHandle[Shipped] = chain
+    assert_type(await without_input.wait(), Shipped)
     assert_type(await chain.wait(), Shipped)
     assert_type(await app.chain(approve, new_id()).wait(), bool)
     many = await app.start_many([charge.with_input(Order(1)), charge.with_input(Order(2))])
@@ -51,7 +53,7 @@ async def the_result_is_inferred_through_the_chain() -> None:
 def and_without_an_event_loop() -> None:
     with app.sync as client:
         chain = client.start(charge, Order(7))
-        assert_type(chain, SyncChainHandle[Shipped])
+        assert_type(chain, SyncChainHandle[Shipped, Order])
         assert_type(chain.wait(), Shipped)
 
 

@@ -6,19 +6,36 @@ from datetime import timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
+import msgspec
+
+from onward.client.arguments import Asked, checked_id
 from onward.client.completion import Completion, current_job
+from onward.client.waiting import Deadline, why_not_ended
 from onward.define.registry import Registry
 from onward.define.request import NewChain
-from onward.errors import ChainFailed, ChainNotFailed, ChainNotFound, ConfigurationError, WaitTimeout
+from onward.errors import ChainFailed, ChainNotFailed, ChainNotFound, require
 from onward.lifecycle.after_commit import Effects
 from onward.lifecycle.context import refuse_inside_transaction
 from onward.lifecycle.start import plan_chains, start_jobs
 from onward.lifecycle.store import Store
-from onward.model import Blocker, Chain, ChainId, CompletedJob, FailedJob, Job, JobId, Page
+from onward.model import (
+    Blocker,
+    Chain,
+    ChainId,
+    CompletedJob,
+    FailedJob,
+    FailureReason,
+    Job,
+    JobId,
+    JobStatus,
+    Page,
+)
+from onward.options import wrong_duration
 from onward.state.contract import Change, Filter, Started
 from onward.state.driver import Connection
 
-_MOST_PER_PAGE = 1_000
+_MOST_BLOCKERS_TOLD = 10
+"""A chain may fail through one that failed through another: so far the message goes back."""
 
 
 class Wait(Protocol):
@@ -47,94 +64,111 @@ class Operations:
 
     # -- wait
 
-    async def wait(self, chain_id: ChainId, timeout: timedelta | None) -> Any:
+    async def wait(self, asked: Asked, timeout: timedelta | None) -> Any:
         """The output of a chain once it has completed."""
+        require(None if timeout is None else wrong_duration("timeout", timeout, most=timedelta.max))
         refuse_inside_transaction("wait()")
-        deadline = None if timeout is None else self._now() + timeout.total_seconds()
+        chain_id = asked.ids[0]
+        deadline = Deadline(chain_id, timeout, self._now, is_async=self.store.driver.is_async)
         pause = 0.005  # a chain that ends at once may do so before anybody has heard that it is awaited
         async with self._wait_for(chain_id) as news:
-            while not await self._has_ended(chain_id):
-                left = pause if deadline is None else min(pause, deadline - self._now())
+            chain = await deadline.bound(self.get_chain(asked, tx=None))
+            while chain.ended_at is None:
+                left = deadline.left(pause)
                 if left <= 0:
-                    assert timeout is not None
-                    raise WaitTimeout(chain_id, timeout)
+                    raise deadline.passed(chain.current, await why_not_ended(self.store, chain))
                 await news.wait(left)
                 pause = min(pause * (2 if pause < 0.1 else 1.25), 1.0)
-        return await self._output(chain_id)
+                if deadline.left(pause) <= 0 or await deadline.bound(self._has_ended(chain_id)):
+                    chain = await deadline.bound(self.get_chain(asked, tx=None))
+        return await deadline.bound(self._output(chain))
 
     async def _has_ended(self, chain_id: ChainId) -> bool:
-        async def look(connection: Connection) -> dict[ChainId, bool]:
-            return await self.store.state.ended_chains(connection, [chain_id])
+        return (await self._ended([chain_id], None))[chain_id]
 
-        ended = await self.store.read(look)
-        if chain_id not in ended:
-            raise ChainNotFound([chain_id])
-        return ended[chain_id]
-
-    async def _output(self, chain_id: ChainId) -> Any:
-        chain = await self.find_chain(chain_id, tx=None)
-        if chain is None:
-            raise ChainNotFound([chain_id])
+    async def _output(self, chain: Chain) -> Any:
         job = chain.current
         if isinstance(job, FailedJob):
-            raise ChainFailed(
-                chain_id=chain_id, job_id=job.id, job_type=job.type_name, reason=job.reason, error=job.last_error
-            )
+            raise await self._failure(chain, job)
         assert isinstance(job, CompletedJob)
-        return self.registry.find(job.type_name).decode_output(job.output)
+        kind = self.registry.find(job.type_name)
+        return kind.read_output(msgspec.json.encode(job.output), job.payload_version)
+
+    async def _failure(self, chain: Chain, job: FailedJob, depth: int = 0) -> ChainFailed:
+        """What to raise of a failed chain: with that of the chain through which it failed, if there is one."""
+        through = None
+        if job.reason is FailureReason.BLOCKER and depth < _MOST_BLOCKERS_TOLD:
+            blockers = await self.blockers_of(job.id, tx=None)
+            failed = next((one for one in blockers if one.status is JobStatus.FAILED), None)
+            cause = await self.find_chain(failed.chain_id, tx=None) if failed else None
+            if cause is not None and isinstance(cause.current, FailedJob):
+                through = await self._failure(cause, cause.current, depth + 1)
+        return ChainFailed(
+            chain_id=chain.id,
+            job_id=job.id,
+            job_type=job.type_name,
+            reason=job.reason,
+            error=job.last_error,
+            blocker=through,
+        )
 
     # -- complete without a worker
 
     @asynccontextmanager
-    async def complete(self, chain_id: ChainId, *, tx: object) -> AsyncIterator[Completion]:
+    async def complete(self, asked: Asked, *, tx: object) -> AsyncIterator[Completion[Any, Any]]:
         """The job a chain has come to, locked until the transaction ends."""
         if tx is not None:
-            yield Completion(self.registry, self.store, await current_job(self.store, chain_id, tx), tx)
+            yield await self._completion(asked, tx)
             return
         async with self.store.transaction() as own:
-            yield Completion(self.registry, self.store, await current_job(self.store, chain_id, own), own)
+            yield await self._completion(asked, own)
+
+    async def _completion(self, asked: Asked, tx: object) -> Completion[Any, Any]:
+        job = await current_job(self.store, asked, tx)
+        return Completion(self.registry, self.store, job, tx, began_with=asked.types.get(asked.ids[0]))
 
     # -- change
 
-    async def cancel(self, chain_ids: Sequence[ChainId], *, tx: object) -> None:
+    async def cancel(self, asked: Asked, *, tx: object) -> None:
         """Fail waiting jobs, ask running ones to stop; chains that have ended are left as they are."""
-        changes = await self._change(self.store.state.cancel, chain_ids, "cancel", tx)
+        changes = await self._change(self.store.state.cancel, asked, "cancel", tx)
         touched = {change.chain_id for change in changes}
-        await self._ended([chain_id for chain_id in chain_ids if chain_id not in touched], tx)
+        await self._ended([chain_id for chain_id in asked.ids if chain_id not in touched], tx)
 
-    async def retry(self, chain_ids: Sequence[ChainId], *, tx: object) -> None:
+    async def retry(self, asked: Asked, *, tx: object) -> None:
         """Bring failed chains back."""
-        changes = await self._change(self.store.state.retry, chain_ids, "retry", tx)
+        changes = await self._change(self.store.state.retry, asked, "retry", tx)
         touched = {change.chain_id for change in changes}
-        left = [chain_id for chain_id in chain_ids if chain_id not in touched]
+        left = [chain_id for chain_id in asked.ids if chain_id not in touched]
         if left:
             await self._ended(left, tx)
             raise ChainNotFailed(left)
 
-    async def trigger(self, chain_ids: Sequence[ChainId], *, tx: object) -> None:
+    async def trigger(self, asked: Asked, *, tx: object) -> None:
         """Run scheduled jobs now."""
-        changes = await self._change(self.store.state.trigger, chain_ids, "trigger", tx)
+        changes = await self._change(self.store.state.trigger, asked, "trigger", tx)
         touched = {change.chain_id for change in changes}
-        await self._ended([chain_id for chain_id in chain_ids if chain_id not in touched], tx)
+        await self._ended([chain_id for chain_id in asked.ids if chain_id not in touched], tx)
 
-    async def delete(self, chain_ids: Sequence[ChainId], *, cascade: bool, tx: object) -> int:
+    async def delete(self, asked: Asked, *, cascade: bool, tx: object) -> int:
         """Delete whole chains; how many."""
 
         async def delete(connection: Connection, ids: Sequence[ChainId]) -> Sequence[Change]:
             return await self.store.state.delete(connection, ids, cascade=cascade)
 
-        changes = await self._change(delete, chain_ids, "delete", tx)
+        changes = await self._change(delete, asked, "delete", tx)
         return len({change.chain_id for change in changes})
 
     async def _change(
         self,
         change: Callable[[Connection, Sequence[ChainId]], Awaitable[Sequence[Change]]],
-        chain_ids: Sequence[ChainId],
+        asked: Asked,
         doing: str,
         tx: object,
     ) -> Sequence[Change]:
         async def operation(connection: Connection) -> tuple[Sequence[Change], Effects]:
-            changes = await change(connection, chain_ids)
+            await asked.check_types(self.store.state, connection)
+            changes = await change(connection, asked.ids)
             return changes, self.store.consequences.of_changes(changes)
 
         return await self.store.write(operation, tx=tx, doing=doing)
@@ -152,7 +186,9 @@ class Operations:
         return ended
 
     async def pause(self, type_names: Sequence[str], *, tx: object) -> None:
-        """Have workers leave types alone."""
+        """Have workers leave types alone. A name that the app does not know is most likely misspelled."""
+        for name in type_names:
+            self.registry.find(name)
 
         async def operation(connection: Connection) -> tuple[None, Effects]:
             await self.store.state.pause(connection, type_names)
@@ -176,6 +212,8 @@ class Operations:
         return await self.store.read(self.store.state.paused, tx=tx)
 
     async def find_job(self, job_id: JobId, *, tx: object) -> Job | None:
+        checked_id("id", job_id)
+
         async def look(connection: Connection) -> Sequence[Job]:
             return await self.store.state.find_jobs(connection, [job_id])
 
@@ -183,41 +221,47 @@ class Operations:
         return found[0] if found else None
 
     async def find_chain(self, chain_id: ChainId, *, tx: object) -> Chain | None:
+        checked_id("id", chain_id)
+
         async def look(connection: Connection) -> Sequence[Chain]:
             return await self.store.state.find_chains(connection, [chain_id])
 
         found = await self.store.read(look, tx=tx)
         return found[0] if found else None
 
+    async def get_chain(self, asked: Asked, *, tx: object) -> Chain:
+        """The one chain asked for, of the type that its handle says."""
+        chain = await self.find_chain(asked.ids[0], tx=tx)
+        if chain is None:
+            raise ChainNotFound(asked.ids)
+        return asked.check(chain)
+
     async def jobs(self, filter: Filter, *, after: JobId | None, limit: int, tx: object) -> Page[Job]:
         async def look(connection: Connection) -> Sequence[Job]:
             return await self.store.state.list_jobs(connection, filter, after=after, limit=limit)
 
-        return _page(await self.store.read(look, tx=tx), _checked(limit))
+        return _page(await self.store.read(look, tx=tx), limit)
 
     async def chains(self, filter: Filter, *, after: ChainId | None, limit: int, tx: object) -> Page[Chain]:
         async def look(connection: Connection) -> Sequence[Chain]:
             return await self.store.state.list_chains(connection, filter, after=after, limit=limit)
 
-        return _page(await self.store.read(look, tx=tx), _checked(limit))
+        return _page(await self.store.read(look, tx=tx), limit)
 
-    async def blocked_by(self, chain_id: ChainId, *, after: JobId | None, limit: int, tx: object) -> Page[Job]:
+    async def blocked_by(self, asked: Asked, *, after: JobId | None, limit: int, tx: object) -> Page[Job]:
         async def look(connection: Connection) -> Sequence[Job]:
-            return await self.store.state.list_blocked(connection, chain_id, after=after, limit=limit)
+            await asked.check_types(self.store.state, connection)
+            return await self.store.state.list_blocked(connection, asked.ids[0], after=after, limit=limit)
 
-        return _page(await self.store.read(look, tx=tx), _checked(limit))
+        return _page(await self.store.read(look, tx=tx), limit)
 
     async def blockers_of(self, job_id: JobId, *, tx: object) -> Sequence[Blocker]:
+        checked_id("job_id", job_id)
+
         async def look(connection: Connection) -> dict[JobId, list[Blocker]]:
             return await self.store.state.blockers_of(connection, [job_id])
 
         return (await self.store.read(look, tx=tx)).get(job_id, [])
-
-
-def _checked(limit: int) -> int:
-    if not 1 <= limit <= _MOST_PER_PAGE:
-        raise ConfigurationError(f"limit={limit}: a page has 1 to {_MOST_PER_PAGE} items")
-    return limit
 
 
 def _page(items: Sequence[Any], limit: int) -> Page[Any]:

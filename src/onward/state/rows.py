@@ -9,6 +9,7 @@ import msgspec
 
 from onward.model import (
     BlockedJob,
+    Blocker,
     Chain,
     CompletedJob,
     FailedJob,
@@ -87,6 +88,19 @@ def read_job(row: Sequence[Any], read_id: Callable[[Any], UUID], read_time: Call
         case JobStatus.FAILED:
             reason = FailureReason(r["failure_reason"])
             return FailedJob(**common, reason=reason, failed_at=read_time(r["ended_at"]))
+
+
+def read_blocker(row: Sequence[Any], read_id: Callable[[Any], UUID]) -> Blocker:
+    """The blocker in a row of `blockers_of.sql`, behind the job's id."""
+    chain_id, type_name, status, current_type_name, payload_version, output = row
+    return Blocker(
+        chain_id=read_id(chain_id),
+        type_name=type_name,
+        status=JobStatus(status),
+        current_type_name=current_type_name,
+        payload_version=payload_version,
+        output=output,
+    )
 
 
 def read_chain(row: Sequence[Any], read_id: Callable[[Any], UUID], read_time: Callable[[Any], datetime]) -> Chain:

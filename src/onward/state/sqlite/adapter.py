@@ -381,6 +381,7 @@ def _outcome(settlement: Settlement, now: int) -> tuple[Any, ...]:
         settlement.completed_by,
         settlement.progress and settlement.progress.fraction,
         settlement.progress and settlement.progress.note,
+        settlement.payload_version,
     )
 
 

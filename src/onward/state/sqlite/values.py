@@ -8,10 +8,10 @@ from uuid import UUID
 
 import msgspec
 
-from onward.model import Blocker, Chain, Job, JobStatus
+from onward.model import Blocker, Chain, Job
 from onward.state.contract import NewJob, TakenJob
 from onward.state.driver import Rows
-from onward.state.rows import read_chain, read_job
+from onward.state.rows import read_blocker, read_chain, read_job
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -113,6 +113,4 @@ def chain(row: Sequence[Any]) -> Chain:
 
 def blocker(row: Sequence[Any]) -> Blocker:
     """The blocker in a row of `blockers_of.sql`, behind the job's id."""
-    return Blocker(
-        chain_id=UUID(row[0]), type_name=row[1], status=JobStatus(row[2]), current_type_name=row[3], output=row[4]
-    )
+    return read_blocker(row, UUID)

@@ -9,7 +9,8 @@ WITH given AS MATERIALIZED (
     json_extract(value, '$[6]') AS reason, json_extract(value, '$[7]') AS scheduled_at,
     json_extract(value, '$[8]') AS failures, json_extract(value, '$[9]') AS transients,
     json_extract(value, '$[10]') AS crashes, json_extract(value, '$[11]') AS completed_by,
-    json_extract(value, '$[12]') AS progress, json_extract(value, '$[13]') AS progress_note
+    json_extract(value, '$[12]') AS progress, json_extract(value, '$[13]') AS progress_note,
+    json_extract(value, '$[14]') AS payload_version
   FROM given
 )
 UPDATE /*schema*/job AS job SET
@@ -18,6 +19,7 @@ UPDATE /*schema*/job AS job SET
     -- An attempt that was to be cancelled does not come back.
     ELSE CASE WHEN job.cancel_requested_at IS NULL THEN 'pending' ELSE 'failed' END END,
   output = o.output,
+  payload_version = coalesce(o.payload_version, job.payload_version),
   errors = coalesce(o.errors, job.errors),
   progress = coalesce(o.progress, job.progress),
   progress_note = CASE WHEN o.progress IS NULL THEN job.progress_note ELSE o.progress_note END,
