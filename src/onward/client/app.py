@@ -185,7 +185,7 @@ class Onward:
                 # In a thread: it waits for its server, and the loop may have other things to do meanwhile.
                 await asyncio.to_thread(run_now, self._sync_driver.open())
                 stack.push_async_callback(asyncio.to_thread, self._close_sync_driver, self._sync_driver)
-            self._stack, self._opened_in = stack.pop_all(), os.getpid()
+            self._stack, self._opened_in, self._ready.tasks = stack.pop_all(), os.getpid(), tasks
 
     async def close(self) -> None:
         """Send what is to be sent, and disconnect."""
@@ -332,8 +332,8 @@ class Onward:
 
         Filters: `types`, `status` (one or several), `chains`, `root_id`, `created_from`, `created_before`.
         """
-        wanted, operations = filter_of(filters), self._operations
-        return _listing(lambda after, limit: operations.jobs(wanted, after=after, limit=limit, tx=tx), after, limit)
+        wanted = filter_of(filters)
+        return _listing(lambda place: self._operations.jobs(wanted, after=place, limit=limit, tx=tx), after, limit)
 
     def chains(
         self, *, after: ChainId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
@@ -342,8 +342,8 @@ class Onward:
 
         Filters, pages and iteration: those of `jobs`.
         """
-        wanted, operations = filter_of(filters), self._operations
-        return _listing(lambda after, limit: operations.chains(wanted, after=after, limit=limit, tx=tx), after, limit)
+        wanted = filter_of(filters)
+        return _listing(lambda place: self._operations.chains(wanted, after=place, limit=limit, tx=tx), after, limit)
 
     async def blockers_of(self, job_id: JobId, *, tx: object = None) -> Sequence[Blocker]:
         """The chains a job waits, or waited, for."""
@@ -353,8 +353,8 @@ class Onward:
         self, chain: ChainReference | ChainId, *, after: JobId | None = None, limit: int = 100, tx: object = None
     ) -> Listing[Job]:
         """The jobs that wait, or waited, for a chain, newest first: a page, or all, as `jobs` does."""
-        of, operations = asked("blocked_by", chain), self._operations
-        return _listing(lambda after, limit: operations.blocked_by(of, after=after, limit=limit, tx=tx), after, limit)
+        of = asked("blocked_by", chain)
+        return _listing(lambda place: self._operations.blocked_by(of, after=place, limit=limit, tx=tx), after, limit)
 
     # -- work
 
@@ -492,11 +492,11 @@ class _Awaiting:
         return await self._listener.wait(timeout)
 
 
-def _listing(look: Callable[[UUID | None, int], Awaitable[Page[T]]], after: UUID | None, limit: int) -> Listing[T]:
+def _listing(look: Callable[[UUID | None], Awaitable[Page[T]]], after: UUID | None, limit: int) -> Listing[T]:
     """Checked when it is asked for, read when it is awaited."""
     checked_limit(limit)
     require(None if after is None else wrong_id("after", after))
-    return Listing(lambda after: look(after, limit), after)
+    return Listing(look, after)
 
 
 class _FromThread(Posting):

@@ -1,5 +1,6 @@
 """What a client can do, written once: `Onward` awaits these operations, `app.sync` runs them to their end."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
@@ -53,6 +54,8 @@ class Operations:
     def __init__(self, registry: Registry, store: Store, wait_for: WaitFor, now: Callable[[], float]) -> None:
         self.registry, self.store = registry, store
         self._wait_for, self._now = wait_for, now
+        self.tasks: asyncio.TaskGroup | None = None
+        """The app's, while it is open; none without an event loop."""
 
     # -- start
 
@@ -69,14 +72,14 @@ class Operations:
         require(None if timeout is None else wrong_duration("timeout", timeout, most=timedelta.max))
         refuse_inside_transaction("wait()")
         chain_id = asked.ids[0]
-        deadline = Deadline(chain_id, timeout, self._now, is_async=self.store.driver.is_async)
+        deadline = Deadline(chain_id, timeout, self._now, self.tasks)
         pause = 0.005  # a chain that ends at once may do so before anybody has heard that it is awaited
         async with self._wait_for(chain_id) as news:
             chain = await deadline.bound(self.get_chain(asked, tx=None))
             while chain.ended_at is None:
                 left = deadline.left(pause)
                 if left <= 0:
-                    raise deadline.passed(chain.current, await why_not_ended(self.store, chain))
+                    raise deadline.passed(chain.current, await why_not_ended(self.store, chain, deadline))
                 await news.wait(left)
                 pause = min(pause * (2 if pause < 0.1 else 1.25), 1.0)
                 if deadline.left(pause) <= 0 or await deadline.bound(self._has_ended(chain_id)):

@@ -15,7 +15,7 @@ from onward.client.completion import SyncCompletion
 from onward.client.handle import SyncChainHandle
 from onward.client.listing import every
 from onward.client.operations import Operations, Wait
-from onward.client.schema import prepare_schema
+from onward.client.schema import opened_before_fork, prepare_schema
 from onward.define.job_type import JobType, Step
 from onward.define.registry import Registry
 from onward.define.request import BlockerSource, ChainReference, NewChain

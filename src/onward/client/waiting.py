@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from onward.errors import OnwardError, WaitTimeout
 from onward.lifecycle.store import Store
@@ -20,9 +20,9 @@ class Deadline:
     """The time until which a caller waits."""
 
     def __init__(
-        self, chain_id: ChainId, timeout: timedelta | None, now: Callable[[], float], *, is_async: bool
+        self, chain_id: ChainId, timeout: timedelta | None, now: Callable[[], float], tasks: asyncio.TaskGroup | None
     ) -> None:
-        self._chain_id, self._timeout, self._now, self._is_async = chain_id, timeout, now, is_async
+        self._chain_id, self._timeout, self._now, self._tasks = chain_id, timeout, now, tasks
         self._at = None if timeout is None else now() + timeout.total_seconds()
 
     def left(self, at_most: float) -> float:
@@ -30,42 +30,52 @@ class Deadline:
         return at_most if self._at is None else min(at_most, self._at - self._now())
 
     async def bound(self, look: Coroutine[Any, Any, T]) -> T:
-        """A look that ends with the deadline, whatever the database does; without an event loop only its driver can."""
-        if self._at is None or not self._is_async:
+        """A look that ends with the deadline, whatever the database does; without an event loop only its driver can.
+
+        It is a task of the app's: a connection on which nothing comes may take longer to be given up than we wait.
+        """
+        if self._at is None or self._tasks is None:
             return await look
-        limit = asyncio.timeout(max(self._at - self._now(), _LAST_LOOK))
+        task = self._tasks.create_task(_kept(look))
         try:
-            async with limit:
-                return await look
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise self.passed(None, "the database did not answer: the chain may have ended or not") from None
+            await asyncio.wait({task}, timeout=max(self._at - self._now(), _LAST_LOOK))
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=_LAST_LOOK)
+        if not task.done() or task.cancelled():
+            raise self.passed(None, "the database did not answer: the chain may have ended or not")
+        found, error = task.result()
+        if error is not None:
+            raise error
+        return cast(T, found)
 
     def passed(self, job: Job | None, detail: str) -> WaitTimeout:
         assert self._timeout is not None
         return WaitTimeout(self._chain_id, self._timeout, job=job, detail=detail)
 
 
-async def why_not_ended(store: Store, chain: Chain) -> str:
+async def _kept(look: Coroutine[Any, Any, T]) -> tuple[T | None, Exception | None]:
+    """What came of it, as a value: it is no reason for the app's other tasks to end."""
+    try:
+        return await look, None
+    except Exception as error:  # noqa: BLE001 - raised again where the look is awaited
+        return None, error
+
+
+async def why_not_ended(store: Store, chain: Chain, deadline: Deadline) -> str:
     """What keeps a chain from ending, as far as the database can tell."""
-    job = chain.current
-    with suppress(OnwardError, TimeoutError):
-        async with _briefly(store):
-            if isinstance(job, BlockedJob):
-                return _waits_for(await _blockers_of(store, job))
-            if isinstance(job, PendingJob) and job.type_name in await store.read(store.state.paused):
-                return f"its type {job.type_name!r} is paused: resume it"
+    with suppress(OnwardError):
+        return await deadline.bound(_looked_up(store, chain.current))
+    return _state_of(chain.current)
+
+
+async def _looked_up(store: Store, job: Job) -> str:
+    if isinstance(job, BlockedJob):
+        return _waits_for(await _blockers_of(store, job))
+    if isinstance(job, PendingJob) and job.type_name in await store.read(store.state.paused):
+        return f"its type {job.type_name!r} is paused: resume it"
     return _state_of(job)
-
-
-def _briefly(store: Store) -> "asyncio.Timeout | _Unbounded":
-    return asyncio.timeout(_LAST_LOOK) if store.driver.is_async else _Unbounded()
-
-
-class _Unbounded:
-    async def __aenter__(self) -> None: ...
-    async def __aexit__(self, *error: object) -> None: ...
 
 
 async def _blockers_of(store: Store, job: Job) -> list[Blocker]:
