@@ -13,11 +13,12 @@ class Proxy:
         self._target, self._tasks = target, tasks
         self._open: set[asyncio.Event] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._is_cut = False
+        self._is_cut = self._is_mute = False
         self.accepted = 0
 
-    def silence(self) -> None:
-        """Forward nothing more on the connections there are."""
+    def silence(self, *, for_good: bool = False) -> None:
+        """Forward nothing more on the connections there are; `for_good`: nor on new ones, until it is mended."""
+        self._is_mute = for_good
         for forwards in self._open:
             forwards.clear()
 
@@ -29,7 +30,7 @@ class Proxy:
 
     def mend(self) -> None:
         """The server is back."""
-        self._is_cut = False
+        self._is_cut = self._is_mute = False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._is_cut:
@@ -38,7 +39,8 @@ class Proxy:
         self.accepted += 1
         self._writers.add(writer)
         forwards = asyncio.Event()
-        forwards.set()
+        if not self._is_mute:
+            forwards.set()
         self._open.add(forwards)
         there, back = await asyncio.open_connection(*self._target)
         self._tasks.create_task(self._forward(reader, back, forwards))

@@ -6,15 +6,17 @@ Everything public is here: define jobs with `@job`, build an `Onward` on your da
 from onward.client.app import Onward
 from onward.client.completion import Completion, SyncCompletion
 from onward.client.handle import ChainHandle, SyncChainHandle
+from onward.client.listing import Listing
 from onward.client.sync import SyncOnward
 from onward.define.attempt import Attempt, Phase, Row, SyncTransaction, Transaction
-from onward.define.job_type import JobType, Step, job
+from onward.define.job_type import JobType, Required, Step, job, required
 from onward.define.middleware import Middleware, Resource
 from onward.define.outcome import Done, Next, Outcome
 from onward.define.request import NewChain, StartedChain
 from onward.define.slice import Slice
 from onward.errors import (
     AttemptLost,
+    BlockerMissing,
     BlockerNotFound,
     BlockersDeleted,
     BlockerStillFailed,
@@ -22,8 +24,12 @@ from onward.errors import (
     ChainFailed,
     ChainNotFailed,
     ChainNotFound,
+    ChainOfAnotherType,
     ChainReferenced,
     ConfigurationError,
+    DatabaseError,
+    DatabaseLocked,
+    DatabaseUnavailable,
     DefinitionError,
     DuplicateJobId,
     HandlerFailed,
@@ -79,10 +85,10 @@ from onward.worker.worker import Worker
 __all__ = [  # noqa: RUF022 - grouped like a table of contents
     # define
     "job", "JobType", "Step", "Slice", "Attempt", "Phase", "Transaction", "SyncTransaction", "Row",
-    "Outcome", "Next", "Done", "Backoff", "Middleware", "Resource",
+    "Outcome", "Next", "Done", "Backoff", "Middleware", "Resource", "required", "Required",
     # start and ask
     "Onward", "SyncOnward", "NewChain", "StartedChain", "Deduplication", "ChainHandle", "SyncChainHandle", "Completion",
-    "SyncCompletion", "Page", "new_id",
+    "SyncCompletion", "Listing", "Page", "new_id",
     # work
     "Worker", "Permanent", "Reschedule",
     # observe
@@ -92,9 +98,10 @@ __all__ = [  # noqa: RUF022 - grouped like a table of contents
     "FailureReason", "JobError", "LossReason", "Progress", "JobId", "ChainId", "WorkerId",
     # errors
     "OnwardError", "DefinitionError", "ConfigurationError", "SchemaMissing", "MissingContext", "PayloadError",
-    "StartRefused", "UnknownJobType", "InternalJobType", "UndeclaredStep", "BlockerNotFound", "DuplicateJobId",
-    "TransactionError", "TransactionOpen", "TransactionUnsuitable", "TransactionClosed", "PhaseError", "AttemptLost",
-    "JobTakenByAnotherWorker", "JobAlreadyCompleted", "JobNotFound", "ChainError", "ChainNotFound", "ChainFailed",
-    "ChainReferenced", "RetryRefused", "ChainNotFailed", "BlockerStillFailed", "BlockersDeleted", "KeyInUse",
-    "WaitTimeout", "HandlerFailed", "HandlerSignal",
+    "StartRefused", "UnknownJobType", "InternalJobType", "UndeclaredStep", "BlockerNotFound", "BlockerMissing",
+    "DuplicateJobId", "TransactionError", "TransactionOpen", "TransactionUnsuitable", "TransactionClosed",
+    "DatabaseError", "DatabaseUnavailable", "DatabaseLocked", "PhaseError", "AttemptLost",
+    "JobTakenByAnotherWorker", "JobAlreadyCompleted", "JobNotFound", "ChainError", "ChainNotFound",
+    "ChainOfAnotherType", "ChainFailed", "ChainReferenced", "RetryRefused", "ChainNotFailed", "BlockerStillFailed",
+    "BlockersDeleted", "KeyInUse", "WaitTimeout", "HandlerFailed", "HandlerSignal",
 ]  # fmt: skip

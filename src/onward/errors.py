@@ -11,11 +11,15 @@ OnwardError
 │   ├── InternalJobType
 │   ├── UndeclaredStep              a continuation or blocker that the type does not declare
 │   ├── BlockerNotFound
+│   ├── BlockerMissing              a blocker that the type requires was not given
 │   └── DuplicateJobId
 ├── TransactionError                the transaction cannot be used for this
 │   ├── TransactionOpen
 │   ├── TransactionUnsuitable
 │   └── TransactionClosed
+├── DatabaseError                   the database refused; its client's own error is the cause
+│   └── DatabaseUnavailable         it could not do it now: trying again may help
+│       └── DatabaseLocked          SQLite: somebody else kept the write lock for too long
 ├── PhaseError                      prepare and complete called in the wrong order
 ├── AttemptLost                     the job no longer belongs to this attempt
 │   ├── JobTakenByAnotherWorker
@@ -23,6 +27,7 @@ OnwardError
 │   └── JobNotFound
 ├── ChainError
 │   ├── ChainNotFound
+│   ├── ChainOfAnotherType          a handle was used that is of another type than its chain
 │   ├── ChainFailed
 │   ├── ChainReferenced             an unfinished job elsewhere depends on it
 │   ├── RetryRefused                nothing was retried
@@ -55,11 +60,15 @@ OnwardError
     └── Permanent
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from onward.model import ChainId, FailureReason, JobError, JobId
+from onward.options import nearest, wrong_time
+
+if TYPE_CHECKING:
+    from onward.model import ChainId, FailureReason, Job, JobError, JobId
 
 
 class OnwardError(Exception):
@@ -76,6 +85,13 @@ class DefinitionError(OnwardError):
 
 class ConfigurationError(OnwardError):
     """An option, address or extra is wrong or missing."""
+
+
+def require(*problems: str | None) -> None:
+    """Raise a ConfigurationError for the first problem there is, as the functions of `options` tell them."""
+    for problem in problems:
+        if problem is not None:
+            raise ConfigurationError(problem)
 
 
 class SchemaMissing(ConfigurationError):
@@ -119,9 +135,12 @@ class StartRefused(OnwardError):
 class UnknownJobType(StartRefused):
     """The app was built without this job type."""
 
-    def __init__(self, job_type: str) -> None:
+    def __init__(self, job_type: str, known: Iterable[str] = ()) -> None:
         self.job_type = job_type
-        super().__init__(f"job type {job_type!r} is not among the jobs of this app: add it to Onward(jobs=[…])")
+        super().__init__(
+            f"job type {job_type!r} is not among the jobs of this app: add it to Onward(jobs=[…])"
+            f"{nearest(job_type, known)}"
+        )
 
 
 class InternalJobType(StartRefused):
@@ -145,7 +164,7 @@ class UndeclaredStep(StartRefused):
 class BlockerNotFound(StartRefused):
     """A chain given as a blocker does not exist, or was deleted."""
 
-    def __init__(self, *, job_type: str, chain_ids: Sequence[ChainId]) -> None:
+    def __init__(self, *, job_type: str, chain_ids: "Sequence[ChainId]") -> None:
         self.job_type, self.chain_ids = job_type, tuple(chain_ids)
         names = ", ".join(map(str, chain_ids))
         super().__init__(
@@ -153,10 +172,19 @@ class BlockerNotFound(StartRefused):
         )
 
 
+class BlockerMissing(StartRefused):
+    """A type was started without a blocker that it requires."""
+
+    def __init__(self, *, job_type: str, missing: Sequence[str]) -> None:
+        self.job_type, self.missing = job_type, tuple(missing)
+        names = ", ".join(map(repr, missing))
+        super().__init__(f"{job_type!r} requires blockers that were not given: pass a chain of {names} in blockers=[…]")
+
+
 class DuplicateJobId(StartRefused):
     """The id given is taken."""
 
-    def __init__(self, job_ids: Sequence[JobId]) -> None:
+    def __init__(self, job_ids: "Sequence[JobId]") -> None:
         self.job_ids = tuple(job_ids)
         super().__init__(f"id already taken: {', '.join(map(str, job_ids))}; omit id= or use deduplication=")
 
@@ -177,6 +205,35 @@ class TransactionClosed(TransactionError):
     """A statement on a transaction whose block has ended."""
 
 
+class DatabaseError(OnwardError):
+    """The database refused what Onward asked of it. `__cause__` is what its client raised.
+
+    Errors of your own statements, through `tx.execute` and its like, are not wrapped.
+    """
+
+    def __init__(self, message: str, *, doing: str, fault: str | None = None) -> None:
+        self.doing, self.fault = doing, fault
+        super().__init__(message)
+
+
+class DatabaseUnavailable(DatabaseError):
+    """The database could not do it now, also when tried again: unreachable, read-only, full, overloaded."""
+
+
+class DatabaseLocked(DatabaseUnavailable):
+    """SQLite lets one connection write at a time, and another one did not end its transaction."""
+
+    def __init__(self, *, path: str, waited: float) -> None:
+        self.path, self.waited = path, waited
+        super().__init__(
+            f"waited {waited:.0f} s for the write lock of {path}. Either a transaction of this program is open: pass "
+            "it as tx=, or end it before this call. Or another process holds the file: end its transaction. "
+            "Onward(lock_timeout=…) says how long to wait",
+            doing="write",
+            fault="timeout",
+        )
+
+
 class PhaseError(OnwardError):
     """`prepare()` and `complete()` called in the wrong order, twice, or after the attempt ended."""
 
@@ -184,7 +241,7 @@ class PhaseError(OnwardError):
 class AttemptLost(OnwardError):
     """The job no longer belongs to this attempt; nothing it does can change the job."""
 
-    def __init__(self, job_id: JobId, attempt: int) -> None:
+    def __init__(self, job_id: "JobId", attempt: int) -> None:
         self.job_id, self.attempt = job_id, attempt
         super().__init__(f"{self.__doc__} (job {job_id}, attempt {attempt})")
 
@@ -208,26 +265,46 @@ class ChainError(OnwardError):
 class ChainNotFound(ChainError):
     """No chain has this id."""
 
-    def __init__(self, chain_ids: Sequence[ChainId]) -> None:
+    def __init__(self, chain_ids: "Sequence[ChainId]") -> None:
         self.chain_ids = tuple(chain_ids)
         super().__init__(f"no chain with id {', '.join(map(str, chain_ids))}: never committed, or deleted")
+
+
+class ChainOfAnotherType(ChainError):
+    """The chain did not begin with the type of the handle; nothing was changed."""
+
+    def __init__(self, *, chain_id: "ChainId", expected: str, found: str) -> None:
+        self.chain_id, self.expected, self.found = chain_id, expected, found
+        super().__init__(
+            f"chain {chain_id} is of type {found!r}, not {expected!r}: do not go on with an id that came from outside; "
+            "a bare id, without a handle, is not checked"
+        )
 
 
 class ChainFailed(ChainError):
     """The chain waited for has failed."""
 
     def __init__(
-        self, *, chain_id: ChainId, job_id: JobId, job_type: str, reason: FailureReason, error: JobError | None
+        self,
+        *,
+        chain_id: "ChainId",
+        job_id: "JobId",
+        job_type: str,
+        reason: "FailureReason",
+        error: "JobError | None",
+        blocker: "ChainFailed | None" = None,
     ) -> None:
         self.chain_id, self.job_id, self.job_type, self.reason, self.error = chain_id, job_id, job_type, reason, error
-        detail = f": {error.type}: {error.message}" if error else ""
+        self.blocker = blocker
+        """That of the chain through which it failed, where the reason is a blocker."""
+        detail = f": {error.type}: {error.message}" if error else f": {blocker}" if blocker else ""
         super().__init__(f"chain {chain_id} failed at {job_type!r} (job {job_id}), reason {reason}{detail}")
 
 
 class ChainReferenced(ChainError):
     """Unfinished jobs elsewhere depend on the chains to delete."""
 
-    def __init__(self, references: Sequence[tuple[ChainId, JobId]]) -> None:
+    def __init__(self, references: "Sequence[tuple[ChainId, JobId]]") -> None:
         self.references = tuple(references)
         listing = ", ".join(f"{chain} (needed by job {job})" for chain, job in references)
         super().__init__(
@@ -242,7 +319,7 @@ class RetryRefused(ChainError):
 class ChainNotFailed(RetryRefused):
     """Only a failed chain can be retried."""
 
-    def __init__(self, chain_ids: Sequence[ChainId]) -> None:
+    def __init__(self, chain_ids: "Sequence[ChainId]") -> None:
         self.chain_ids = tuple(chain_ids)
         super().__init__(f"not failed, so nothing to retry: {', '.join(map(str, chain_ids))}")
 
@@ -278,9 +355,11 @@ class KeyInUse(RetryRefused):
 class WaitTimeout(ChainError):
     """The chain had not ended in time; it goes on."""
 
-    def __init__(self, chain_id: ChainId, timeout: timedelta) -> None:
-        self.chain_id, self.timeout = chain_id, timeout
-        super().__init__(f"chain {chain_id} has not ended within {timeout.total_seconds():g} s; it goes on running")
+    def __init__(
+        self, chain_id: "ChainId", timeout: timedelta, *, job: "Job | None" = None, detail: str = "it goes on running"
+    ) -> None:
+        self.chain_id, self.timeout, self.job = chain_id, timeout, job
+        super().__init__(f"chain {chain_id} has not ended within {timeout.total_seconds():g} s; {detail}")
 
 
 class QueueErrorCode(StrEnum):
@@ -472,7 +551,7 @@ class FlowLockLost(FlowError):
 class HandlerFailed(OnwardError):
     """A handler with `executor="process"` raised, or its process died; middleware sees it, `error` says what it was."""
 
-    def __init__(self, error: JobError, *, permanent: bool) -> None:
+    def __init__(self, error: "JobError", *, permanent: bool) -> None:
         self.error, self.permanent = error, permanent
         super().__init__(f"{error.type}: {error.message}")
 
@@ -485,8 +564,7 @@ class Reschedule(HandlerSignal):
     """Roll the open phase back and run the job again later, without counting a failure."""
 
     def __init__(self, *, delay: timedelta | None = None, at: datetime | None = None) -> None:
-        if delay is not None and at is not None:
-            raise ConfigurationError("Reschedule takes delay= or at=, not both")
+        require(wrong_time(delay, at))
         self.delay, self.at = delay, at
         super().__init__("rescheduled")
 

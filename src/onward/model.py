@@ -2,14 +2,17 @@
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
 import msgspec
+
+from onward.errors import require
+from onward.options import LONGEST_KEY, wrong_choice, wrong_duration, wrong_ids, wrong_text
 
 JobId: TypeAlias = UUID
 ChainId: TypeAlias = UUID
@@ -74,6 +77,7 @@ class _JobFields(msgspec.Struct, frozen=True, kw_only=True):
     """0 for the job that began the chain."""
     type_name: str
     payload_version: int
+    """That of the input; once the job has completed, that of its output."""
     input: Any
     """The stored input as plain JSON data."""
     priority: int
@@ -185,17 +189,35 @@ class Blocker(msgspec.Struct, frozen=True, kw_only=True):
     status: JobStatus
     """That of the chain's current job."""
     current_type_name: str
+    payload_version: int
+    """That of the chain's current job: once it completed, of the output."""
     output: str | None
     """The stored output, as JSON text, once the chain completed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
-    """One page of jobs or chains and where the next one begins."""
+    """One page of jobs or chains and where the next one begins.
+
+    >>> [*Page(items=[1, 2], next=None)]
+    [1, 2]
+    """
 
     items: Sequence[T]
     next: UUID | None
     """Pass it as `after=`; None on the last page."""
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+Scope: TypeAlias = Literal["incomplete", "any"]
+_MICROSECOND = timedelta(microseconds=1)
+_STEEPEST = 1000
+"""Of a backoff: raised to the power of its tries, a larger factor would no longer be a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +230,20 @@ class Deduplication:
     """
 
     key: str
-    scope: Literal["incomplete", "any"] = "incomplete"
+    scope: Scope = "incomplete"
     """Which chains count: those that have not ended, or all."""
     window: timedelta | None = None
     """Only chains started within this time count."""
     exclude: Sequence[ChainId] = ()
-    """Chains that do not count, for example the caller's own."""
+    """Chains that do not count though they have the key: for a handler that starts its successor, its own."""
+
+    def __post_init__(self) -> None:
+        require(
+            wrong_text("Deduplication: key", self.key, most=LONGEST_KEY),
+            wrong_choice("Deduplication: scope", self.scope, get_args(Scope)),
+            None if self.window is None else wrong_duration("Deduplication: window", self.window, least=_MICROSECOND),
+            wrong_ids("Deduplication: exclude", self.exclude),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +261,20 @@ class Backoff:
     jitter: float = 0.0
     """The share of the delay that is random: 0.2 spreads it by a tenth either way."""
 
+    def __post_init__(self) -> None:
+        require(
+            wrong_duration("Backoff: initial", self.initial, most=timedelta.max),
+            wrong_duration("Backoff: maximum", self.maximum, most=timedelta.max),
+            _wrong_share("Backoff: factor", self.factor),
+            _wrong_share("Backoff: jitter", self.jitter),
+        )
+
+    def problem(self) -> str | None:
+        """What makes it useless for jobs, whose waits are stored."""
+        if self.factor > _STEEPEST or self.jitter > 1:
+            return f"backoff: a factor is at most {_STEEPEST}, a jitter at most 1"
+        return wrong_duration("backoff: maximum", self.maximum) or wrong_duration("backoff: initial", self.initial)
+
     def delay(self, failures: int) -> timedelta:
         """The wait after that many failures."""
         exponent = min(max(failures - 1, 0), 64)
@@ -238,6 +282,12 @@ class Backoff:
         if self.jitter:
             seconds *= 1 + self.jitter * (random.random() - 0.5)
         return timedelta(seconds=seconds)
+
+
+def _wrong_share(option: str, value: object) -> str | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return None
+    return f"{option}={value!r}: expected a number from 0 on"
 
 
 def new_ids(count: int) -> list[UUID]:

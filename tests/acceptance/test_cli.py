@@ -266,7 +266,10 @@ def test_the_printed_sql_makes_the_tables_an_app_needs(
         (["worker", "incomplete:app"], "cannot import 'incomplete': ModuleNotFoundError"),
         (["worker", "shop:app", "--jobs", "greet,gret"], "no job type named gret; this app has greet, hold, stuck"),
         (["migrate", "mysql://localhost/shop"], "cannot tell the database from 'mysql://…'"),
-        (["migrate", "sqlite:////no/such/folder/shop.db"], "cannot use the database: unable to open database file"),
+        (
+            ["migrate", "sqlite:////no/such/folder/shop.db"],
+            "the directory /no/such/folder does not exist: make it",
+        ),
         (["migrate", "postgresql://onward:secret@127.0.0.1:1/shop"], "cannot use the database at 127.0.0.1:1/shop: "),
         (["migrate", "postgresql://localhost:port/shop"], "cannot use the database at localhost:port/shop: "),
         (["migrate", "shop:app", "--schema", "other"], "--schema and --prefix go with an address"),

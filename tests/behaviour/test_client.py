@@ -170,7 +170,7 @@ REFUSALS: dict[str, tuple[type[Exception], str]] = {
     "naive time": (StartRefused, "no time zone"),
     "both times": (StartRefused, "delay= or at=, not both"),
     "huge priority": (StartRefused, "32 bits"),
-    "empty key": (StartRefused, "1 to 1000 characters"),
+    "empty key": (ConfigurationError, "1 to 1000 characters"),
 }
 
 
@@ -288,7 +288,11 @@ async def test_a_chain_can_be_completed_step_by_step_without_a_worker(opened: An
         assert (completion.status, completion.input) == (JobStatus.PENDING, 1)
         await completion.continue_with(inside, 5)
         assert completion.job is not None
-        assert (completion.job.type_name, completion.input) == ("inside", 5)
+        assert (completion.job.type_name, completion.input_of(inside)) == ("inside", 5)
+        with pytest.raises(PhaseError, match=r"began with 'outside' and has come to 'inside': use input_of"):
+            _ = completion.input
+        with pytest.raises(PhaseError, match="has come to 'inside', not to 'outside'"):
+            completion.input_of(outside)
         await completion.done("by hand")
         with pytest.raises(PhaseError):
             await completion.done("again")

@@ -108,7 +108,7 @@ async def test_a_continuation_may_start_blockers_and_read_their_outputs(running:
 
 
 async def test_an_undeclared_step_is_refused_as_anywhere(running: Any) -> None:
-    app: Onward = await running(cpu_jobs.wrong_turn, cpu_jobs.branch, cpu_jobs.publish)
+    app: Onward = await running(cpu_jobs.wrong_turn, cpu_jobs.branch, cpu_jobs.publish, cpu_jobs.weigh)
 
     failed = await failure_of(await app.start(cpu_jobs.wrong_turn, 1))
 
@@ -337,5 +337,5 @@ def test_a_handler_that_cannot_be_imported_is_refused_when_the_worker_is_built()
 
 
 def test_an_unknown_executor_is_refused() -> None:
-    with refused("odd: executor is 'auto' or 'process'"):
+    with refused("odd: executor='thread': use one of 'auto', 'process'"):
         job("odd", executor="thread")(cpu_jobs.divide_by_zero)  # type: ignore[call-overload]

@@ -41,7 +41,7 @@ def describe(attempt: Attempt[str]) -> list[str | int | None]:
     ]  # fmt: skip
 
 
-@job("publish", internal=True)
+@job("publish", internal=True, blocked_by=["weigh"])
 async def publish(attempt: Attempt[Rendered]) -> str:
     return f"frame {attempt.input.frame}, priority {attempt.outputs_of(weigh)}"
 

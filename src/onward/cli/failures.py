@@ -9,9 +9,8 @@ import typer
 
 from onward.cli.console import say
 from onward.client.app import Onward
-from onward.errors import OnwardError
-
-_DATABASE_CLIENTS = ("asyncpg", "psycopg", "psycopg_pool", "sqlite3", "sqlalchemy", "aiosqlite")
+from onward.errors import DatabaseError, OnwardError
+from onward.state.driver import CLIENTS, is_clients_own
 
 
 class CommandFailed(Exception):
@@ -38,6 +37,8 @@ def reaching(app: Onward) -> Iterator[None]:
         yield
     except Exception as error:
         cause = _only(error)
+        if isinstance(cause, DatabaseError) and cause.__cause__ is not None:
+            cause = cause.__cause__
         if not _is_about_the_database(cause):
             raise
         reason = " ".join(str(cause).split()) or type(cause).__name__
@@ -52,11 +53,11 @@ def _only(error: BaseException) -> BaseException:
 
 
 def _is_about_the_database(error: BaseException) -> bool:
-    if isinstance(error, OSError) or _package(type(error).__module__) in _DATABASE_CLIENTS:
+    if is_clients_own(error):
         return True
     # An address that cannot be parsed is a plain ValueError, raised inside the client.
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return isinstance(error, ValueError) and _package(frames[-1].f_globals.get("__name__", "")) in _DATABASE_CLIENTS
+    return isinstance(error, ValueError) and _package(frames[-1].f_globals.get("__name__", "")) in CLIENTS
 
 
 def _package(module: str) -> str:

@@ -1,29 +1,32 @@
 """The front door of the library: an app is a database and the jobs that run on it."""
 
 import asyncio
+import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
+from uuid import UUID
 
 from typing_extensions import Unpack
 
-from onward.client.arguments import Filters, chain_id, chain_ids, filter_of, type_names
+from onward.client.arguments import Filters, asked, checked_id, checked_limit, filter_of, type_names
 from onward.client.completion import Completion
 from onward.client.handle import ChainHandle
+from onward.client.listing import Listing
 from onward.client.operations import Operations, Wait
-from onward.client.schema import prepare_schema
+from onward.client.schema import opened_before_fork, prepare_schema
 from onward.client.sync import SyncOnward
 from onward.define.attempt import SyncTransaction, Transaction
 from onward.define.codec import Limits
-from onward.define.job_type import JobType, Step
+from onward.define.job_type import SHORTEST_LEASE, JobType, Step, wrong_backoff
 from onward.define.middleware import Middleware, Resource
 from onward.define.registry import Registered, Registry
 from onward.define.request import BlockerSource, ChainReference, NewChain
 from onward.define.slice import Slice
-from onward.errors import ConfigurationError, DefinitionError
+from onward.errors import ConfigurationError, DefinitionError, require
 from onward.lifecycle.after_commit import Awaited, describe
 from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, Posting, ThreadAnnouncer
 from onward.lifecycle.store import Store
@@ -33,6 +36,15 @@ from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.observe import events
 from onward.observe.logs import LogObserver
 from onward.observe.observer import Observer, Observers
+from onward.options import (
+    LONGEST_NAME,
+    given,
+    wrong_choice,
+    wrong_duration,
+    wrong_id,
+    wrong_number,
+    wrong_text,
+)
 from onward.state.connect import connect
 from onward.state.driver import Driver, run_now
 from onward.worker.guardian.contract import GuardianKind
@@ -45,6 +57,7 @@ if TYPE_CHECKING:
 
 I = TypeVar("I")  # noqa: E741 - input
 O = TypeVar("O")  # noqa: E741 - output
+T = TypeVar("T")
 
 
 class Onward:
@@ -77,6 +90,7 @@ class Onward:
         max_payload: int = 1024 * 1024,
         pool_size: int = 10,
         pgbouncer: bool = False,
+        lock_timeout: timedelta | None = timedelta(seconds=30),
         resources: Sequence[Resource] = (),
         required_middleware: Sequence[Middleware] = (),
         also_transient: Callable[[BaseException], bool] | None = None,
@@ -85,11 +99,22 @@ class Onward:
 
         `resources` and `required_middleware` are those of every worker of the app, also of `onward worker`.
         `also_transient` tells errors of the database that are worth another try, beside those the driver knows.
+        `lock_timeout`: how long calls wait for the one write lock of a SQLite file; None: for ever.
         Nothing is connected until `async with app` or `app.open()`.
         """
+        require(
+            wrong_number("max_payload", max_payload, least=1),
+            wrong_number("pool_size", pool_size, least=1),
+            None if lock_timeout is None else wrong_duration("lock_timeout", lock_timeout),
+        )
         self.registry = Registry(jobs, limits=Limits(bytes=max_payload))
         self.state, self.driver = connect(
-            target, schema=schema, prefix=prefix, pool_size=pool_size, pgbouncer=pgbouncer
+            target,
+            schema=schema,
+            prefix=prefix,
+            pool_size=pool_size,
+            pgbouncer=pgbouncer,
+            lock_timeout=None if lock_timeout is None else lock_timeout.total_seconds(),
         )
         self._also_transient = also_transient
         self._resources, self._required_middleware = tuple(resources), tuple(required_middleware)
@@ -107,7 +132,9 @@ class Onward:
             self._notify, self._observers, self._announcer, changed=self._hints_changed
         )
         self._store = self._make_store(self.driver, self._announcer)
-        self._operations = Operations(self.registry, self._store, self._wait_for, time.monotonic)
+        self._ready = Operations(self.registry, self._store, self._wait_for, time.monotonic)
+        self._opened_in: int | None = None
+        """The process."""
         self._sync_driver = self.driver.sync_sibling() if self.driver.is_async else self.driver
         self._looks: Looks = {}
         self._stack: AsyncExitStack | None = None
@@ -124,16 +151,30 @@ class Onward:
     ) -> None:
         await self.close()
 
+    @property
+    def _operations(self) -> Operations:
+        if self._opened_in is None:
+            raise ConfigurationError("the app is not open: use `async with app:` around this call")
+        self._refuse_after_fork()
+        return self._ready
+
+    def _refuse_after_fork(self) -> None:
+        if self._opened_in not in (None, os.getpid()):
+            assert self._opened_in is not None
+            raise ConfigurationError(opened_before_fork("the app", self._opened_in))
+
     async def open(self) -> None:
         """Connect, and check or make the tables."""
+        self._refuse_after_fork()
         if self._stack is not None:
             raise ConfigurationError("the app is already open")
         if not self.driver.is_async:
             raise ConfigurationError("this app is built on a sync engine or pool: use app.sync")
         async with AsyncExitStack() as stack:
-            await self.driver.open()
-            stack.push_async_callback(self.driver.close)
-            await self._prepare_schema()
+            with self._store.in_words("open the app"):
+                await self.driver.open()
+                stack.push_async_callback(self.driver.close)
+                await self._prepare_schema()
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             await asyncio.to_thread(self._from_threads.release)
             await self._notify.open(tasks, self._hints_changed)
@@ -144,12 +185,13 @@ class Onward:
                 # In a thread: it waits for its server, and the loop may have other things to do meanwhile.
                 await asyncio.to_thread(run_now, self._sync_driver.open())
                 stack.push_async_callback(asyncio.to_thread, self._close_sync_driver, self._sync_driver)
-            self._stack = stack.pop_all()
+            self._stack, self._opened_in, self._ready.tasks = stack.pop_all(), os.getpid(), tasks
 
     async def close(self) -> None:
         """Send what is to be sent, and disconnect."""
         if self._stack is not None:
-            stack, self._stack = self._stack, None
+            self._refuse_after_fork()
+            stack, self._stack, self._opened_in = self._stack, None, None
             await stack.aclose()
 
     def _close_sync_driver(self, driver: Driver) -> None:
@@ -183,7 +225,7 @@ class Onward:
 
         It gives an `onward.Transaction`, or the object of the library the app was built on.
         """
-        async with self._store.transaction(connection) as tx:
+        async with self._operations.store.transaction(connection) as tx:
             yield self._store.handed_out(tx)
 
     # -- start
@@ -200,7 +242,7 @@ class Onward:
         priority: int = 0,
         blockers: Sequence[BlockerSource] = (),
         deduplication: Deduplication | None = None,
-    ) -> ChainHandle[O]:
+    ) -> ChainHandle[O, I]:
         """Start a chain, in the transaction `tx` or alone. Jobs with a higher priority are taken first."""
         chain = NewChain(
             job_type=job_type,
@@ -223,36 +265,45 @@ class Onward:
             for chain, answer in zip(chains, started, strict=True)
         ]
 
-    def chain(self, job_type: JobType[Any, O], id: ChainId) -> ChainHandle[O]:
-        """The handle of a stored chain that began with this type."""
-        return ChainHandle(self._operations, job_type, id)
+    def chain(self, job_type: JobType[I, O], id: ChainId) -> ChainHandle[O, I]:
+        """The handle of a stored chain that began with this type; used for one of another type, it raises."""
+        self.registry.entry(job_type)
+        return ChainHandle(self._ready, job_type, checked_id("id", id))
 
     # -- change
 
+    @overload
+    def complete(
+        self, chain: ChainHandle[O, I], *, tx: object = None
+    ) -> AbstractAsyncContextManager[Completion[I, O]]: ...
+    @overload
     def complete(
         self, chain: ChainReference | ChainId, *, tx: object = None
-    ) -> AbstractAsyncContextManager[Completion]:
+    ) -> AbstractAsyncContextManager[Completion[Any, Any]]: ...
+    def complete(
+        self, chain: ChainReference | ChainId, *, tx: object = None
+    ) -> AbstractAsyncContextManager[Completion[Any, Any]]:
         """Complete the job a chain has come to, without a worker; it is locked within the block."""
-        return self._operations.complete(chain_id(chain), tx=tx)
+        return self._operations.complete(asked("complete", chain), tx=tx)
 
     async def cancel(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
         """Fail waiting jobs at once and ask running ones to stop; an output that commits first wins. How many chains.
 
         With `cascade` also the chains they wait for, and so on, as far as nothing else unfinished waits for those.
         """
-        return await self._operations.cancel(chain_ids(chains), cascade=cascade, tx=tx)
+        return await self._operations.cancel(asked("cancel", *chains), cascade=cascade, tx=tx)
 
     async def retry(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
         """Run failed chains again, all or none; jobs that failed only through them wait again. How many came back."""
-        return await self._operations.retry(chain_ids(chains), tx=tx)
+        return await self._operations.retry(asked("retry", *chains), tx=tx)
 
     async def trigger(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
         """Run scheduled jobs now; how many."""
-        return await self._operations.trigger(chain_ids(chains), tx=tx)
+        return await self._operations.trigger(asked("trigger", *chains), tx=tx)
 
     async def delete(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
         """Delete whole chains, with `cascade` also the chains they wait for; how many."""
-        return await self._operations.delete(chain_ids(chains), cascade=cascade, tx=tx)
+        return await self._operations.delete(asked("delete", *chains), cascade=cascade, tx=tx)
 
     async def pause(self, *job_types: Step[Any, Any] | str, tx: object = None) -> None:
         """Have workers leave these types alone; what runs goes on."""
@@ -276,34 +327,38 @@ class Onward:
         """A stored chain."""
         return await self._operations.find_chain(id, tx=tx)
 
-    async def jobs(
+    def jobs(
         self, *, after: JobId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
-    ) -> Page[Job]:
-        """A page of jobs, newest first; the next one begins `after=page.next`.
+    ) -> Listing[Job]:
+        """Jobs, newest first: `await` it for a page of `limit`, the next one begins `after=page.next`; or go through
+        all of them with `async for`.
 
         Filters: `types`, `status` (one or several), `chains`, `root_id`, `created_from`, `created_before`; for what
         failed: `reason` and `error_type`, that of the last error (one or several), `failed_from`, `failed_before`.
         """
-        return await self._operations.jobs(filter_of(filters), after=after, limit=limit, tx=tx)
+        wanted = filter_of(filters)
+        return _listing(lambda place: self._operations.jobs(wanted, after=place, limit=limit, tx=tx), after, limit)
 
-    async def chains(
+    def chains(
         self, *, after: ChainId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
-    ) -> Page[Chain]:
-        """A page of chains, newest first, by the type they began with and the status of the job they have come to.
+    ) -> Listing[Chain]:
+        """Chains, newest first, by the type they began with and the status of the job they have come to.
 
-        Filters: those of `jobs`.
+        Filters, pages and iteration: those of `jobs`.
         """
-        return await self._operations.chains(filter_of(filters), after=after, limit=limit, tx=tx)
+        wanted = filter_of(filters)
+        return _listing(lambda place: self._operations.chains(wanted, after=place, limit=limit, tx=tx), after, limit)
 
     async def blockers_of(self, job_id: JobId, *, tx: object = None) -> Sequence[Blocker]:
         """The chains a job waits, or waited, for."""
         return await self._operations.blockers_of(job_id, tx=tx)
 
-    async def blocked_by(
+    def blocked_by(
         self, chain: ChainReference | ChainId, *, after: JobId | None = None, limit: int = 100, tx: object = None
-    ) -> Page[Job]:
-        """A page of the jobs that wait, or waited, for a chain, newest first."""
-        return await self._operations.blocked_by(chain_id(chain), after=after, limit=limit, tx=tx)
+    ) -> Listing[Job]:
+        """The jobs that wait, or waited, for a chain, newest first: a page, or all, as `jobs` does."""
+        of = asked("blocked_by", chain)
+        return _listing(lambda place: self._operations.blocked_by(of, after=place, limit=limit, tx=tx), after, limit)
 
     # -- work
 
@@ -330,8 +385,17 @@ class Onward:
         longer than `stall` is logged. `resources` are opened when it starts and closed when it has stopped; handlers
         get them by type. Every slice it works for must have `required_middleware`, the very instances, in this order.
         """
-        handled = self.registry.handled()
-        types = handled if jobs is None else _chosen(self.registry, jobs)
+        require(
+            wrong_number("concurrency", concurrency, least=1),
+            None if name is None else wrong_text("name", name, most=LONGEST_NAME),
+            None if poll is None else wrong_duration("poll", poll, least=timedelta(milliseconds=1)),
+            wrong_duration("grace", grace),
+            wrong_duration("lease", lease, least=SHORTEST_LEASE),
+            wrong_backoff(backoff),
+            wrong_choice("guardian", guardian, get_args(GuardianKind)),
+            None if stall is None else wrong_duration("stall", stall, least=timedelta(milliseconds=1)),
+        )
+        types = self.registry.handled() if jobs is None else _chosen(self.registry, jobs)
         sync_store = None
         if self._sync_driver is not None:
             sync_store = self._make_store(self._sync_driver, _FromThread(self._announcer))
@@ -432,6 +496,13 @@ class _Awaiting:
         return await self._listener.wait(timeout)
 
 
+def _listing(look: Callable[[UUID | None], Awaitable[Page[T]]], after: UUID | None, limit: int) -> Listing[T]:
+    """Checked when it is asked for, read when it is awaited."""
+    checked_limit(limit)
+    require(None if after is None else wrong_id("after", after))
+    return Listing(look, after)
+
+
 class _FromThread(Posting):
     def __init__(self, announcer: BackgroundAnnouncer) -> None:
         self.post = announcer.post_from_thread
@@ -452,7 +523,9 @@ def _check_transaction_types(registry: Registry, driver: Driver) -> None:
 
 
 def _chosen(registry: Registry, jobs: Iterable[Step[Any, Any]]) -> list[Registered]:
-    chosen = [registry.find(step.name) for step in jobs]
+    if isinstance(jobs, Step | str):
+        raise ConfigurationError(f"{given('jobs', jobs)}: expected a list of job types")
+    chosen = [registry.step(step) for step in jobs]
     idle = [kind.name for kind in chosen if kind.step.run is None]
     if idle:
         raise ConfigurationError(f"no handler: {', '.join(idle)}; a worker cannot run these types")

@@ -3,30 +3,85 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeGuard, TypeVar
+from uuid import UUID
 
 from onward.define.job_type import Step
 from onward.define.request import ChainReference
-from onward.errors import ConfigurationError
-from onward.model import ChainId, FailureReason, JobId, JobStatus
-from onward.state.contract import Filter
+from onward.errors import ChainOfAnotherType, ConfigurationError, require
+from onward.model import Chain, ChainId, FailureReason, JobId, JobStatus
+from onward.options import given, unknown, wrong_id, wrong_instant, wrong_number
+from onward.state.contract import Filter, StateAdapter
+from onward.state.driver import Connection
+
+_MOST_PER_PAGE = 1_000
 
 W = TypeVar("W", bound=StrEnum)
 
 
-def chain_id(chain: ChainReference | ChainId) -> ChainId:
-    """The id of a handle, or the id itself."""
-    return chain if isinstance(chain, ChainId) else chain.id
+class Asked(NamedTuple):
+    """Chains that a caller named: by handles, which say with which type each began, or by bare ids."""
+
+    ids: list[ChainId]
+    types: dict[ChainId, str]
+
+    def check(self, chain: Chain) -> Chain:
+        """Raise ChainOfAnotherType unless the chain is what its handle says."""
+        expected = self.types.get(chain.id, chain.type_name)
+        if chain.type_name != expected:
+            raise ChainOfAnotherType(chain_id=chain.id, expected=expected, found=chain.type_name)
+        return chain
+
+    async def check_types(self, state: StateAdapter, connection: Connection) -> None:
+        """The same for those that exist, on the connection, and so in the transaction, that is to change them."""
+        if self.types:
+            for chain in await state.find_chains(connection, list(self.types)):
+                self.check(chain)
 
 
-def chain_ids(chains: Iterable[ChainReference | ChainId]) -> list[ChainId]:
-    """The ids of handles."""
-    return [chain_id(chain) for chain in chains]
+def asked(doing: str, *chains: ChainReference | ChainId) -> Asked:
+    """The chains given to a call."""
+    types = {chain.id: chain.job_type.name for chain in chains if _is_handle(chain, doing)}
+    return Asked([chain if isinstance(chain, UUID) else chain.id for chain in chains], types)
+
+
+def _is_handle(chain: Any, doing: str) -> TypeGuard[ChainReference]:
+    if isinstance(chain, UUID):
+        return False
+    if isinstance(getattr(chain, "id", None), UUID) and isinstance(getattr(chain, "job_type", None), Step):
+        return True
+    several = f"; write {doing}(*chains)" if isinstance(chain, list | tuple) else ""
+    raise ConfigurationError(
+        f"{doing}({given('chain', chain)}): expected a handle, as start(…) and chain(…) give it, or a UUID{several}"
+    )
+
+
+def checked_id(option: str, value: UUID) -> UUID:
+    """An id, if it is one."""
+    require(wrong_id(option, value))
+    return value
+
+
+def checked_limit(limit: int) -> int:
+    """How many a page may have."""
+    problem = wrong_number("limit", limit, least=1, most=_MOST_PER_PAGE)
+    require(problem and f"{problem}; a page has 1 to {_MOST_PER_PAGE} items")
+    return limit
 
 
 def type_names(job_types: Iterable[Step[Any, Any] | str]) -> list[str]:
     """The names of job types."""
-    return [one if isinstance(one, str) else one.name for one in job_types]
+    if isinstance(job_types, str | Step):
+        raise ConfigurationError(f"{given('types', job_types)}: expected a list of job types or names")
+    return [_name_of(one) for one in job_types]
+
+
+def _name_of(job_type: Any) -> str:
+    if isinstance(job_type, Step):
+        return job_type.name
+    if not isinstance(job_type, str):
+        raise ConfigurationError(f"{given('types', job_type)}: expected a job type, as @job makes it, or its name")
+    return job_type
 
 
 class Filters(TypedDict, total=False):
@@ -46,33 +101,39 @@ class Filters(TypedDict, total=False):
 
 def filter_of(filters: Filters) -> Filter:
     """The filter for a listing, checked."""
+    for option in filters:
+        if option not in Filters.__annotations__:
+            raise ConfigurationError(unknown(option, Filters.__annotations__))
     types, chains, root_id = filters.get("types"), filters.get("chains"), filters.get("root_id")
     return Filter(
         type_names=None if types is None else type_names(types),
-        statuses=_words(JobStatus, filters.get("status")),
-        chain_ids=None if chains is None else chain_ids(chains),
-        root_ids=None if root_id is None else [root_id],
-        created_from=_moment(filters.get("created_from")),
-        created_before=_moment(filters.get("created_before")),
-        reasons=_words(FailureReason, filters.get("reason")),
-        error_types=_several(filters.get("error_type")),
-        failed_from=_moment(filters.get("failed_from")),
-        failed_before=_moment(filters.get("failed_before")),
+        statuses=_words("status", JobStatus, filters.get("status")),
+        chain_ids=None if chains is None else asked("chains=", *chains).ids,
+        root_ids=None if root_id is None else [checked_id("root_id", root_id)],
+        created_from=_instant("created_from", filters.get("created_from")),
+        created_before=_instant("created_before", filters.get("created_before")),
+        reasons=_words("reason", FailureReason, filters.get("reason")),
+        error_types=_texts("error_type", filters.get("error_type")),
+        failed_from=_instant("failed_from", filters.get("failed_from")),
+        failed_before=_instant("failed_before", filters.get("failed_before")),
     )
 
 
-def _several(given: str | Sequence[str] | None) -> Sequence[str] | None:
-    return [given] if isinstance(given, str) else given
-
-
-def _words(kind: type[W], given: str | Sequence[str] | None) -> list[W] | None:
+def _words(option: str, kind: type[W], value: str | Sequence[str] | None) -> list[W] | None:
     try:
-        return None if given is None else [kind(one) for one in _several(given) or ()]
-    except ValueError as error:
-        raise ConfigurationError(f"{error}: use one of {', '.join(kind)}") from None
+        return None if value is None else [kind(one) for one in ([value] if isinstance(value, str) else value)]
+    except (ValueError, TypeError):
+        raise ConfigurationError(f"{given(option, value)}: use one of {', '.join(kind)}") from None
 
 
-def _moment(given: datetime | None) -> datetime | None:
-    if given is not None and given.tzinfo is None:
-        raise ConfigurationError(f"{given} has no time zone; use datetime.now(UTC) or astimezone()")
-    return given
+def _texts(option: str, value: str | Sequence[str] | None) -> list[str] | None:
+    texts = [value] if isinstance(value, str) else value
+    if texts is not None and not (isinstance(texts, list | tuple) and all(isinstance(one, str) for one in texts)):
+        raise ConfigurationError(f"{given(option, value)}: expected a str, or several in a list")
+    return None if texts is None else list(texts)
+
+
+def _instant(option: str, value: datetime | None) -> datetime | None:
+    if value is not None:
+        require(wrong_instant(option, value))
+    return value

@@ -2,28 +2,39 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Generic
 
+from typing_extensions import TypeVar
+
+from onward.client.arguments import Asked
 from onward.define.job_type import Step
 from onward.define.outcome import Next
 from onward.define.registry import Registry
 from onward.define.request import BlockerSource
 from onward.errors import ChainNotFound, JobAlreadyCompleted, PhaseError
 from onward.lifecycle.after_commit import Effects
-from onward.lifecycle.settle import encode_output
+from onward.lifecycle.settle import encode_output, new_version
 from onward.lifecycle.start import Predecessor, plan_continuation
 from onward.lifecycle.store import Store
-from onward.model import ChainId, CompletedJob, FailedJob, Job, JobStatus, RunningJob
+from onward.model import CompletedJob, FailedJob, Job, JobStatus, RunningJob
 from onward.notify.contract import Hint, HintKind
 from onward.state.contract import Settlement
 from onward.state.driver import Connection, run_now
 
+I_co = TypeVar("I_co", covariant=True)
+O_contra = TypeVar("O_contra", contravariant=True)
+P = TypeVar("P")
 
-async def current_job(store: Store, chain_id: ChainId, tx: object) -> Job:
-    """The job a chain has come to, locked. Raises when there is none, or when it has ended."""
+
+async def current_job(store: Store, asked: Asked, tx: object) -> Job:
+    """The job a chain has come to, locked. Raises when there is none, when it has ended, or when it is another's."""
+    chain_id = asked.ids[0]
 
     async def look(connection: Connection) -> Job | None:
-        return await store.state.lock_current(connection, chain_id)
+        job = await store.state.lock_current(connection, chain_id)
+        if job is not None:
+            await asked.check_types(store.state, connection)
+        return job
 
     job = await store.read(look, tx=tx)
     if job is None:
@@ -33,11 +44,14 @@ async def current_job(store: Store, chain_id: ChainId, tx: object) -> Job:
     return job
 
 
-class Completion:
-    """A locked job, to be completed by `done` or `continue_with`. Leaving the block without either changes nothing."""
+class Completion(Generic[I_co, O_contra]):
+    """A locked job, to be completed by `done` or `continue_with`. Leaving the block without either changes nothing.
 
-    def __init__(self, registry: Registry, store: Store, job: Job, tx: object) -> None:
-        self._registry, self._store, self._tx = registry, store, tx
+    Through a handle it is typed: by the input with which the chain began, and the output it ends with.
+    """
+
+    def __init__(self, registry: Registry, store: Store, job: Job, tx: object, *, began_with: str | None) -> None:
+        self._registry, self._store, self._tx, self._began_with = registry, store, tx, began_with
         self.job: Job | None = job
         """The job to complete; after `continue_with` the next one, after `done` None."""
 
@@ -46,22 +60,44 @@ class Completion:
         return None if self.job is None else self.job.status
 
     @property
-    def input(self) -> Any:
-        """The job's input, decoded."""
+    def input(self) -> I_co:
+        """The job's input, decoded. For a chain that has gone on to another step, ask `input_of(step)`."""
         job = self._open_job()
+        if self._began_with not in (None, job.type_name):
+            raise PhaseError(
+                f"the chain began with {self._began_with!r} and has come to {job.type_name!r}: use input_of(step)"
+            )
+        decoded: I_co = self._input(job)
+        return decoded
+
+    def input_of(self, step: Step[P, Any]) -> P:
+        """The job's input, decoded, where the chain has come to this step."""
+        job = self._open_job()
+        if self._registry.step(step).name != job.type_name:
+            raise PhaseError(f"the chain has come to {job.type_name!r}, not to {step.name!r}")
+        decoded: P = self._input(job)
+        return decoded
+
+    def _input(self, job: Job) -> Any:
         return self._registry.find(job.type_name).read_plain_input(job.input, job.payload_version)
 
-    async def done(self, output: Any) -> None:
+    async def done(self, output: O_contra) -> None:
         """Complete the chain with an output."""
         job = self._open_job()
-        encoded = encode_output(self._registry.find(job.type_name), output)
-        await self._settle(job, Settlement(**_fence(job), kind="complete", output=encoded))
+        kind = self._registry.find(job.type_name)
+        settlement = Settlement(
+            **_fence(job),
+            kind="complete",
+            output=encode_output(kind, output),
+            payload_version=new_version(kind, job.payload_version),
+        )
+        await self._settle(job, settlement)
         self.job = None
 
     async def continue_with(
         self,
-        step: Step[Any, Any],
-        input: Any,
+        step: Step[P, O_contra],
+        input: P,
         *,
         delay: timedelta | None = None,
         at: datetime | None = None,
@@ -74,7 +110,7 @@ class Completion:
         outcome = Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers)
         following = plan_continuation(self._registry, outcome, after)
         await self._settle(job, Settlement(**_fence(job), kind="continue", next=following))
-        self.job = await current_job(self._store, job.chain_id, self._tx)
+        self.job = await current_job(self._store, Asked([job.chain_id], {}), self._tx)
 
     def _open_job(self) -> Job:
         if self.job is None:
@@ -92,10 +128,10 @@ class Completion:
         await self._store.write(operation, tx=self._tx, doing="complete")
 
 
-class SyncCompletion:
+class SyncCompletion(Generic[I_co, O_contra]):
     """`Completion` for code without an event loop."""
 
-    def __init__(self, inner: Completion) -> None:
+    def __init__(self, inner: Completion[I_co, O_contra]) -> None:
         self._inner = inner
 
     @property
@@ -107,14 +143,18 @@ class SyncCompletion:
         return self._inner.status
 
     @property
-    def input(self) -> Any:
+    def input(self) -> I_co:
         return self._inner.input
 
-    def done(self, output: Any) -> None:
+    def input_of(self, step: Step[P, Any]) -> P:
+        """The job's input, decoded, where the chain has come to this step."""
+        return self._inner.input_of(step)
+
+    def done(self, output: O_contra) -> None:
         """Complete the chain with an output."""
         run_now(self._inner.done(output))
 
-    def continue_with(self, step: Step[Any, Any], input: Any, **options: Any) -> None:
+    def continue_with(self, step: Step[P, O_contra], input: P, **options: Any) -> None:
         """Complete this job by continuing; the options are those of `Completion.continue_with`."""
         run_now(self._inner.continue_with(step, input, **options))
 

@@ -5,17 +5,21 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
+from onward.client.arguments import Asked
 from onward.client.operations import Operations
 from onward.define.job_type import JobType
-from onward.errors import ChainNotFound
 from onward.model import Chain, ChainId
 from onward.state.driver import run_now
 
 O_co = TypeVar("O_co", covariant=True)
+I_co = TypeVar("I_co", covariant=True, default=Any)
 
 
-class ChainHandle(Generic[O_co]):
-    """A chain and the type of its output. Made by `app.start(…)` and `app.chain(…)`."""
+class ChainHandle(Generic[O_co, I_co]):
+    """A chain and the types of its output and input. Made by `app.start(…)` and `app.chain(…)`.
+
+    A handle is of its type: used for a chain that began with another, it raises ChainOfAnotherType.
+    """
 
     __slots__ = ("_operations", "duplicate", "id", "job_type")
 
@@ -30,18 +34,18 @@ class ChainHandle(Generic[O_co]):
 
     async def wait(self, *, timeout: timedelta | None = None) -> O_co:
         """The output, once the chain has completed. Raises ChainFailed, ChainNotFound and WaitTimeout."""
-        output: O_co = await self._operations.wait(self.id, timeout)
+        output: O_co = await self._operations.wait(_asked(self), timeout)
         return output
 
     async def get(self, *, tx: object = None) -> Chain:
         """The chain as it is stored."""
-        return _found(await self._operations.find_chain(self.id, tx=tx), self.id)
+        return await self._operations.get_chain(_asked(self), tx=tx)
 
     def __repr__(self) -> str:
         return f"<ChainHandle {self.job_type.name!r} {self.id}>"
 
 
-class SyncChainHandle(Generic[O_co]):
+class SyncChainHandle(Generic[O_co, I_co]):
     """`ChainHandle` for code without an event loop."""
 
     __slots__ = ("_operations", "duplicate", "id", "job_type")
@@ -57,18 +61,16 @@ class SyncChainHandle(Generic[O_co]):
 
     def wait(self, *, timeout: timedelta | None = None) -> O_co:
         """The output, once the chain has completed. Raises ChainFailed, ChainNotFound and WaitTimeout."""
-        output: O_co = run_now(self._operations.wait(self.id, timeout))
+        output: O_co = run_now(self._operations.wait(_asked(self), timeout))
         return output
 
     def get(self, *, tx: object = None) -> Chain:
         """The chain as it is stored."""
-        return _found(run_now(self._operations.find_chain(self.id, tx=tx)), self.id)
+        return run_now(self._operations.get_chain(_asked(self), tx=tx))
 
     def __repr__(self) -> str:
         return f"<SyncChainHandle {self.job_type.name!r} {self.id}>"
 
 
-def _found(chain: Chain | None, chain_id: ChainId) -> Chain:
-    if chain is None:
-        raise ChainNotFound([chain_id])
-    return chain
+def _asked(handle: ChainHandle[Any] | SyncChainHandle[Any]) -> Asked:
+    return Asked([handle.id], {handle.id: handle.job_type.name})

@@ -1,24 +1,42 @@
 """What a client can do, written once: `Onward` awaits these operations, `app.sync` runs them to their end."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
+import msgspec
+
+from onward.client.arguments import Asked, checked_id
 from onward.client.completion import Completion, current_job
+from onward.client.waiting import Deadline, why_not_ended
 from onward.define.registry import Registry
 from onward.define.request import NewChain
-from onward.errors import ChainFailed, ChainNotFailed, ChainNotFound, ConfigurationError, WaitTimeout
+from onward.errors import ChainFailed, ChainNotFailed, ChainNotFound, require
 from onward.lifecycle.after_commit import Effects
 from onward.lifecycle.context import refuse_inside_transaction
 from onward.lifecycle.start import plan_chains, start_jobs
 from onward.lifecycle.store import Store
-from onward.model import Blocker, Chain, ChainId, CompletedJob, FailedJob, Job, JobId, Page
+from onward.model import (
+    Blocker,
+    Chain,
+    ChainId,
+    CompletedJob,
+    FailedJob,
+    FailureReason,
+    Job,
+    JobId,
+    JobStatus,
+    Page,
+)
+from onward.options import wrong_duration
 from onward.state.contract import Change, Filter, Started
 from onward.state.driver import Connection, Fault
 
-_MOST_PER_PAGE = 1_000
+_MOST_BLOCKERS_TOLD = 10
+"""A chain may fail through one that failed through another: so far the message goes back."""
 
 
 class Wait(Protocol):
@@ -36,6 +54,8 @@ class Operations:
     def __init__(self, registry: Registry, store: Store, wait_for: WaitFor, now: Callable[[], float]) -> None:
         self.registry, self.store = registry, store
         self._wait_for, self._now = wait_for, now
+        self.tasks: asyncio.TaskGroup | None = None
+        """The app's, while it is open; none without an event loop."""
 
     # -- start
 
@@ -47,20 +67,24 @@ class Operations:
 
     # -- wait
 
-    async def wait(self, chain_id: ChainId, timeout: timedelta | None) -> Any:
+    async def wait(self, asked: Asked, timeout: timedelta | None) -> Any:
         """The output of a chain once it has completed."""
+        require(None if timeout is None else wrong_duration("timeout", timeout, most=timedelta.max))
         refuse_inside_transaction("wait()")
-        deadline = None if timeout is None else self._now() + timeout.total_seconds()
+        chain_id = asked.ids[0]
+        deadline = Deadline(chain_id, timeout, self._now, self.tasks)
         pause = 0.005  # a chain that ends at once may do so before anybody has heard that it is awaited
         async with self._wait_for(chain_id) as news:
-            while not await self._has_ended(chain_id):
-                left = pause if deadline is None else min(pause, deadline - self._now())
+            chain = await deadline.bound(self.get_chain(asked, tx=None))
+            while chain.ended_at is None:
+                left = deadline.left(pause)
                 if left <= 0:
-                    assert timeout is not None
-                    raise WaitTimeout(chain_id, timeout)
+                    raise deadline.passed(chain.current, await why_not_ended(self.store, chain, deadline))
                 await news.wait(left)
                 pause = min(pause * (2 if pause < 0.1 else 1.25), 1.0)
-        return await self._output(chain_id)
+                if deadline.left(pause) <= 0 or await deadline.bound(self._has_ended(chain_id)):
+                    chain = await deadline.bound(self.get_chain(asked, tx=None))
+        return await deadline.bound(self._output(chain))
 
     async def _has_ended(self, chain_id: ChainId) -> bool:
         async def look(connection: Connection) -> dict[ChainId, bool]:
@@ -71,89 +95,112 @@ class Operations:
             raise ChainNotFound([chain_id])
         return ended[chain_id]
 
-    async def _output(self, chain_id: ChainId) -> Any:
-        chain = await self.find_chain(chain_id, tx=None)
-        if chain is None:
-            raise ChainNotFound([chain_id])
+    async def _output(self, chain: Chain) -> Any:
         job = chain.current
         if isinstance(job, FailedJob):
-            raise ChainFailed(
-                chain_id=chain_id, job_id=job.id, job_type=job.type_name, reason=job.reason, error=job.last_error
-            )
+            raise await self._failure(chain, job)
         assert isinstance(job, CompletedJob)
-        return self.registry.find(job.type_name).decode_output(job.output)
+        kind = self.registry.find(job.type_name)
+        return kind.read_output(msgspec.json.encode(job.output), job.payload_version)
+
+    async def _failure(self, chain: Chain, job: FailedJob, depth: int = 0) -> ChainFailed:
+        """What to raise of a failed chain: with that of the chain through which it failed, if there is one."""
+        through = None
+        if job.reason is FailureReason.BLOCKER and depth < _MOST_BLOCKERS_TOLD:
+            blockers = await self.blockers_of(job.id, tx=None)
+            failed = next((one for one in blockers if one.status is JobStatus.FAILED), None)
+            cause = await self.find_chain(failed.chain_id, tx=None) if failed else None
+            if cause is not None and isinstance(cause.current, FailedJob):
+                through = await self._failure(cause, cause.current, depth + 1)
+        return ChainFailed(
+            chain_id=chain.id,
+            job_id=job.id,
+            job_type=job.type_name,
+            reason=job.reason,
+            error=job.last_error,
+            blocker=through,
+        )
 
     # -- complete without a worker
 
     @asynccontextmanager
-    async def complete(self, chain_id: ChainId, *, tx: object) -> AsyncIterator[Completion]:
+    async def complete(self, asked: Asked, *, tx: object) -> AsyncIterator[Completion[Any, Any]]:
         """The job a chain has come to, locked until the transaction ends."""
         if tx is not None:
-            yield Completion(self.registry, self.store, await current_job(self.store, chain_id, tx), tx)
+            yield await self._completion(asked, tx)
             return
         async with self.store.transaction() as own:
-            yield Completion(self.registry, self.store, await current_job(self.store, chain_id, own), own)
+            yield await self._completion(asked, own)
+
+    async def _completion(self, asked: Asked, tx: object) -> Completion[Any, Any]:
+        job = await current_job(self.store, asked, tx)
+        return Completion(self.registry, self.store, job, tx, began_with=asked.types.get(asked.ids[0]))
 
     # -- change
 
-    async def cancel(self, chain_ids: Sequence[ChainId], *, cascade: bool, tx: object) -> int:
+    async def cancel(self, asked: Asked, *, cascade: bool, tx: object) -> int:
         """Fail waiting jobs, ask running ones to stop; chains that have ended stay as they are. How many changed."""
 
         async def cancel(connection: Connection) -> Sequence[Change]:
-            return await self.store.state.cancel(connection, chain_ids, cascade=cascade)
+            return await self.store.state.cancel(connection, asked.ids, cascade=cascade)
 
-        return await self._change(cancel, "cancel", tx)
+        return await self._change(cancel, asked, "cancel", tx)
 
-    async def retry(self, chain_ids: Sequence[ChainId], *, tx: object) -> int:
+    async def retry(self, asked: Asked, *, tx: object) -> int:
         """Bring failed chains back, all or none; how many came back."""
         answer_was_lost = False
 
         async def retry(connection: Connection) -> Sequence[Change]:
             nonlocal answer_was_lost
             try:
-                return await self.store.state.retry(connection, chain_ids)
+                return await self.store.state.retry(connection, asked.ids)
             except ChainNotFailed as refusal:
-                if answer_was_lost and set(refusal.chain_ids) == set(chain_ids):
-                    return await self._brought_back(connection, chain_ids)
+                if answer_was_lost and set(refusal.chain_ids) == set(asked.ids):
+                    return await self._brought_back(connection, asked.ids)
                 raise
             except Exception as error:
                 answer_was_lost = answer_was_lost or self.store.driver.fault(error) is Fault.LOST
                 raise
 
-        return await self._change(retry, "retry", tx)
+        return await self._change(retry, asked, "retry", tx)
 
     async def _brought_back(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
         """The chains of a retry that went through although its answer was lost."""
         chains = await self.store.state.find_chains(connection, chain_ids)
         return [Change(chain.current.id, chain.id, chain.current.type_name, "retried") for chain in chains]
 
-    async def trigger(self, chain_ids: Sequence[ChainId], *, tx: object) -> int:
+    async def trigger(self, asked: Asked, *, tx: object) -> int:
         """Run scheduled jobs now; how many."""
 
         async def trigger(connection: Connection) -> Sequence[Change]:
-            return await self.store.state.trigger(connection, chain_ids)
+            return await self.store.state.trigger(connection, asked.ids)
 
-        return await self._change(trigger, "trigger", tx)
+        return await self._change(trigger, asked, "trigger", tx)
 
-    async def delete(self, chain_ids: Sequence[ChainId], *, cascade: bool, tx: object) -> int:
+    async def delete(self, asked: Asked, *, cascade: bool, tx: object) -> int:
         """Delete whole chains; how many. One that does not exist is none."""
 
         async def delete(connection: Connection) -> Sequence[Change]:
-            return await self.store.state.delete(connection, chain_ids, cascade=cascade)
+            return await self.store.state.delete(connection, asked.ids, cascade=cascade)
 
-        return await self._change(delete, "delete", tx)
+        return await self._change(delete, asked, "delete", tx)
 
-    async def _change(self, change: Callable[[Connection], Awaitable[Sequence[Change]]], doing: str, tx: object) -> int:
+    async def _change(
+        self, change: Callable[[Connection], Awaitable[Sequence[Change]]], asked: Asked, doing: str, tx: object
+    ) -> int:
         """Change chains; how many were changed, those included that fail, or come back, with the ones asked for."""
 
         async def operation(connection: Connection) -> tuple[int, Effects]:
+            await asked.check_types(self.store.state, connection)
             changes = await change(connection)
             return len({change.chain_id for change in changes}), self.store.consequences.of_changes(changes)
 
         return await self.store.write(operation, tx=tx, doing=doing)
 
     async def pause(self, type_names: Sequence[str], *, tx: object) -> None:
-        """Have workers leave types alone."""
+        """Have workers leave types alone. A name that the app does not know is most likely misspelled."""
+        for name in type_names:
+            self.registry.find(name)
 
         async def operation(connection: Connection) -> tuple[None, Effects]:
             await self.store.state.pause(connection, type_names)
@@ -177,6 +224,8 @@ class Operations:
         return await self.store.read(self.store.state.paused, tx=tx)
 
     async def find_job(self, job_id: JobId, *, tx: object) -> Job | None:
+        checked_id("id", job_id)
+
         async def look(connection: Connection) -> Sequence[Job]:
             return await self.store.state.find_jobs(connection, [job_id])
 
@@ -184,41 +233,47 @@ class Operations:
         return found[0] if found else None
 
     async def find_chain(self, chain_id: ChainId, *, tx: object) -> Chain | None:
+        checked_id("id", chain_id)
+
         async def look(connection: Connection) -> Sequence[Chain]:
             return await self.store.state.find_chains(connection, [chain_id])
 
         found = await self.store.read(look, tx=tx)
         return found[0] if found else None
 
+    async def get_chain(self, asked: Asked, *, tx: object) -> Chain:
+        """The one chain asked for, of the type that its handle says."""
+        chain = await self.find_chain(asked.ids[0], tx=tx)
+        if chain is None:
+            raise ChainNotFound(asked.ids)
+        return asked.check(chain)
+
     async def jobs(self, filter: Filter, *, after: JobId | None, limit: int, tx: object) -> Page[Job]:
         async def look(connection: Connection) -> Sequence[Job]:
             return await self.store.state.list_jobs(connection, filter, after=after, limit=limit)
 
-        return _page(await self.store.read(look, tx=tx), _checked(limit))
+        return _page(await self.store.read(look, tx=tx), limit)
 
     async def chains(self, filter: Filter, *, after: ChainId | None, limit: int, tx: object) -> Page[Chain]:
         async def look(connection: Connection) -> Sequence[Chain]:
             return await self.store.state.list_chains(connection, filter, after=after, limit=limit)
 
-        return _page(await self.store.read(look, tx=tx), _checked(limit))
+        return _page(await self.store.read(look, tx=tx), limit)
 
-    async def blocked_by(self, chain_id: ChainId, *, after: JobId | None, limit: int, tx: object) -> Page[Job]:
+    async def blocked_by(self, asked: Asked, *, after: JobId | None, limit: int, tx: object) -> Page[Job]:
         async def look(connection: Connection) -> Sequence[Job]:
-            return await self.store.state.list_blocked(connection, chain_id, after=after, limit=limit)
+            await asked.check_types(self.store.state, connection)
+            return await self.store.state.list_blocked(connection, asked.ids[0], after=after, limit=limit)
 
-        return _page(await self.store.read(look, tx=tx), _checked(limit))
+        return _page(await self.store.read(look, tx=tx), limit)
 
     async def blockers_of(self, job_id: JobId, *, tx: object) -> Sequence[Blocker]:
+        checked_id("job_id", job_id)
+
         async def look(connection: Connection) -> dict[JobId, list[Blocker]]:
             return await self.store.state.blockers_of(connection, [job_id])
 
         return (await self.store.read(look, tx=tx)).get(job_id, [])
-
-
-def _checked(limit: int) -> int:
-    if not 1 <= limit <= _MOST_PER_PAGE:
-        raise ConfigurationError(f"limit={limit}: a page has 1 to {_MOST_PER_PAGE} items")
-    return limit
 
 
 def _page(items: Sequence[Any], limit: int) -> Page[Any]:

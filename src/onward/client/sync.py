@@ -1,22 +1,25 @@
 """The client's calls without an event loop: Flask, Django, scripts."""
 
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from typing_extensions import Unpack
 
-from onward.client.arguments import Filters, chain_id, chain_ids, filter_of, type_names
+from onward.client.arguments import Asked, Filters, asked, checked_id, checked_limit, filter_of, type_names
 from onward.client.completion import SyncCompletion
 from onward.client.handle import SyncChainHandle
+from onward.client.listing import every
 from onward.client.operations import Operations, Wait
-from onward.client.schema import prepare_schema
+from onward.client.schema import opened_before_fork, prepare_schema
 from onward.define.job_type import JobType, Step
 from onward.define.registry import Registry
 from onward.define.request import BlockerSource, ChainReference, NewChain
+from onward.errors import ConfigurationError
 from onward.lifecycle.after_commit import Awaited, describe
 from onward.lifecycle.announcer import Posting, ThreadAnnouncer
 from onward.lifecycle.store import Store
@@ -61,6 +64,7 @@ class SyncOnward:
         migrate: bool,
         also_transient: Callable[[BaseException], bool] | None = None,
     ) -> None:
+        self._registry = registry
         self._state, self._driver, self._announcer, self._migrate = state, driver, announcer, migrate
         self._store = Store(
             state=state,
@@ -71,7 +75,15 @@ class SyncOnward:
             awaited=Awaited(),
             also_transient=also_transient,
         )
-        self._operations = Operations(registry, self._store, self._wait_for, time.monotonic)
+        self._ready = Operations(registry, self._store, self._wait_for, time.monotonic)
+        self._opened_in: int | None = None
+        """The process."""
+
+    @property
+    def _operations(self) -> Operations:
+        if self._opened_in != os.getpid():
+            raise ConfigurationError(_not_open(self._opened_in))
+        return self._ready
 
     # -- life
 
@@ -86,15 +98,24 @@ class SyncOnward:
 
     def open(self) -> None:
         """Connect, and check or make the tables."""
+        if self._opened_in == os.getpid():
+            raise ConfigurationError("this client is already open")
         run_now(self._open())
+        self._opened_in = os.getpid()
 
     async def _open(self) -> None:
-        await self._driver.open()
-        async with self._driver.connection() as connection:
-            await prepare_schema(self._state, connection, migrate=self._migrate)
+        with self._store.in_words("open the client"):
+            await self._driver.open()
+            try:
+                async with self._driver.connection() as connection:
+                    await prepare_schema(self._state, connection, migrate=self._migrate)
+            except BaseException:
+                await self._driver.close()
+                raise
 
     def close(self) -> None:
         """Send what is to be sent, and disconnect."""
+        self._opened_in = None
         self._announcer.release()
         run_now(self._driver.close())
 
@@ -103,7 +124,7 @@ class SyncOnward:
     @contextmanager
     def transaction(self, connection: object = None) -> Iterator[Any]:
         """A transaction to write your data and start chains in; on an idle connection of your own if you pass one."""
-        with as_sync(self._store.transaction(connection)) as tx:
+        with as_sync(self._operations.store.transaction(connection)) as tx:
             yield self._store.handed_out(tx)
 
     # -- start
@@ -120,7 +141,7 @@ class SyncOnward:
         priority: int = 0,
         blockers: Sequence[BlockerSource] = (),
         deduplication: Deduplication | None = None,
-    ) -> SyncChainHandle[O]:
+    ) -> SyncChainHandle[O, I]:
         """Start a chain, in the transaction `tx` or alone."""
         chain = NewChain(
             job_type=job_type,
@@ -132,7 +153,8 @@ class SyncOnward:
             blockers=blockers,
             deduplication=deduplication,
         )
-        return self.start_many([chain], tx=tx)[0]
+        started = run_now(self._operations.start([chain], tx=tx))[0]
+        return SyncChainHandle(self._operations, job_type, started.id, duplicate=started.duplicate)
 
     def start_many(self, chains: Sequence[NewChain[O]], *, tx: object = None) -> list[SyncChainHandle[O]]:
         """Start chains made by `job_type.with_input(…)`, all or none; handles in order."""
@@ -142,33 +164,47 @@ class SyncOnward:
             for chain, answer in zip(chains, started, strict=True)
         ]
 
-    def chain(self, job_type: JobType[Any, O], id: ChainId) -> SyncChainHandle[O]:
-        """The handle of a stored chain that began with this type."""
-        return SyncChainHandle(self._operations, job_type, id)
+    def chain(self, job_type: JobType[I, O], id: ChainId) -> SyncChainHandle[O, I]:
+        """The handle of a stored chain that began with this type; used for one of another type, it raises."""
+        self._registry.entry(job_type)
+        return SyncChainHandle(self._ready, job_type, checked_id("id", id))
 
     # -- change
 
-    @contextmanager
-    def complete(self, chain: ChainReference | ChainId, *, tx: object = None) -> Iterator[SyncCompletion]:
+    @overload
+    def complete(
+        self, chain: SyncChainHandle[O, I], *, tx: object = None
+    ) -> AbstractContextManager[SyncCompletion[I, O]]: ...
+    @overload
+    def complete(
+        self, chain: ChainReference | ChainId, *, tx: object = None
+    ) -> AbstractContextManager[SyncCompletion[Any, Any]]: ...
+    def complete(
+        self, chain: ChainReference | ChainId, *, tx: object = None
+    ) -> AbstractContextManager[SyncCompletion[Any, Any]]:
         """Complete the job a chain has come to, without a worker; it is locked within the block."""
-        with as_sync(self._operations.complete(chain_id(chain), tx=tx)) as completion:
+        return self._complete(asked("complete", chain), tx)
+
+    @contextmanager
+    def _complete(self, chain: Asked, tx: object) -> Iterator[SyncCompletion[Any, Any]]:
+        with as_sync(self._operations.complete(chain, tx=tx)) as completion:
             yield SyncCompletion(completion)
 
     def cancel(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
         """Fail waiting jobs, ask running ones to stop, with `cascade` also what only serves them; how many."""
-        return run_now(self._operations.cancel(chain_ids(chains), cascade=cascade, tx=tx))
+        return run_now(self._operations.cancel(asked("cancel", *chains), cascade=cascade, tx=tx))
 
     def retry(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
         """Run failed chains again, all or none; how many came back."""
-        return run_now(self._operations.retry(chain_ids(chains), tx=tx))
+        return run_now(self._operations.retry(asked("retry", *chains), tx=tx))
 
     def trigger(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
         """Run scheduled jobs now; how many."""
-        return run_now(self._operations.trigger(chain_ids(chains), tx=tx))
+        return run_now(self._operations.trigger(asked("trigger", *chains), tx=tx))
 
     def delete(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
         """Delete whole chains; how many."""
-        return run_now(self._operations.delete(chain_ids(chains), cascade=cascade, tx=tx))
+        return run_now(self._operations.delete(asked("delete", *chains), cascade=cascade, tx=tx))
 
     def pause(self, *job_types: Step[Any, Any] | str, tx: object = None) -> None:
         """Have workers leave these types alone."""
@@ -196,13 +232,27 @@ class SyncOnward:
         self, *, after: JobId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
     ) -> Page[Job]:
         """A page of jobs, newest first; the filters are those of `Onward.jobs`."""
-        return run_now(self._operations.jobs(filter_of(filters), after=after, limit=limit, tx=tx))
+        wanted = filter_of(filters)
+        return run_now(self._operations.jobs(wanted, after=after, limit=checked_limit(limit), tx=tx))
+
+    def all_jobs(
+        self, *, after: JobId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
+    ) -> Iterator[Job]:
+        """All jobs, newest first, read in pages of `limit` as they are needed."""
+        return every(lambda after: self.jobs(after=after, limit=limit, tx=tx, **filters), after)
 
     def chains(
         self, *, after: ChainId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
     ) -> Page[Chain]:
         """A page of chains, newest first; the filters are those of `Onward.jobs`."""
-        return run_now(self._operations.chains(filter_of(filters), after=after, limit=limit, tx=tx))
+        wanted = filter_of(filters)
+        return run_now(self._operations.chains(wanted, after=after, limit=checked_limit(limit), tx=tx))
+
+    def all_chains(
+        self, *, after: ChainId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
+    ) -> Iterator[Chain]:
+        """All chains, newest first, read in pages of `limit` as they are needed."""
+        return every(lambda after: self.chains(after=after, limit=limit, tx=tx, **filters), after)
 
     def blockers_of(self, job_id: JobId, *, tx: object = None) -> Sequence[Blocker]:
         """The chains a job waits, or waited, for."""
@@ -212,13 +262,20 @@ class SyncOnward:
         self, chain: ChainReference | ChainId, *, after: JobId | None = None, limit: int = 100, tx: object = None
     ) -> Page[Job]:
         """A page of the jobs that wait, or waited, for a chain."""
-        return run_now(self._operations.blocked_by(chain_id(chain), after=after, limit=limit, tx=tx))
+        of = asked("blocked_by", chain)
+        return run_now(self._operations.blocked_by(of, after=after, limit=checked_limit(limit), tx=tx))
 
     # -- waiting
 
     @asynccontextmanager
     async def _wait_for(self, awaited: ChainId) -> AsyncIterator[Wait]:
         yield _Sleep(self._driver)
+
+
+def _not_open(opened_in: int | None) -> str:
+    if opened_in is None:
+        return "the client is not open: use `with app.sync as client:`; each `app.sync` is another client"
+    return opened_before_fork("the client", opened_in)
 
 
 class _Announcer(Posting):

@@ -1,7 +1,7 @@
 """Job types: a name, the types of its payloads, and what may follow. `@job` makes them from functions."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, get_args, overload
 
@@ -10,9 +10,19 @@ from typing_extensions import TypeVar
 from onward.define.attempt import Attempt
 from onward.define.outcome import Outcome
 from onward.define.request import BlockerSource, NewChain
-from onward.define.signature import Signature, caller_names, read_signature
+from onward.define.signature import Signature, caller_names, place_of, place_of_caller, read_signature
 from onward.errors import ConfigurationError, DefinitionError
 from onward.model import Backoff, ChainId, Deduplication
+from onward.options import (
+    LONGEST_NAME,
+    given,
+    unknown,
+    wrong_choice,
+    wrong_duration,
+    wrong_kind,
+    wrong_number,
+    wrong_text,
+)
 
 if TYPE_CHECKING:
     from onward.define.slice import Slice
@@ -32,6 +42,31 @@ BUILT_IN = "onward."
 """How the names of the library's own types begin; middleware that is required of the application's is not of these."""
 UNSET_TIMEOUT = timedelta.max
 """Stands for "as the library says", since None means no timeout."""
+SHORTEST_LEASE = timedelta(seconds=1)
+_ELSEWHERE_CALLED = {
+    **dict.fromkeys(("retries", "max_retries", "attempts", "tries", "max_tries"), "max_attempts"),
+    **dict.fromkeys(("time_limit", "soft_time_limit", "max_age", "execution_timeout"), "timeout"),
+    **dict.fromkeys(("retry_backoff", "min_backoff", "max_backoff", "retry_delay", "default_retry_delay"), "backoff"),
+    **dict.fromkeys(("next", "then", "continues"), "continues_to"),
+    **dict.fromkeys(("depends_on", "needs", "requires"), "blocked_by"),
+}
+"""Options of other libraries, and what they are here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Required:
+    """A type in `blocked_by` without a chain of which a job cannot be started. Made by `required(…)`."""
+
+    job_type: "JobType[Any, Any] | str"
+
+
+def required(job_type: "JobType[Any, Any] | str") -> Required:
+    """For `blocked_by=[…]`: a job can only be started with a blocker of this type.
+
+    >>> fetch = JobType("fetch", input=str, output=bytes)
+    >>> report = JobType("report", input=str, output=str, blocked_by=[required(fetch)])
+    """
+    return Required(job_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +75,7 @@ class Definition:
 
     name: str
     continues_to: "Sequence[Step[Any, Any] | str]" = ()
-    blocked_by: "Sequence[JobType[Any, Any] | str]" = ()
+    blocked_by: "Sequence[BlockedBy]" = ()
     internal: bool = False
     version: int = 1
     lease: timedelta | None = None
@@ -51,18 +86,42 @@ class Definition:
     on_blocker_failure: OnBlockerFailure = "fail"
     slice: "Slice | None" = None
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
+    output_upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
 
     def problems(self) -> list[str]:
         """What is wrong with the options themselves."""
-        checks = {
-            "a name is one or more characters without NUL": self.name and "\0" not in self.name,
-            "version counts from 1": self.version >= 1,
-            "max_attempts counts from 1": self.max_attempts is None or self.max_attempts >= 1,
-            "lease must be at least 1 second": self.lease is None or self.lease >= timedelta(seconds=1),
-            "executor is 'auto' or 'process'": self.executor in get_args(Executor),
-            "timeout must be positive": self.timeout is None or self.timeout > timedelta(0),
-        }
-        return [f"{self.name or 'job'}: {problem}" for problem, holds in checks.items() if not holds]
+        timeout = self.timeout if self.timeout != UNSET_TIMEOUT else None
+        problems = [
+            wrong_text("name", self.name, most=LONGEST_NAME),
+            _wrong_types("continues_to", self.continues_to, Step),
+            _wrong_types("blocked_by", self.blocked_by, (Step, Required)),
+            wrong_number("version", self.version, least=1, most=2**31 - 1),
+            self.max_attempts is not None and wrong_number("max_attempts", self.max_attempts, least=1),
+            self.lease is not None and wrong_duration("lease", self.lease, least=SHORTEST_LEASE),
+            timeout is not None and wrong_duration("timeout", timeout, least=timedelta(microseconds=1)),
+            wrong_backoff(self.backoff),
+            wrong_choice("executor", self.executor, get_args(Executor)),
+            wrong_choice("on_blocker_failure", self.on_blocker_failure, get_args(OnBlockerFailure)),
+        ]
+        return [f"{self.name or 'job'}: {problem}" for problem in problems if problem]
+
+
+def wrong_backoff(backoff: object) -> str | None:
+    """What is wrong with the option of that name, of a type, a slice or a worker."""
+    if backoff is None:
+        return None
+    if not isinstance(backoff, Backoff):
+        return wrong_kind("backoff", backoff, Backoff, such="a Backoff(initial=…)")
+    return backoff.problem()
+
+
+def _wrong_types(option: str, value: object, kinds: Any) -> str | None:
+    if isinstance(value, str | Step | Required) or not isinstance(value, Sequence):
+        return f"{given(option, value)}: expected a list of job types, or of their names"
+    for one in value:
+        if not isinstance(one, (str, kinds)):
+            return f"{given(option, one)}: expected a job type, as @job makes it, or its name"
+    return None
 
 
 class Step(Generic[I_contra, O_co]):
@@ -73,6 +132,8 @@ class Step(Generic[I_contra, O_co]):
         if problems:
             raise DefinitionError(problems)
         self.definition = definition
+        self.place = "a place unknown"
+        """Where it is defined: file and line."""
         self.run: Callable[..., Any] | None = None
         self.signature = Signature(
             input=input, output=output, transaction=None, may_complete=True, may_continue=True, is_async=True
@@ -95,11 +156,23 @@ class Step(Generic[I_contra, O_co]):
 
         return register
 
+    def upcast_output(self, version: int) -> Callable[[Upcaster], Upcaster]:
+        """Register how the plain JSON of an output of `version` becomes one of `version + 1`: for those who read it."""
+
+        def register(upcaster: Upcaster) -> Upcaster:
+            if not 1 <= version < self.definition.version:
+                raise DefinitionError([f"{self.name}: upcast_output({version}) leads nowhere below its version"])
+            upcasters = {**self.definition.output_upcasters, version: upcaster}
+            self.definition = replace(self.definition, output_upcasters=upcasters)
+            return upcaster
+
+        return register
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
     def _attach(self, run: Callable[..., Any], signature: Signature) -> None:
-        self.run, self.signature = run, signature
+        self.run, self.signature, self.place = run, signature, place_of(run)
 
 
 class JobType(Step[I_contra, O_co]):
@@ -117,7 +190,7 @@ class JobType(Step[I_contra, O_co]):
         input: type[I],
         output: type[O],
         continues_to: "Sequence[Step[Any, Any] | str]" = (),
-        blocked_by: "Sequence[JobType[Any, Any] | str]" = (),
+        blocked_by: "Sequence[BlockedBy]" = (),
         version: int = 1,
         lease: timedelta | None = None,
         timeout: timedelta | None = UNSET_TIMEOUT,
@@ -139,6 +212,7 @@ class JobType(Step[I_contra, O_co]):
             on_blocker_failure=on_blocker_failure,
         )
         Step.__init__(self, definition, input=input, output=output)
+        self.place = place_of_caller(1)
 
     def with_input(
         self: "JobType[I, O]",
@@ -184,6 +258,10 @@ class JobType(Step[I_contra, O_co]):
         return self
 
 
+BlockedBy: TypeAlias = JobType[Any, Any] | Required | str
+"""A type whose chains a job may, or with `required(…)` must, wait for; or its name."""
+
+
 class MakeStep(Protocol):
     """The decorator `job(…, internal=True)`."""
 
@@ -216,7 +294,7 @@ def job(
     *,
     internal: Literal[True],
     continues_to: Sequence[Step[Any, Any] | str] = (),
-    blocked_by: Sequence[JobType[Any, Any] | str] = (),
+    blocked_by: "Sequence[BlockedBy]" = (),
     version: int = 1,
     lease: timedelta | None = None,
     timeout: timedelta | None = UNSET_TIMEOUT,
@@ -231,7 +309,7 @@ def job(
     *,
     internal: Literal[False] = False,
     continues_to: Sequence[Step[Any, Any] | str] = (),
-    blocked_by: Sequence[JobType[Any, Any] | str] = (),
+    blocked_by: "Sequence[BlockedBy]" = (),
     version: int = 1,
     lease: timedelta | None = None,
     timeout: timedelta | None = UNSET_TIMEOUT,
@@ -249,7 +327,23 @@ def job(name: str, **options: Any) -> Any:
     >>> greet.name
     'greet'
     """
-    return make_decorator(Definition(name=name, **options))
+    return make_decorator(defined(name, options))
+
+
+def defined(name: Any, options: Mapping[str, Any], **more: Any) -> Definition:
+    """What is declared about a type, or a DefinitionError that says which option does not exist."""
+    if callable(name):
+        called = getattr(name, "__name__", "handler")
+        raise ConfigurationError(f'write @job("name") above {called}, with the name under which its jobs are stored')
+    known = [field.name for field in fields(Definition) if field.name not in _NOT_OPTIONS]
+    strange = [option for option in options if option not in known]
+    if strange:
+        problems = [unknown(option, known, meant=_ELSEWHERE_CALLED.get(option)) for option in strange]
+        raise DefinitionError([f"{name}: {problem}" for problem in problems])
+    return Definition(name=name, **options, **more)
+
+
+_NOT_OPTIONS = ("name", "slice", "upcasters", "output_upcasters")
 
 
 def make_decorator(definition: Definition) -> Any:
@@ -257,7 +351,7 @@ def make_decorator(definition: Definition) -> Any:
 
     def decorate(run: Callable[..., Any]) -> Step[Any, Any]:
         if not callable(run):
-            raise ConfigurationError("use @job as @job('name')")
+            raise ConfigurationError(f"{given('handler', run)}: use @job as @job('name') above a function")
         signature = read_signature(definition.name, run, caller_names(1))
         step: Step[Any, Any] = Step.__new__(Step if definition.internal else JobType)
         Step.__init__(step, definition, input=signature.input, output=signature.output)

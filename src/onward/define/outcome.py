@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any, Generic, Never, final
 
 from typing_extensions import TypeVar
 
+from onward.errors import require
+from onward.options import wrong_time
+
 if TYPE_CHECKING:
     from onward.define.job_type import Step
     from onward.define.request import BlockerSource
@@ -54,7 +57,7 @@ class Next(Outcome[O_co]):
     ) -> None:
         self.step = step
         self.input = input
-        self.delay, self.at, self.priority, self.blockers = delay, at, priority, tuple(blockers)
+        self.delay, self.at, self.priority, self.blockers = delay, at, priority, blockers
 
 
 @final
@@ -64,4 +67,5 @@ class Rescheduled(Outcome[Never]):
     __slots__ = ("at", "delay")
 
     def __init__(self, *, delay: timedelta | None = None, at: datetime | None = None) -> None:
+        require(wrong_time(delay, at))
         self.delay, self.at = delay, at

@@ -9,11 +9,21 @@ from typing import Any
 import msgspec
 
 from onward.define.codec import Codec, Limits
-from onward.define.job_type import UNSET_TIMEOUT, Definition, JobType, Step, Upcaster
+from onward.define.job_type import UNSET_TIMEOUT, Definition, JobType, Required, Step, Upcaster
 from onward.define.middleware import Middleware, middleware_problems, needs_event_loop
+from onward.define.outputs import may_hold, name_of
 from onward.define.slice import Slice
-from onward.errors import DefinitionError, InternalJobType, PayloadError, UndeclaredStep, UnknownJobType
+from onward.errors import (
+    ConfigurationError,
+    DefinitionError,
+    InternalJobType,
+    PayloadError,
+    StartRefused,
+    UndeclaredStep,
+    UnknownJobType,
+)
 from onward.model import Backoff
+from onward.options import given
 
 DEFAULT_TIMEOUT = timedelta(hours=1)
 
@@ -29,6 +39,8 @@ class Registered:
     """None for a type that always continues."""
     continues_to: frozenset[str]
     blocked_by: frozenset[str]
+    required: frozenset[str]
+    """Those of `blocked_by` without a chain of which no job of the type is started."""
     versions: tuple[int, ...]
     """The payload versions it can read, the current one first."""
 
@@ -79,11 +91,32 @@ class Registered:
             plain = self.definition.upcasters[step](plain)
         return self.input.decode(msgspec.json.encode(plain))
 
-    def decode_output(self, plain: Any) -> Any:
-        """The output in plain JSON data."""
+    def read_output(self, text: str | bytes, version: int) -> Any:
+        """The output in stored text, brought up from the version of the job that completed."""
         if self.output is None:
             raise PayloadError(job_type=self.name, part="output", field="$", problem="this type has no output")
-        return self.output.decode(msgspec.json.encode(plain))
+        if version == self.definition.version:
+            return self.output.decode(text)
+        try:
+            return self.output.decode(msgspec.json.encode(self.bring_up_output(msgspec.json.decode(text), version)))
+        except PayloadError as error:
+            raise self._with_advice(error, version) from None
+
+    def bring_up_output(self, plain: Any, version: int) -> Any:
+        """The output in plain JSON data as this version of the type has it; unchanged where nothing is registered."""
+        for step in range(version, self.definition.version):
+            upcaster = self.definition.output_upcasters.get(step)
+            plain = plain if upcaster is None else upcaster(plain)
+        return plain
+
+    def _with_advice(self, error: PayloadError, version: int) -> PayloadError:
+        missing = [n for n in range(version, self.definition.version) if n not in self.definition.output_upcasters]
+        if not missing:
+            return error
+        advice = f"it is of version {version}: register how it comes up with @….upcast_output({missing[0]})"
+        return PayloadError(
+            job_type=error.job_type, part=error.part, field=error.field, problem=f"{error.problem}; {advice}"
+        )
 
     def may_continue_to(self, step: str) -> None:
         """Raise unless declared."""
@@ -106,7 +139,7 @@ class Registry(Mapping[str, Registered]):
 
     def add(self, jobs: Iterable[Step[Any, Any] | Slice]) -> None:
         """More types, checked together with those that are there; a DefinitionError leaves it as it was."""
-        new = [step for item in jobs for step in (item.steps if isinstance(item, Slice) else [item])]
+        new = _steps(jobs)
         steps = [*(registered.step for registered in self._types.values()), *new]
         problems = _problems(steps)
         types: dict[str, Registered] = {}
@@ -134,11 +167,17 @@ class Registry(Mapping[str, Registered]):
         try:
             return self._types[name]
         except KeyError:
-            raise UnknownJobType(name) from None
+            raise UnknownJobType(name, self._types) from None
+
+    def step(self, step: Step[Any, Any]) -> Registered:
+        """The registered type of what a caller passed."""
+        if not isinstance(step, Step):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise StartRefused(f"{given('job_type', step)}: expected the job type itself, as @job makes it")
+        return self.find(step.name)
 
     def entry(self, step: Step[Any, Any]) -> Registered:
         """The type, if a chain may begin with it."""
-        found = self.find(step.name)
+        found = self.step(step)
         if found.definition.internal:
             raise InternalJobType(step.name)
         return found
@@ -161,6 +200,7 @@ def register(step: Step[Any, Any], limits: Limits) -> Registered:
         output=output,
         continues_to=frozenset(map(_name, definition.continues_to)),
         blocked_by=frozenset(map(_name, definition.blocked_by)),
+        required=frozenset(_name(one) for one in definition.blocked_by if isinstance(one, Required)),
         versions=tuple(_readable_versions(definition.version, definition.upcasters)),
     )
 
@@ -172,18 +212,44 @@ def _readable_versions(version: int, upcasters: Mapping[int, Upcaster]) -> Itera
         yield version
 
 
-def _name(step: Step[Any, Any] | str) -> str:
+def _name(step: Step[Any, Any] | Required | str) -> str:
+    if isinstance(step, Required):
+        return _name(step.job_type)
     return step if isinstance(step, str) else step.name
+
+
+def _steps(jobs: Any) -> list[Step[Any, Any]]:
+    """The types among what an app is given, those of slices included."""
+    if isinstance(jobs, Step | Slice | str) or not isinstance(jobs, Iterable):
+        raise ConfigurationError(f"{given('jobs', jobs)}: expected a list of job types and slices")
+    items = list(jobs)
+    strange = [item for item in items if not isinstance(item, Step | Slice)]
+    if strange:
+        raise DefinitionError([_strange(item) for item in strange])
+    return [step for item in items for step in (item.steps if isinstance(item, Slice) else [item])]
+
+
+def _strange(item: object) -> str:
+    if callable(item):
+        return f'{getattr(item, "__qualname__", item)} is no job type: write @job("name") above it'
+    return f"{given('jobs', item)}: expected a job type, as @job makes it, or a Slice"
 
 
 def _problems(steps: Sequence[Step[Any, Any]]) -> list[str]:
     by_name = {step.name: step for step in steps}
-    problems = [f"{name}: defined {n} times" for name, n in _counts(steps).items() if n > 1]
+    problems = [
+        f"{name}: defined {len(places)} times: at {' and at '.join(places)}"
+        for name, places in _places(steps).items()
+        if len(places) > 1
+    ]
     for step in steps:
         definition, signature = step.definition, step.signature
         for target in map(_name, definition.continues_to):
             if target not in by_name:
                 problems.append(f"{step.name}: continues to {target!r}, which is not among the jobs of this app")
+            elif signature.may_continue and not may_hold(signature.output, by_name[target].signature.output):
+                promised, found = map(name_of, (signature.output, by_name[target].signature.output))
+                problems.append(f"{step.name}: promises {promised}, but continues to {target!r}, which gives {found}")
         for blocker in map(_name, definition.blocked_by):
             if blocker not in by_name:
                 problems.append(f"{step.name}: blocked by {blocker!r}, which is not among the jobs of this app")
@@ -212,11 +278,11 @@ def _middleware_problems(types: Iterable[Registered]) -> list[str]:
     return problems
 
 
-def _counts(steps: Sequence[Step[Any, Any]]) -> dict[str, int]:
-    counts: dict[str, int] = {}
+def _places(steps: Sequence[Step[Any, Any]]) -> dict[str, list[str]]:
+    places: dict[str, list[str]] = {}
     for step in steps:
-        counts[step.name] = counts.get(step.name, 0) + 1
-    return counts
+        places.setdefault(step.name, []).append(step.place)
+    return places
 
 
 def _unreachable(by_name: Mapping[str, Step[Any, Any]]) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypedDict, runtime_checkable
 
 from typing_extensions import TypeVar
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 O_co = TypeVar("O_co", covariant=True)
 
 
+@runtime_checkable
 class ChainReference(Protocol):
     """An existing chain, such as the handle `app.start` returns."""
 

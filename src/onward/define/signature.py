@@ -3,7 +3,7 @@
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,18 @@ def caller_names(depth: int) -> Mapping[str, Any]:
     return dict(sys._getframe(depth + 1).f_locals)
 
 
+def place_of_caller(depth: int) -> str:
+    """Where a call stands, to be told in a message."""
+    frame = sys._getframe(depth + 1)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def place_of(handler: Callable[..., Any]) -> str:
+    """Where a function is defined."""
+    code = getattr(inspect.unwrap(handler), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else "a place unknown"
+
+
 def read_signature(name: str, handler: Callable[..., Any], local_names: Mapping[str, Any]) -> Signature:
     """The types of `handler`, or a DefinitionError that says how to annotate it."""
     try:
@@ -45,6 +57,8 @@ def read_signature(name: str, handler: Callable[..., Any], local_names: Mapping[
     annotation = hints[parameters[0].name]
     if typing.get_origin(annotation) is not Attempt:
         raise DefinitionError([f"{name}: the parameter of its handler must be annotated Attempt[Input]"])
+    if _is_awaitable(hints["return"]):
+        raise DefinitionError([f"{name}: its def handler returns an awaitable: write async def {handler.__name__}"])
     given = typing.get_args(annotation)
     output, may_complete, may_continue = _read_return(hints["return"])
     return Signature(
@@ -55,6 +69,11 @@ def read_signature(name: str, handler: Callable[..., Any], local_names: Mapping[
         may_continue=may_continue,
         is_async=inspect.iscoroutinefunction(handler),
     )
+
+
+def _is_awaitable(annotation: Any) -> bool:
+    origin = typing.get_origin(annotation) or annotation
+    return isinstance(origin, type) and issubclass(origin, Awaitable)
 
 
 def _read_return(annotation: Any) -> tuple[Any, bool, bool]:

@@ -5,18 +5,22 @@ from datetime import timedelta
 from typing import Any, Literal, overload
 
 from onward.define.job_type import (
+    SHORTEST_LEASE,
     UNSET_TIMEOUT,
-    Definition,
+    BlockedBy,
     Executor,
-    JobType,
     MakeJobType,
     MakeStep,
     OnBlockerFailure,
     Step,
+    defined,
     make_decorator,
+    wrong_backoff,
 )
 from onward.define.middleware import Middleware
+from onward.errors import require
 from onward.model import Backoff
+from onward.options import LONGEST_NAME, wrong_duration, wrong_text
 
 
 class Slice:
@@ -40,6 +44,11 @@ class Slice:
         lease: timedelta | None = None,
     ) -> None:
         """`middleware` surrounds the handlers of the slice; the first is the outermost."""
+        require(
+            wrong_text("Slice: prefix", prefix, most=LONGEST_NAME - 2),
+            None if lease is None else wrong_duration("Slice: lease", lease, least=SHORTEST_LEASE),
+            wrong_backoff(backoff),
+        )
         self.prefix = prefix
         self.middleware = tuple(middleware)
         self.backoff = backoff
@@ -53,7 +62,7 @@ class Slice:
         *,
         internal: Literal[True],
         continues_to: Sequence[Step[Any, Any] | str] = (),
-        blocked_by: Sequence[JobType[Any, Any] | str] = (),
+        blocked_by: Sequence[BlockedBy] = (),
         version: int = 1,
         lease: timedelta | None = None,
         timeout: timedelta | None = UNSET_TIMEOUT,
@@ -69,7 +78,7 @@ class Slice:
         *,
         internal: Literal[False] = False,
         continues_to: Sequence[Step[Any, Any] | str] = (),
-        blocked_by: Sequence[JobType[Any, Any] | str] = (),
+        blocked_by: Sequence[BlockedBy] = (),
         version: int = 1,
         lease: timedelta | None = None,
         timeout: timedelta | None = UNSET_TIMEOUT,
@@ -80,4 +89,4 @@ class Slice:
     ) -> MakeJobType: ...
     def job(self, name: str, **options: Any) -> Any:
         """`@job` for this slice."""
-        return make_decorator(Definition(name=f"{self.prefix}.{name}", slice=self, **options))
+        return make_decorator(defined(name if callable(name) else f"{self.prefix}.{name}", options, slice=self))

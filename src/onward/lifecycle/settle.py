@@ -38,6 +38,7 @@ def settlement_of(registry: Registry, kind: Registered, job: TakenJob, worker: W
             holder=worker,
             kind="complete",
             output=encode_output(kind, outcome.output),
+            payload_version=new_version(kind, job.payload_version),
             completed_by=worker,
         )
     fence: dict[str, Any] = {"job_id": job.id, "attempt": job.attempt, "holder": worker, "completed_by": worker}
@@ -57,6 +58,11 @@ def encode_output(kind: Registered, output: Any) -> str:
             job_type=kind.name, part="output", field="$", problem="its handler is declared to always continue (Next[…])"
         )
     return kind.output.encode(output)
+
+
+def new_version(kind: Registered, stored: int) -> int | None:
+    """The version of an output, where it differs from that of the input it was made of."""
+    return None if kind.definition.version == stored else kind.definition.version
 
 
 def settlement_of_error(job: TakenJob, worker: WorkerId, error: BaseException, policy: RetryPolicy) -> Settlement:

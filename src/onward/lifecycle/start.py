@@ -6,16 +6,26 @@ from typing import Any, NamedTuple
 
 from onward.define.outcome import Next
 from onward.define.registry import Registered, Registry
-from onward.define.request import BlockerSource, NewChain
-from onward.errors import StartRefused
+from onward.define.request import BlockerSource, ChainReference, NewChain
+from onward.errors import BlockerMissing, StartRefused
 from onward.lifecycle.after_commit import Effects
 from onward.lifecycle.context import Origin, current_origin
 from onward.lifecycle.store import Store
-from onward.model import ChainId, Deduplication, JobId, JobStatus, new_ids
+from onward.model import (
+    BlockedJob,
+    ChainId,
+    Deduplication,
+    FailedJob,
+    FailureReason,
+    Job,
+    JobId,
+    JobStatus,
+    new_ids,
+)
+from onward.options import MOST_PRIORITY, given, wrong_id, wrong_kind, wrong_priority, wrong_time
 from onward.state.contract import NewJob, Started
 from onward.state.driver import Connection
 
-MOST_PRIORITY = 2**31 - 1
 _NOTHING: dict[str, Any] = {}
 
 
@@ -37,7 +47,7 @@ class _Plan:
     def add(self, chain: NewChain[Any], parent: int | None, family: Family) -> ChainId:
         """Plan a chain and the blockers it starts; the chain's id."""
         kind = self._registry.entry(chain.job_type)
-        chain_id = chain.id or next(self._ids)
+        chain_id = next(self._ids) if chain.id is None else _checked_id(kind, chain.id)
         root_id = family.root_id or chain_id
         position = len(self._jobs)
         self._jobs.append(None)
@@ -61,8 +71,8 @@ class _Plan:
 
     def add_continuation(self, outcome: Next[Any], after: "Predecessor") -> None:
         """Plan the job that follows `after`."""
-        self._registry.find(after.type_name).may_continue_to(outcome.step.name)
-        kind = self._registry.find(outcome.step.name)
+        kind = self._registry.step(outcome.step)
+        self._registry.find(after.type_name).may_continue_to(kind.name)
         position = len(self._jobs)
         self._jobs.append(None)
         self._jobs[position] = NewJob(
@@ -87,12 +97,16 @@ class _Plan:
         self, kind: Registered, sources: Sequence[BlockerSource], parent: int, family: Family
     ) -> dict[str, Any]:
         """What a job says of those it waits for."""
-        if not sources:
+        if not sources and not kind.required:
             return _NOTHING
+        _refuse(kind, _wrong_blockers(sources))
         ids: list[ChainId] = []
         for source in sources:
             kind.may_be_blocked_by(source.job_type.name)
             ids.append(self.add(source, parent, family) if isinstance(source, NewChain) else source.id)
+        missing = kind.required.difference(source.job_type.name for source in sources)
+        if missing:
+            raise BlockerMissing(job_type=kind.name, missing=sorted(missing))
         there = {source.job_type.name for source in sources if not isinstance(source, NewChain)}
         runs_anyway = kind.definition.on_blocker_failure == "run"
         return {"blockers": tuple(ids), "blocker_types": tuple(there), "runs_anyway": runs_anyway}
@@ -124,7 +138,7 @@ def plan_chains(registry: Registry, chains: Sequence[NewChain[Any]], *, origin: 
 
 def plan_continuation(registry: Registry, outcome: Next[Any], after: Predecessor) -> list[NewJob]:
     """The job that continues a chain, followed by the blockers it starts."""
-    plan = _Plan(registry, iter(new_ids(1 + sum(_size(b) for b in outcome.blockers if isinstance(b, NewChain)))))
+    plan = _Plan(registry, iter(new_ids(1 + _size_of(outcome.blockers))))
     plan.add_continuation(outcome, after)
     return plan.finished()
 
@@ -139,7 +153,8 @@ async def start_jobs(store: Store, jobs: Sequence[NewJob], *, tx: object) -> lis
         if tries > 1:
             there = await _already_stored(store, connection, jobs)
             if there is not None:
-                return there, Effects()
+                # What the first try was to tell of its commit, nobody has told.
+                return _asked(jobs, there), store.consequences.of_start(jobs, there)
             started = await store.state.start(connection, jobs, repeated=True)
             effects = store.consequences.of_start(jobs, started)
         elif tx is None and all(job.is_plain for job in jobs):
@@ -147,7 +162,7 @@ async def start_jobs(store: Store, jobs: Sequence[NewJob], *, tx: object) -> lis
         else:
             started = await store.state.start(connection, jobs)
             effects = store.consequences.of_start(jobs, started)
-        return [answer for job, answer in zip(jobs, started, strict=True) if job.parent is None], effects
+        return _asked(jobs, started), effects
 
     return await store.write(operation, tx=tx, doing="start")
 
@@ -172,37 +187,70 @@ async def _already_stored(store: Store, connection: Connection, jobs: Sequence[N
     asked = [job for job in jobs if job.parent is None]
     if not all(job.id in found and found[job.id].type_name == job.type_name for job in asked):
         return None
-    return [Started(job.id, JobStatus(found[job.id].status), False) for job in asked]
+    return [Started(job.id, _status_when_started(found.get(job.id)), False) for job in jobs]
+
+
+def _status_when_started(job: Job | None) -> JobStatus | None:
+    """None for a blocker that is not there: it was a duplicate. Whatever became of the others, they began like this."""
+    if job is None:
+        return None
+    if isinstance(job, FailedJob) and job.reason is FailureReason.BLOCKER:
+        return JobStatus.FAILED
+    return JobStatus.BLOCKED if isinstance(job, BlockedJob) else JobStatus.PENDING
+
+
+def _asked(jobs: Sequence[NewJob], started: Sequence[Started]) -> list[Started]:
+    """The answers for the chains the caller asked for."""
+    return [answer for job, answer in zip(jobs, started, strict=True) if job.parent is None]
 
 
 def _size(chain: NewChain[Any]) -> int:
-    if not chain.blockers:
-        return 1
-    return 1 + sum(_size(blocker) for blocker in chain.blockers if isinstance(blocker, NewChain))
+    if not isinstance(chain, NewChain):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise StartRefused(f"{given('chains', chain)}: start_many takes what job_type.with_input(…) makes")
+    return 1 + _size_of(chain.blockers) if chain.blockers else 1
+
+
+def _size_of(blockers: object) -> int:
+    """How many jobs are started with these; what else may have been given is refused later."""
+    sources: Sequence[object] = blockers if isinstance(blockers, list | tuple) else ()
+    return sum(_size(blocker) for blocker in sources if isinstance(blocker, NewChain))
+
+
+def _checked_id(kind: Registered, id: ChainId) -> ChainId:
+    _refuse(kind, wrong_id("id", id))
+    return id
 
 
 def _checked_priority(kind: Registered, priority: int) -> int:
-    if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
-        raise StartRefused(f"{kind.name!r}: priority={priority} does not fit in 32 bits")
+    if type(priority) is not int or not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+        _refuse(kind, wrong_priority(priority))
     return priority
 
 
 def _checked_delay(kind: Registered, delay: timedelta | None, at: datetime | None) -> float:
-    if delay is not None and at is not None:
-        raise StartRefused(f"{kind.name!r}: give delay= or at=, not both")
-    if at is not None and at.tzinfo is None:
-        raise StartRefused(f"{kind.name!r}: at={at} has no time zone; use datetime.now(UTC) or astimezone()")
-    if delay is None:
+    if delay is None and at is None:
         return 0.0
-    if delay < timedelta(0):
-        raise StartRefused(f"{kind.name!r}: delay={delay} is negative; use 0 or omit it to start now")
-    return delay.total_seconds()
+    _refuse(kind, wrong_time(delay, at))
+    return 0.0 if delay is None else delay.total_seconds()
 
 
 def _checked_key(kind: Registered, deduplication: Deduplication | None) -> Deduplication | None:
     if deduplication is not None:
-        if not deduplication.key or "\0" in deduplication.key or len(deduplication.key) > 1000:
-            raise StartRefused(f"{kind.name!r}: a deduplication key has 1 to 1000 characters and no NUL")
-        if deduplication.window is not None and deduplication.window <= timedelta(0):
-            raise StartRefused(f"{kind.name!r}: a deduplication window must be positive")
+        such = 'a Deduplication, such as Deduplication("key")'
+        _refuse(kind, wrong_kind("deduplication", deduplication, Deduplication, such=such))
     return deduplication
+
+
+def _wrong_blockers(sources: object) -> str | None:
+    if not isinstance(sources, list | tuple):
+        return f"{given('blockers', sources)}: expected a list of chains"
+    for source in sources:
+        if not isinstance(source, NewChain | ChainReference):
+            such = "app.chain(job_type, id)" if isinstance(source, ChainId) else "a handle, or job_type.with_input(…)"
+            return f"{given('blockers', source)}: expected {such}"
+    return None
+
+
+def _refuse(kind: Registered, problem: str | None) -> None:
+    if problem is not None:
+        raise StartRefused(f"{kind.name!r}: {problem}")

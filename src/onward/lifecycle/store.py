@@ -3,11 +3,11 @@
 import logging
 import random
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
-from onward.errors import TransactionUnsuitable
+from onward.errors import DatabaseError, DatabaseLocked, DatabaseUnavailable, OnwardError, TransactionUnsuitable
 from onward.lifecycle.after_commit import Awaited, Consequences, Effects, describe
 from onward.lifecycle.announcer import Announcer, Ride
 from onward.lifecycle.context import open_transaction, refuse_inside_transaction
@@ -16,7 +16,7 @@ from onward.notify.contract import NotifyAdapter
 from onward.observe import events
 from onward.observe.observer import Observers
 from onward.state.contract import StateAdapter
-from onward.state.driver import Connection, Driver, Fault, Statement
+from onward.state.driver import Connection, Driver, Fault, Statement, is_clients_own
 
 logger = logging.getLogger("onward")
 T = TypeVar("T")
@@ -48,6 +48,8 @@ class Store:
 
     def is_transient(self, error: BaseException) -> bool:
         """Whether trying again may help, by the driver's judgement or the application's."""
+        if isinstance(error, DatabaseError) and error.__cause__ is not None:
+            error = error.__cause__
         fault = self.driver.fault(error)
         return (fault is not None and fault.is_transient) or self.is_said_to_be_transient(error)
 
@@ -58,6 +60,24 @@ class Store:
         except Exception:
             logger.exception("also_transient= raised, which is taken for no")
             return False
+
+    @contextmanager
+    def in_words(self, doing: str, *, commits: bool = False) -> Iterator[None]:
+        """Have what the database's client raises leave as a DatabaseError, with the client's own as its cause.
+
+        What COMMIT says of the user's own data, such as a constraint that is checked late, stays as it is.
+        """
+        try:
+            yield
+        except Exception as error:
+            fault = self.driver.fault(error)
+            is_transient = fault is not None and fault.is_transient
+            if isinstance(error, OnwardError) or not (is_transient or (is_clients_own(error) and not commits)):
+                raise
+            kind = DatabaseUnavailable if is_transient else DatabaseError
+            text = " ".join(str(error).split())[:500]
+            said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+            raise kind(f"{doing}: the database refused: {said}", doing=doing, fault=fault) from error
 
     # -- effects
 
@@ -79,9 +99,10 @@ class Store:
 
     async def read(self, operation: Callable[[Connection], Awaitable[T]], *, tx: object = None) -> T:
         """Run a reading operation."""
-        if tx is not None:
+        if tx is None:
+            return await self._tried_again(operation, "read")
+        with self.in_words("read"):
             return await operation(await self._join(tx))
-        return await self._tried_again(operation, "read")
 
     async def write(
         self, operation: Callable[[Connection], Awaitable[tuple[T, Effects]]], *, tx: object = None, doing: str
@@ -92,26 +113,28 @@ class Store:
             result, effects = await self._tried_again(operation, doing)
             self.release(effects)
             return result
-        connection = await self._join(tx)
-        try:
-            result, effects = await operation(connection)
-        except Exception as error:
-            if self.driver.fault(error) is Fault.READ_ONLY:
-                raise TransactionUnsuitable(
-                    f"{doing}: the transaction passed as tx= is read-only; begin one that may write"
-                ) from error
-            raise
-        await self._release_with(tx, connection, effects)
+        with self.in_words(doing):
+            connection = await self._join(tx)
+            try:
+                result, effects = await operation(connection)
+            except Exception as error:
+                if self.driver.fault(error) is Fault.READ_ONLY:
+                    raise TransactionUnsuitable(
+                        f"{doing}: the transaction passed as tx= is read-only; begin one that may write"
+                    ) from error
+                raise
+            await self._release_with(tx, connection, effects)
         return result
 
     async def _tried_again(self, operation: Callable[[Connection], Awaitable[T]], doing: str) -> T:
         """Ids are made by the client, so that an operation whose commit has an unknown outcome can be repeated."""
         for turn in range(1, _TRIES + 1):
             try:
-                async with self.driver.connection() as connection:
-                    return await operation(connection)
+                with self.in_words(doing):
+                    async with self.driver.connection() as connection:
+                        return await operation(connection)
             except Exception as error:
-                if turn == _TRIES or not self.is_transient(error):
+                if turn == _TRIES or isinstance(error, DatabaseLocked) or not self.is_transient(error):
                     raise
                 self.observers.emit(events.StateError(doing=doing, error=describe(error)))
             await self.driver.sleep(min(0.05 * 2**turn, 1.0) * (0.5 + random.random()))
@@ -123,8 +146,9 @@ class Store:
     async def transaction(self, native: object = None) -> AsyncIterator[OpenTransaction]:
         """A transaction of ours, on a connection of the pool or on the caller's own, idle one."""
         refuse_inside_transaction("opening a transaction")
-        async with self._link(native) as link:
-            tx = await self.begin(link)
+        async with AsyncExitStack() as stack:
+            with self.in_words("begin a transaction"):
+                tx = await self.begin(await stack.enter_async_context(self._link(native)))
             mark = open_transaction.set(tx)
             try:
                 yield tx
@@ -132,7 +156,8 @@ class Store:
                 await self.abandon(tx)
                 raise
             else:
-                await self.commit(tx)
+                with self.in_words("commit", commits=True):
+                    await self.commit(tx)
             finally:
                 open_transaction.reset(mark)
 
@@ -144,7 +169,9 @@ class Store:
             return
         wrapped = self.driver.wrap(native)
         if wrapped is None:
-            raise TransactionUnsuitable(f"a {type(native).__name__} is not a connection of this app's driver")
+            raise TransactionUnsuitable(
+                f"a {type(native).__name__} is not a connection of this app's driver{_advice(native)}"
+            )
         if wrapped.in_transaction:
             raise TransactionUnsuitable("the connection is already in a transaction: pass it as tx= instead")
         yield wrapped
@@ -199,6 +226,7 @@ class Store:
             raise TransactionUnsuitable(
                 f"tx= is a {type(tx).__module__}.{type(tx).__qualname__}, which this app's driver "
                 f"({type(self.driver).__name__}) does not know: pass what app.transaction() gives, or the driver's own"
+                f"{_advice(tx)}"
             )
         await self._check_identity(adopted)
         return adopted
@@ -235,3 +263,10 @@ class Store:
                     "a bare connection cannot say when it commits, so its jobs are found by polling: "
                     "use `async with app.transaction(connection) as tx` to have them start at once"
                 )
+
+
+def _advice(tx: object) -> str:
+    """What whoever passed this most likely wants."""
+    if type(tx).__module__.partition(".")[0] == "sqlalchemy":
+        return "; to pass your sessions, build the app on your sessionmaker or engine: Onward(Session, jobs=[…])"
+    return ""

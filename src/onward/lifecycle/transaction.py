@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
-from onward.errors import TransactionClosed
+from onward.errors import ConfigurationError, TransactionClosed
 from onward.state.driver import Connection, Statement, run_now
+from onward.state.statement import spell
 
 T = TypeVar("T")
 logger = logging.getLogger("onward")
@@ -79,6 +80,9 @@ class OpenTransaction:
 
     async def _run(self, run: Callable[[str, dict[str, Any]], Awaitable[T]], sql: str, parameters: dict[str, Any]) -> T:
         self.check()
+        missing = [name for name in spell(sql, "percent").names if name not in parameters]
+        if missing:
+            raise ConfigurationError(f"the statement has :{missing[0]}, which was not given: pass {missing[0]}=…")
         try:
             return await run(sql, parameters)
         except Exception as error:

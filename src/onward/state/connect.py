@@ -19,22 +19,29 @@ class Connected(NamedTuple):
     driver: Driver
 
 
-def connect(target: Any, *, schema: str, prefix: str, pool_size: int, pgbouncer: bool) -> Connected:
+def connect(
+    target: Any, *, schema: str, prefix: str, pool_size: int, pgbouncer: bool, lock_timeout: float | None = None
+) -> Connected:
     """The adapter and driver for a target; raises ConfigurationError naming what is missing. No I/O."""
+    if isinstance(target, str) and target.partition("://")[0] in ("sqlite", "memory"):
+        return _sqlite(target, prefix=prefix, pool_size=pool_size, lock_timeout=lock_timeout)
     if isinstance(target, str):
-        return _by_address(target, schema=schema, prefix=prefix, pool_size=pool_size, pgbouncer=pgbouncer)
+        return _by_address(target, schema=schema, pool_size=pool_size, pgbouncer=pgbouncer)
     return _by_object(target, schema=schema, prefix=prefix, pgbouncer=pgbouncer)
 
 
-def _by_address(address: str, *, schema: str, prefix: str, pool_size: int, pgbouncer: bool) -> Connected:
-    scheme = address.partition("://")[0]
-    if scheme in ("sqlite", "memory"):
-        from onward.state.sqlite.adapter import SqliteState
-        from onward.state.sqlite.sqlite3 import open_driver
+def _sqlite(address: str, *, prefix: str, pool_size: int, lock_timeout: float | None) -> Connected:
+    from onward.state.sqlite.adapter import SqliteState
+    from onward.state.sqlite.sqlite3 import open_driver
 
-        return Connected(SqliteState(prefix=prefix), open_driver(address, pool_size=pool_size))
+    driver = open_driver(address, pool_size=pool_size, lock_timeout=lock_timeout)
+    return Connected(SqliteState(prefix=prefix), driver)
+
+
+def _by_address(address: str, *, schema: str, pool_size: int, pgbouncer: bool) -> Connected:
+    scheme, has_address, _ = address.partition("://")
     family, _, library = scheme.partition("+")
-    if family in ("postgresql", "postgres") and library in ("", "asyncpg", "psycopg"):
+    if has_address and family in ("postgresql", "postgres") and library in ("", "asyncpg", "psycopg"):
         from onward.state.postgres.adapter import PostgresState
 
         dsn = "postgresql" + address[len(scheme) :]

@@ -123,6 +123,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     holder: WorkerId | None
     kind: SettlementKind
     output: str | None = None
+    payload_version: int | None = None
+    """That of the output, where the input was of another; None leaves the job's as it is."""
     errors: str | None = None
     """What to keep of the errors, as JSON text, newest last; None leaves them as they are."""
     reason: FailureReason | None = None
@@ -161,6 +163,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             self.kind == "complete"
             and self.holder is not None
             and self.holder == self.completed_by
+            and self.payload_version is None
             and self.errors is None
             and self.progress is None
         )

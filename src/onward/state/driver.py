@@ -46,6 +46,15 @@ class Fault(StrEnum):
 _TRANSIENT = frozenset({Fault.LOST, Fault.READ_ONLY, Fault.TROUBLE, Fault.TIMEOUT})
 
 
+CLIENTS = frozenset({"asyncpg", "psycopg", "psycopg_pool", "sqlite3", "sqlalchemy", "aiosqlite"})
+"""The packages whose errors are about the database."""
+
+
+def is_clients_own(error: BaseException) -> bool:
+    """Whether an error comes from a database's client library, or from the network below it."""
+    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in CLIENTS
+
+
 def value_fault(error: BaseException) -> Fault | None:
     """What a client library says before it has asked the server."""
     return Fault.VALUE if isinstance(error, ValueError | TypeError | OverflowError) else None

@@ -12,6 +12,7 @@ import msgspec
 
 from onward.model import (
     BlockedJob,
+    Blocker,
     Chain,
     CompletedJob,
     FailedJob,
@@ -67,7 +68,7 @@ def shown(value: object) -> str:
 
 def read_job(row: Sequence[Any], read_id: ReadId, read_time: ReadTime, *, nearest_id: ReadId | None = None) -> Job:
     """The job in a row of JOB_COLUMNS. `nearest_id` stands in for an id that is none, at its place in the order."""
-    r = dict(zip(JOB_COLUMNS, row, strict=True))
+    r: dict[str, Any] = dict(zip(JOB_COLUMNS, row, strict=True))
     try:
         return _as_it_should_be(r, read_id, read_time)
     except Exception:  # noqa: BLE001 - whatever a hand has written there
@@ -231,3 +232,16 @@ def _nothing(value: Any) -> None:
 
 def _nowhere(value: Any) -> datetime:
     return _NOWHERE
+
+
+def read_blocker(row: Sequence[Any], read_id: Callable[[Any], UUID]) -> Blocker:
+    """The blocker in a row of `blockers_of.sql`, behind the job's id."""
+    chain_id, type_name, status, current_type_name, payload_version, output = row
+    return Blocker(
+        chain_id=read_id(chain_id),
+        type_name=type_name,
+        status=JobStatus(status),
+        current_type_name=current_type_name,
+        payload_version=payload_version,
+        output=output,
+    )

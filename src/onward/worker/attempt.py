@@ -123,12 +123,14 @@ class RunningAttempt:
         return errors[-1] if errors else None
 
     def outputs_of(self, job_type: JobType[Any, Any]) -> list[Any]:
-        outputs: list[Any] = []
-        for blocker in self.blockers:
-            if blocker.type_name == job_type.name and blocker.status is JobStatus.COMPLETED:
-                codec = self._registry.find(blocker.current_type_name).output
-                outputs.append(codec.decode(blocker.output or "null") if codec else None)
-        return outputs
+        self.kind.may_be_blocked_by(self._registry.step(job_type).name)
+        return [
+            self._registry.find(blocker.current_type_name).read_output(
+                blocker.output or "null", blocker.payload_version
+            )
+            for blocker in self.blockers
+            if blocker.type_name == job_type.name and blocker.status is JobStatus.COMPLETED
+        ]
 
     def get(self, kind: type[T]) -> T:
         return find(self, kind)
@@ -314,10 +316,8 @@ class RunningAttempt:
         assert run is not None
         self.is_running = True
         try:
-            returned = self._run_surrounded(run) if self.kind.middleware else run(self)
-            if self.kind.runs_in_thread:
-                _refuse_coroutine(self.kind.name, returned)
-            elif inspect.isawaitable(returned):
+            returned = self._run_surrounded(run) if self.kind.middleware else self._begin(run)
+            if inspect.isawaitable(returned):
                 self._task = asyncio.current_task()
                 if self.cancelled is not None:
                     assert self._task is not None
@@ -327,10 +327,17 @@ class RunningAttempt:
             self._task, self.is_running, self.has_returned = None, False, True
         return returned
 
+    def _begin(self, run: Callable[..., Any]) -> Any:
+        returned = run(self)
+        if self.kind.runs_in_thread and inspect.iscoroutine(returned):
+            returned.close()
+            raise PhaseError(f"{self.kind.name!r} is a def handler and returned a coroutine: write it as async def")
+        return returned
+
     def _run_surrounded(self, run: Callable[..., Any]) -> Any:
         async def surrounded() -> Any:
             async with onion(self, "around_handler"):
-                returned = run(self)
+                returned = self._begin(run)
                 return await returned if inspect.isawaitable(returned) else returned
 
         return run_now(surrounded()) if self.kind.runs_in_thread else surrounded()
@@ -440,15 +447,6 @@ def _spelled(outcome: Outcome[Any]) -> str:
     if isinstance(outcome, Next):
         return f"attempt.continue_with({outcome.step.name}, …)"
     return "attempt.reschedule(…)"
-
-
-def _refuse_coroutine(name: str, returned: Any) -> None:
-    if inspect.iscoroutine(returned):
-        returned.close()
-        raise PhaseError(
-            f"{name!r} is a def handler that returned a coroutine, which nobody runs: write it as `async def`, or "
-            "finish the coroutine with asyncio.run(…)"
-        )
 
 
 class PhaseBlock:

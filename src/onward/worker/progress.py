@@ -9,12 +9,21 @@ import msgspec
 from onward.errors import PhaseError
 from onward.lifecycle.store import Store
 from onward.model import JobId, Progress, WorkerId
+from onward.options import storable
 from onward.state.contract import ProgressReport, Settlement
 from onward.worker.connections import Reserved
 
 logger = logging.getLogger("onward.worker")
 _EVERY = 0.25
 _LONGEST_NOTE = 500
+
+
+def check_progress(fraction: object, note: object) -> None:
+    """Raise PhaseError for what is no progress."""
+    if not (isinstance(fraction, int | float) and math.isfinite(fraction) and 0.0 <= fraction <= 1.0):
+        raise PhaseError(f"progress({fraction!r}): say a fraction from 0 to 1")
+    if note is not None and not isinstance(note, str):
+        raise PhaseError(f"progress({fraction!r}, note={note!r}): a note is text")
 
 
 class ProgressBoard:
@@ -31,10 +40,10 @@ class ProgressBoard:
         self._news = asyncio.Event()
 
     def report(self, job_id: JobId, attempt: int, fraction: float, note: str | None) -> None:
-        if not (math.isfinite(fraction) and 0.0 <= fraction <= 1.0):
-            raise PhaseError(f"progress({fraction!r}): say a fraction from 0 to 1")
-        kept = None if note is None else note[:_LONGEST_NOTE].replace("\0", " ")
-        self._reports[job_id] = ProgressReport(job_id, attempt, float(fraction), kept)
+        check_progress(fraction, note)
+        self._reports[job_id] = ProgressReport(
+            job_id, attempt, float(fraction), note and storable(note[:_LONGEST_NOTE])
+        )
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._news.set)
 

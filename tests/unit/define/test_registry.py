@@ -1,5 +1,7 @@
 """Job types are checked together when an app is built, and one by one when they are used."""
 
+import re
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,7 +14,14 @@ from onward.define.job_type import JobType, Step, job
 from onward.define.outcome import Next, Outcome
 from onward.define.registry import DEFAULT_TIMEOUT, Registry
 from onward.define.slice import Slice
-from onward.errors import DefinitionError, InternalJobType, PayloadError, UndeclaredStep, UnknownJobType
+from onward.errors import (
+    ConfigurationError,
+    DefinitionError,
+    InternalJobType,
+    PayloadError,
+    UndeclaredStep,
+    UnknownJobType,
+)
 from onward.model import Backoff
 
 
@@ -66,7 +75,9 @@ def test_a_name_defined_twice_is_a_problem() -> None:
     async def other(attempt: Attempt[int]) -> str:
         return ""
 
-    assert problems_of(charge, ship, other) == ("ship: defined 2 times",)
+    (problem,) = problems_of(charge, ship, other)
+    assert problem.startswith("ship: defined 2 times: at ")
+    assert problem.count(f"{__file__}:") == 2, "it says where both are"
 
 
 def test_continuing_to_an_unknown_type_is_a_problem() -> None:
@@ -297,10 +308,22 @@ def test_an_upcaster_that_leads_nowhere_is_refused(version: int) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"version": 0}, "version counts from 1"),
-        ({"max_attempts": 0}, "max_attempts counts from 1"),
-        ({"lease": timedelta(seconds=0.5)}, "lease must be at least 1 second"),
-        ({"timeout": timedelta(0)}, "timeout must be positive"),
+        ({"version": 0}, "version=0 is out of range: expected a whole number from 1 to 2147483647"),
+        ({"max_attempts": 0}, "max_attempts=0 is out of range: expected a whole number from 1 on"),
+        ({"max_attempts": "3"}, "max_attempts='3': expected a whole number from 1 on"),
+        ({"lease": timedelta(seconds=0.5)}, "lease=0:00:00.500000 is too short: expected at least 1 seconds"),
+        ({"lease": timedelta.max}, "lease is too long: expected at most 365,000 days, got 999,999,999"),
+        ({"timeout": timedelta(0)}, "timeout=0:00:00 is too short: expected at least 1e-06 seconds"),
+        ({"timeout": 5}, "timeout=5: expected a timedelta, such as timedelta(seconds=5)"),
+        ({"backoff": 5}, "backoff=5: expected a Backoff(initial=…)"),
+        (
+            {"backoff": Backoff(maximum=timedelta.max)},
+            "backoff: maximum is too long: expected at most 365,000 days, got 999,999,999",
+        ),
+        ({"executor": "proces"}, "executor='proces': use one of 'auto', 'process'; did you mean 'process'?"),
+        ({"on_blocker_failure": "ru"}, "on_blocker_failure='ru': use one of 'fail', 'run'; did you mean 'run'?"),
+        ({"continues_to": "ship"}, "continues_to='ship': expected a list of job types, or of their names"),
+        ({"blocked_by": [7]}, "blocked_by=7: expected a job type, as @job makes it, or its name"),
     ],
 )
 def test_an_option_out_of_range_is_refused(options: dict[str, Any], problem: str) -> None:
@@ -310,7 +333,50 @@ def test_an_option_out_of_range_is_refused(options: dict[str, Any], problem: str
     assert refusal.value.problems == (f"work: {problem}",)
 
 
-@pytest.mark.parametrize("name", ["", "a\0b"])
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        ("retries", "retries= is not an option; did you mean max_attempts=?"),
+        ("timeot", "timeot= is not an option; did you mean timeout=?"),
+        ("colour", "colour= is not an option: there are continues_to, blocked_by, "),
+    ],
+)
+def test_an_option_that_does_not_exist_is_told_with_the_nearest(option: str, advice: str) -> None:
+    unchecked: Any = job
+
+    with pytest.raises(DefinitionError, match=re.escape(advice)):
+        unchecked("work", **{option: 3})
+
+
+def test_job_without_a_name_is_told_how_to_write_it() -> None:
+    async def send_mail(attempt: Attempt[int]) -> None: ...
+
+    unchecked: Any = job
+
+    with pytest.raises(ConfigurationError, match=r'write @job\("name"\) above send_mail'):
+        unchecked(send_mail)
+
+
+def test_what_is_no_job_type_is_told_among_the_jobs() -> None:
+    async def send_mail(attempt: Attempt[int]) -> None: ...
+
+    plain: Any = send_mail
+
+    with pytest.raises(DefinitionError, match=r'send_mail is no job type: write @job\("name"\) above it'):
+        Registry([plain])
+    with pytest.raises(ConfigurationError, match=r"expected a list of job types and slices"):
+        Registry(ship)  # type: ignore[arg-type]
+
+
+def test_a_def_handler_that_returns_an_awaitable_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="write async def late"):
+
+        @job("late")
+        def late(attempt: Attempt[int]) -> Awaitable[int]:
+            raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "caf\udce9", "x" * 256])
 def test_a_name_that_cannot_be_stored_is_refused(name: str) -> None:
     with pytest.raises(DefinitionError):
         JobType(name, input=int, output=int)

@@ -38,7 +38,16 @@ from onward.state.contract import (
 )
 from onward.state.driver import Connection, Dialect, Statement, transaction
 from onward.state.refusals import PROBLEMS, Problem, refuse
-from onward.state.rows import JOB_COLUMNS, JSON_COLUMNS, REASON, STATUS, TIME_COLUMNS, read_chain, read_job
+from onward.state.rows import (
+    JOB_COLUMNS,
+    JSON_COLUMNS,
+    REASON,
+    STATUS,
+    TIME_COLUMNS,
+    read_blocker,
+    read_chain,
+    read_job,
+)
 from onward.state.statement import Statements, checked_identifier
 
 _ONWARD = (
@@ -226,6 +235,7 @@ class PostgresState:
                 "holders": [s.holder for s in settlements],
                 "kinds": [s.kind for s in settlements],
                 "outputs": [s.output for s in settlements],
+                "versions": [s.payload_version for s in settlements],
                 "errors": [s.errors for s in settlements],
                 "reasons": [s.reason for s in settlements],
                 "delays": [s.delay for s in settlements],
@@ -275,7 +285,7 @@ class PostgresState:
         return self.sql("hold_attempt"), {"id": job_id, "attempt": attempt, "holder": holder}
 
     def end_attempt(self, job: TakenJob, settlement: Settlement) -> Statement | None:
-        if settlement.remove or settlement.errors or settlement.progress:
+        if settlement.remove or settlement.errors or settlement.progress or settlement.payload_version:
             return None
         fence = {"id": job.id, "attempt": job.attempt, "holder": settlement.holder, "now": self.clock()}
         if settlement.kind == "complete" and job.chain_index == 0:
@@ -605,4 +615,4 @@ def _chain(row: Sequence[Any]) -> Chain:
 
 
 def _blocker(row: Sequence[Any]) -> Blocker:
-    return Blocker(chain_id=row[0], type_name=row[1], status=JobStatus(row[2]), current_type_name=row[3], output=row[4])
+    return read_blocker(row, _as_is)

@@ -462,6 +462,7 @@ def _outcome(settlement: Settlement, now: int) -> tuple[Any, ...]:
         settlement.progress and settlement.progress.fraction,
         settlement.progress and settlement.progress.note,
         settlement.stays_in_line,
+        settlement.payload_version,
     )
 
 

@@ -3,13 +3,14 @@
 import asyncio
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
-from onward.errors import TransactionUnsuitable
+from onward.errors import DatabaseLocked, TransactionUnsuitable
 from onward.state.driver import Fault, Result, Rows, StepByStep, run_now, value_fault
-from onward.state.sqlite.gate import Gate, Patience
+from onward.state.sqlite.gate import Gate, LockPatience, Patience
 from onward.state.sqlite.thread import Call, ConnectionThread
 
 T = TypeVar("T")
@@ -47,6 +48,8 @@ _FAULTS = {
 
 def fault_of(error: BaseException) -> Fault | None:
     """What an error of sqlite3's says about the file. Ours never see it busy; a caller's own connection may."""
+    if isinstance(error, DatabaseLocked):
+        return Fault.TIMEOUT
     return _FAULTS.get(primary_code(error) or 0) or value_fault(error)
 
 
@@ -62,6 +65,8 @@ class SyncSqliteConnection(StepByStep):
         self.native = native
         self.is_abandoned: Callable[[], bool] = _never
         """Asked while waiting for others; true: raise Abandoned instead of waiting on."""
+        self.patience: LockPatience | None = None
+        """How long it waits for the write lock; None: for ever."""
         self._gate = gate
         self._entered = False
 
@@ -143,7 +148,7 @@ class SyncSqliteConnection(StepByStep):
             self._leave()
 
     def _enter(self, gate: Gate) -> None:
-        gate.enter(self.is_abandoned)
+        gate.enter(self.is_abandoned, self.patience)
         self._entered = True
         gate.leave_a_gap()
 
@@ -161,7 +166,7 @@ class SyncSqliteConnection(StepByStep):
                 if self._gate is None or not is_busy(error):
                     raise
             self._gate.met_another()
-            patience = patience or Patience(self.is_abandoned)
+            patience = patience or Patience(self.is_abandoned, self.patience)
             patience.wait()
 
 
@@ -249,9 +254,10 @@ class SqliteConnection(StepByStep):
 class AiosqliteConnection(StepByStep):
     """A connection of aiosqlite's: a sync connection does the work in its thread."""
 
-    def __init__(self, native: Any) -> None:
+    def __init__(self, native: Any, patience: LockPatience | None = None) -> None:
         self.native = native
         self._sync = SyncSqliteConnection(native._conn)
+        self._patience = patience
 
     @property
     def raw(self) -> Any:
@@ -273,8 +279,11 @@ class AiosqliteConnection(StepByStep):
         await self.native._execute(lambda: run_now(self._sync.script(sql)))
 
     async def begin(self) -> None:
+        began = time.monotonic()
         try:
-            while not await self.native._execute(self._try_to_begin):  # noqa: ASYNC110 - nothing tells when it is free
+            while not await self.native._execute(self._try_to_begin):
+                if self._patience is not None:
+                    self._patience.check(began)
                 await asyncio.sleep(0.001)
         except asyncio.CancelledError:
             # It may have begun nonetheless, and nobody would end it.

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from onward.errors import ConfigurationError
 from onward.state.driver import Address
 from onward.state.sqlite.connection import SyncSqliteConnection
-from onward.state.sqlite.gate import Gate
+from onward.state.sqlite.gate import Gate, LockPatience
 
 Synchronous: TypeAlias = Literal["off", "normal", "full", "extra"]
 """`normal`: a killed process loses nothing, a power failure may lose the last commits; `full` also survives that."""
@@ -50,10 +50,17 @@ def parse_path(url: str) -> str | None:
 class SqliteFile:
     """A database file, shared by an async driver and its sync sibling: one gate for all their connections."""
 
-    def __init__(self, path: str | os.PathLike[str] | None, *, synchronous: Synchronous = "normal") -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        *,
+        synchronous: Synchronous = "normal",
+        lock_timeout: float | None = None,
+    ) -> None:
         if synchronous not in _SYNCHRONOUS:
             raise ConfigurationError(f"synchronous={synchronous!r}: use one of {', '.join(_SYNCHRONOUS)}")
         self.gate = Gate()
+        self._lock_timeout = lock_timeout
         # Absolute from the start: the process may change its directory.
         self._path = None if path is None else Path(path).absolute()
         self._synchronous = "off" if path is None else synchronous
@@ -77,6 +84,8 @@ class SqliteFile:
 
     def open(self) -> None:
         """One more driver uses it."""
+        if not self._is_private and not self.path.parent.is_dir():
+            raise ConfigurationError(f"{self.path}: the directory {self.path.parent} does not exist: make it first")
         with self._mutex:
             self._users += 1
             if self._path is None:
@@ -87,6 +96,10 @@ class SqliteFile:
                 # Also when nobody closes the app: at the end of the process.
                 self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
+    def forked(self) -> None:
+        """In a child: the parent's threads, whoever of them had the turn, are not here."""
+        self.gate, self._mutex, self._users = Gate(), Lock(), 0
+
     def close(self) -> None:
         """One less; a private file goes with the last."""
         with self._mutex:
@@ -95,8 +108,19 @@ class SqliteFile:
                 self._remove()
                 self._path = None
 
+    def impatient(self) -> SyncSqliteConnection:
+        """A connection for calls, which do not wait for ever when somebody else has the lock."""
+        connection = self.connect()
+        connection.patience = self.patience
+        return connection
+
+    @property
+    def patience(self) -> LockPatience | None:
+        """How long calls wait for the lock, and what they say then."""
+        return None if self._lock_timeout is None else LockPatience(self._lock_timeout, str(self._path))
+
     def connect(self) -> SyncSqliteConnection:
-        """A connection that works where it is called, for one thread at a time."""
+        """A connection that works where it is called, for one thread at a time, and waits for the lock for ever."""
         raw = sqlite3.connect(
             self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
         )

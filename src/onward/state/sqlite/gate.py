@@ -10,6 +10,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from threading import Lock
+from typing import NamedTuple
+
+from onward.errors import DatabaseLocked
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +32,19 @@ class Abandoned(Exception):
     """Nobody waits for the answer any more; nothing was done."""
 
 
+class LockPatience(NamedTuple):
+    """How long a call waits for the write lock. Workers wait for ever: what they have to say must be stored."""
+
+    seconds: float
+    path: str
+
+    def check(self, began: float) -> None:
+        """Raise when it has waited for too long."""
+        waited = time.monotonic() - began
+        if waited > self.seconds:
+            raise DatabaseLocked(path=self.path, waited=waited)
+
+
 class Gate:
     """Lets the threads of this process write one after another, in the order in which they came."""
 
@@ -38,7 +54,7 @@ class Gate:
         self._taken = False
         self._stretch_began = self._left_at = self._met_at = float("-inf")
 
-    def enter(self, is_abandoned: Callable[[], bool]) -> None:
+    def enter(self, is_abandoned: Callable[[], bool], patience: LockPatience | None = None) -> None:
         """Wait for the turn of this thread; raises Abandoned when `is_abandoned` says so meanwhile."""
         with self._mutex:
             if not self._taken:
@@ -47,10 +63,13 @@ class Gate:
             turn = Lock()
             turn.acquire()
             self._queue.append(turn)
+        began = time.monotonic()
         try:
             while not turn.acquire(timeout=0.05):
                 if is_abandoned():
                     raise Abandoned
+                if patience is not None:
+                    patience.check(began)
         except BaseException:
             self._withdraw(turn)
             raise
@@ -90,8 +109,8 @@ class Gate:
 class Patience:
     """The sleeps between tries while somebody else has the lock."""
 
-    def __init__(self, is_abandoned: Callable[[], bool]) -> None:
-        self._is_abandoned = is_abandoned
+    def __init__(self, is_abandoned: Callable[[], bool], limit: LockPatience | None = None) -> None:
+        self._is_abandoned, self._limit = is_abandoned, limit
         self._began = time.monotonic()
         self._warned = False
 
@@ -99,6 +118,8 @@ class Patience:
         """Sleep for a moment; raises Abandoned when nobody waits for the answer any more."""
         if self._is_abandoned():
             raise Abandoned
+        if self._limit is not None:
+            self._limit.check(self._began)
         waited = time.monotonic() - self._began
         if waited > _WARN_AFTER and not self._warned:
             self._warned = True

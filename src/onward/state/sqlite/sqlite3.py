@@ -36,9 +36,9 @@ __all__ = [
 OpenCounter: TypeAlias = Callable[[], AbstractContextManager[Callable[[], int]]]
 
 
-def open_driver(address: str, *, pool_size: int = 10) -> "SqliteDriver":
+def open_driver(address: str, *, pool_size: int = 10, lock_timeout: float | None = None) -> "SqliteDriver":
     """The driver for `sqlite:///…` or `memory://`."""
-    return SqliteDriver(parse_path(address), pool_size=pool_size)
+    return SqliteDriver(SqliteFile(parse_path(address), lock_timeout=lock_timeout), pool_size=pool_size)
 
 
 class SyncSqliteDriver:
@@ -60,17 +60,25 @@ class SyncSqliteDriver:
         self.postgres_dsn: str | None = None
         self.open_counter: OpenCounter | None = self.file.counter
         self._idle: list[SyncSqliteConnection] = []
+        self._inherited: list[SyncSqliteConnection] = []
+        self._pool_size = pool_size
         self._places = BoundedSemaphore(pool_size)
         self._is_open = False
+        self._opened_in = 0
 
     @property
     def address(self) -> Address | None:
         return self.file.address
 
     async def open(self) -> None:
+        if self._is_open and self._opened_in != os.getpid():
+            # Not even closed: they are the parent's, whose locks they would break.
+            self._inherited, self._idle, self._is_open = self._idle, [], False
+            self._places = BoundedSemaphore(self._pool_size)
+            self.file.forked()
         if not self._is_open:
             self.file.open()
-            self._is_open = True
+            self._is_open, self._opened_in = True, os.getpid()
 
     async def close(self) -> None:
         if not self._is_open:
@@ -82,9 +90,9 @@ class SyncSqliteDriver:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[SyncSqliteConnection]:
-        _require_open(self._is_open)
+        _require_open(self._is_open, self._opened_in)
         with self._places:
-            connection = self._idle.pop() if self._idle else self.file.connect()
+            connection = self._idle.pop() if self._idle else self.file.impatient()
             try:
                 yield connection
             finally:
@@ -96,7 +104,7 @@ class SyncSqliteDriver:
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[SyncSqliteConnection]:
-        _require_open(self._is_open)
+        _require_open(self._is_open, self._opened_in)
         connection = self.file.connect()
         try:
             yield connection
@@ -107,7 +115,9 @@ class SyncSqliteDriver:
         if not isinstance(native, sqlite3.Connection):
             return None
         _refuse_closed(native)
-        return SyncSqliteConnection(native, gate=self.file.gate, native=native)
+        connection = SyncSqliteConnection(native, gate=self.file.gate, native=native)
+        connection.patience = self.file.patience
+        return connection
 
     def adopt(self, tx: object) -> Connection | None:
         return _in_transaction(self.wrap(tx), 'connection.execute("BEGIN IMMEDIATE")')
@@ -143,6 +153,7 @@ class SqliteDriver:
         self._pool_size = pool_size
         self._idle: list[SqliteConnection] = []
         self._places: asyncio.Semaphore | None = None
+        self._opened_in = 0
 
     @property
     def address(self) -> Address | None:
@@ -151,7 +162,7 @@ class SqliteDriver:
     async def open(self) -> None:
         if self._places is None:
             self.file.open()
-            self._places = asyncio.Semaphore(self._pool_size)
+            self._places, self._opened_in = asyncio.Semaphore(self._pool_size), os.getpid()
 
     async def close(self) -> None:
         if self._places is None:
@@ -165,9 +176,9 @@ class SqliteDriver:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[SqliteConnection]:
-        places = _required(self._places)
+        places = _required(self._places, self._opened_in)
         async with places:
-            connection = self._idle.pop() if self._idle else await SqliteConnection.open(self.file.connect)
+            connection = self._idle.pop() if self._idle else await SqliteConnection.open(self.file.impatient)
             try:
                 yield connection
             finally:
@@ -185,7 +196,7 @@ class SqliteDriver:
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[SqliteConnection]:
-        _required(self._places)
+        _required(self._places, self._opened_in)
         connection = await SqliteConnection.open(self.file.connect)
         try:
             yield connection
@@ -203,7 +214,7 @@ class SqliteDriver:
         if module is None or not isinstance(native, module.Connection):
             return None
         _refuse_closed(native)
-        return AiosqliteConnection(native)
+        return AiosqliteConnection(native, self.file.patience)
 
     def adopt(self, tx: object) -> Connection | None:
         begin = 'connection.execute("BEGIN IMMEDIATE")'
@@ -219,14 +230,18 @@ class SqliteDriver:
         return SyncSqliteDriver(self.file, pool_size=self._pool_size, transaction_type=self.transaction_type)
 
 
-def _require_open(is_open: bool) -> None:
+def _require_open(is_open: bool, opened_in: int) -> None:
+    if is_open and opened_in != os.getpid():
+        raise ConfigurationError(f"opened in process {opened_in}, before a fork: open the client in each process")
     if not is_open:
-        raise ConfigurationError("the app is not open: use `with app:` around this call")
+        raise ConfigurationError("the client is not open: use `with app.sync as client:` around this call")
 
 
-def _required(places: asyncio.Semaphore | None) -> asyncio.Semaphore:
+def _required(places: asyncio.Semaphore | None, opened_in: int) -> asyncio.Semaphore:
     if places is None:
         raise ConfigurationError("the app is not open: use `async with app:` around this call")
+    if opened_in != os.getpid():
+        raise ConfigurationError(f"opened in process {opened_in}, before a fork: open the app in each process")
     return places
 
 

@@ -9,10 +9,10 @@ from uuid import UUID
 import msgspec
 
 from onward.errors import ConfigurationError
-from onward.model import Blocker, Chain, Job, JobStatus
+from onward.model import Blocker, Chain, Job
 from onward.state.contract import NewJob, TakenJob
 from onward.state.driver import Rows
-from onward.state.rows import read_chain, read_job, shown
+from onward.state.rows import read_blocker, read_chain, read_job, shown
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = datetime(1, 1, 3, tzinfo=UTC)
@@ -239,6 +239,4 @@ def jobs(rows: Iterable[Sequence[Any]]) -> list[Job]:
 
 def blocker(row: Sequence[Any]) -> Blocker:
     """The blocker in a row of `blockers_of.sql`, behind the job's id."""
-    return Blocker(
-        chain_id=some_id(row[0]), type_name=row[1], status=JobStatus(row[2]), current_type_name=row[3], output=row[4]
-    )
+    return read_blocker(row, some_id)

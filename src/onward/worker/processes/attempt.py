@@ -1,6 +1,5 @@
 """The attempt as a handler in a process sees it: no transactions, and nothing that lives in the worker."""
 
-import math
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
@@ -9,9 +8,11 @@ from onward.define.codec import Codec
 from onward.define.job_type import JobType, Step
 from onward.define.outcome import Next, Outcome, Rescheduled
 from onward.define.request import BlockerSource
-from onward.errors import PhaseError
+from onward.errors import PhaseError, UndeclaredStep
 from onward.model import Blocker, JobStatus, LossReason
+from onward.options import storable
 from onward.worker.processes.messages import Said, Task
+from onward.worker.progress import check_progress
 
 
 class ProcessAttempt:
@@ -28,6 +29,8 @@ class ProcessAttempt:
         """Always None: a process is not told to stop but killed."""
 
     def outputs_of(self, job_type: JobType[Any, Any]) -> list[Any]:
+        if job_type.name not in self._task.blocked_by:
+            raise UndeclaredStep(job_type=self.job_type, step=job_type.name, option="blocked_by")
         # By what the chain promises: which type it ended with is not known in this process.
         codec = Codec(job_type.signature.output, job_type=job_type.name, part="output", limits=self._task.limits)
         return [
@@ -37,9 +40,8 @@ class ProcessAttempt:
         ]
 
     def progress(self, fraction: float, note: str | None = None) -> None:
-        if not (math.isfinite(fraction) and 0.0 <= fraction <= 1.0):
-            raise PhaseError(f"progress({fraction!r}): say a fraction from 0 to 1")
-        self._say(Said(float(fraction), note))
+        check_progress(fraction, note)
+        self._say(Said(float(fraction), note and storable(note)))
 
     def continue_with(
         self,

@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+import msgspec
+
 from onward.define.job_type import JobType
 from onward.define.outcome import Done, Next, Outcome, Rescheduled
 from onward.define.registry import Registered, Registry
 from onward.define.request import BlockerSource, NewChain
 from onward.errors import HandlerFailed, InternalJobType, Reschedule
-from onward.model import ChainId
+from onward.model import Blocker, ChainId
 from onward.worker.attempt import RunningAttempt
 from onward.worker.processes.messages import (
     Answer,
@@ -24,7 +26,7 @@ from onward.worker.processes.messages import (
 )
 
 
-def task_of(attempt: RunningAttempt, handlers: Mapping[str, HandlerName]) -> Task:
+def task_of(attempt: RunningAttempt, handlers: Mapping[str, HandlerName], registry: Registry) -> Task:
     """What a process needs to run this attempt."""
     job, kind = attempt.job, attempt.kind
     is_current = job.payload_version == kind.definition.version
@@ -39,9 +41,18 @@ def task_of(attempt: RunningAttempt, handlers: Mapping[str, HandlerName]) -> Tas
         number=job.attempt,
         failures=job.failures,
         last_error=attempt.last_error,
-        blockers=tuple(attempt.blockers),
+        blockers=tuple(_brought_up(blocker, registry) for blocker in attempt.blockers),
+        blocked_by=tuple(kind.blocked_by),
         limits=kind.input.limits,
     )
+
+
+def _brought_up(blocker: Blocker, registry: Registry) -> Blocker:
+    kind = registry.get(blocker.current_type_name)
+    if kind is None or blocker.output is None or blocker.payload_version == kind.definition.version:
+        return blocker
+    plain = kind.bring_up_output(msgspec.json.decode(blocker.output), blocker.payload_version)
+    return msgspec.structs.replace(blocker, output=msgspec.json.encode(plain).decode())
 
 
 def outcome_of(answer: Answer, kind: Registered, registry: Registry) -> Outcome[Any]:

@@ -38,6 +38,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     failures: int
     last_error: JobError | None
     blockers: tuple[Blocker, ...]
+    """Their outputs are brought up to the versions that this code has."""
+    blocked_by: tuple[str, ...]
     limits: Limits
 
 

@@ -67,7 +67,7 @@ class Processes:
 
     async def run(self, attempt: RunningAttempt, *, begun: Callable[[], None]) -> Outcome[Any]:
         """Have a process run the handler. Whoever cancels this kills the process."""
-        task = task_of(attempt, self._handlers)
+        task = task_of(attempt, self._handlers, self._registry)
         reused = self._take_idle()
         if reused is not None:
             try:

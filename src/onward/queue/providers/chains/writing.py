@@ -10,8 +10,8 @@ from onward.lifecycle import settle
 from onward.lifecycle.after_commit import describe
 from onward.lifecycle.context import current_origin
 from onward.lifecycle.settle import RetryPolicy
-from onward.lifecycle.start import MOST_PRIORITY
 from onward.model import FailureReason
+from onward.options import MOST_PRIORITY
 from onward.queue.contract import StoredJob, is_permanent
 from onward.queue.options import Options
 from onward.queue.providers.chains.forms import Facts, Form

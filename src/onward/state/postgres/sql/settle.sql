@@ -4,12 +4,12 @@
 WITH outcome AS MATERIALIZED (
   SELECT o.*, coalesce(:now::timestamptz, statement_timestamp()) AS at
   FROM unnest(
-    :ids::uuid[], :attempts::integer[], :holders::text[], :kinds::text[], :outputs::text[], :errors::text[],
+    :ids::uuid[], :attempts::integer[], :holders::text[], :kinds::text[], :outputs::text[], :versions::integer[], :errors::text[],
     :reasons::text[], :delays::double precision[], :ats::timestamptz[], :failures::integer[], :transients::integer[],
     :crashes::integer[], :keep_places::boolean[], :progress::double precision[], :progress_notes::text[], :completed_by::text[],
     :next_ids::uuid[], :next_type_names::text[], :next_versions::integer[], :next_ranks::integer[], :next_limit_keys::text[], :next_inputs::text[],
     :next_delays::double precision[], :next_ats::timestamptz[]
-  ) AS o(id, attempt, holder, kind, output, errors, reason, delay, scheduled_at, failures, transients, crashes,
+  ) AS o(id, attempt, holder, kind, output, payload_version, errors, reason, delay, scheduled_at, failures, transients, crashes,
          keep_place, progress, progress_note, completed_by, next_id, next_type_name, next_version, next_rank, next_limit_key,
          next_input, next_delay, next_scheduled_at)
 ), settled AS (
@@ -20,6 +20,7 @@ WITH outcome AS MATERIALIZED (
       WHEN o.kind = 'fail' OR job.cancel_requested_at IS NOT NULL THEN 'failed'
       WHEN o.kind = 'continue' THEN 'completed' ELSE 'pending' END,
     output = o.output::json,
+    payload_version = coalesce(o.payload_version, job.payload_version),
     errors = coalesce(o.errors::json, job.errors),
     progress = coalesce(o.progress, job.progress),
     progress_note = CASE WHEN o.progress IS NULL THEN job.progress_note ELSE o.progress_note END,

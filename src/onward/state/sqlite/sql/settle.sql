@@ -10,7 +10,7 @@ WITH given AS MATERIALIZED (
     json_extract(value, '$[8]') AS failures, json_extract(value, '$[9]') AS transients,
     json_extract(value, '$[10]') AS crashes, json_extract(value, '$[11]') AS completed_by,
     json_extract(value, '$[12]') AS progress, json_extract(value, '$[13]') AS progress_note,
-    json_extract(value, '$[14]') AS keep_place
+    json_extract(value, '$[14]') AS keep_place, json_extract(value, '$[15]') AS payload_version
   FROM given
 )
 UPDATE /*schema*/job AS job SET
@@ -20,6 +20,7 @@ UPDATE /*schema*/job AS job SET
     WHEN o.kind = 'fail' OR job.cancel_requested_at IS NOT NULL THEN 'failed'
     WHEN o.kind = 'continue' THEN 'completed' ELSE 'pending' END,
   output = o.output,
+  payload_version = coalesce(o.payload_version, job.payload_version),
   errors = coalesce(o.errors, job.errors),
   progress = coalesce(o.progress, job.progress),
   progress_note = CASE WHEN o.progress IS NULL THEN job.progress_note ELSE o.progress_note END,
