@@ -327,7 +327,7 @@ class ChainNotFailed(RetryRefused):
 class BlockerStillFailed(RetryRefused):
     """A chain that the job waits for has failed; retrying that one brings this one back, too."""
 
-    def __init__(self, chain_id: ChainId, blockers: Sequence[ChainId]) -> None:
+    def __init__(self, chain_id: "ChainId", blockers: "Sequence[ChainId]") -> None:
         self.chain_id, self.blockers = chain_id, tuple(blockers)
         names = ", ".join(map(str, blockers))
         super().__init__(f"chain {chain_id} waits for chains that have failed: retry those, and it comes back: {names}")
@@ -336,7 +336,7 @@ class BlockerStillFailed(RetryRefused):
 class BlockersDeleted(RetryRefused):
     """A chain that the job waited for was deleted, and with it the output that the job was to see."""
 
-    def __init__(self, chain_ids: Sequence[ChainId]) -> None:
+    def __init__(self, chain_ids: "Sequence[ChainId]") -> None:
         self.chain_ids = tuple(chain_ids)
         names = ", ".join(map(str, chain_ids))
         super().__init__(f"blockers of these chains were deleted, with their outputs: start them anew instead: {names}")
@@ -345,7 +345,7 @@ class BlockersDeleted(RetryRefused):
 class KeyInUse(RetryRefused):
     """Another chain of the type has the deduplication key and has not ended; there may be one only."""
 
-    def __init__(self, chain_id: ChainId, live: ChainId) -> None:
+    def __init__(self, chain_id: "ChainId", live: "ChainId") -> None:
         self.chain_id, self.live = chain_id, live
         super().__init__(
             f"chain {live} has the deduplication key of {chain_id} and has not ended: wait for it, or cancel it first"
