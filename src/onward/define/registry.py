@@ -177,7 +177,8 @@ class Registry(Mapping[str, Registered]):
 
     def entry(self, step: Step[Any, Any]) -> Registered:
         """The type, if a chain may begin with it."""
-        found = self.step(step)
+        known = isinstance(step, Step) and self._types.get(step.name)  # pyright: ignore[reportUnnecessaryIsInstance]
+        found = known or self.step(step)
         if found.definition.internal:
             raise InternalJobType(step.name)
         return found
