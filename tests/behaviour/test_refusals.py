@@ -91,6 +91,9 @@ async def test_what_is_no_job_type_cannot_be_started(opened: Any) -> None:
             await app.start(strange, 1)
     with pytest.raises(StartRefused, match=r"start_many takes what job_type\.with_input\(…\) makes"):
         await app.start_many([work])
+    for strange in (work.with_input(1), (work.with_input(n) for n in range(2))):
+        with pytest.raises(StartRefused, match="expected a list of what"):
+            await app.start_many(strange)
 
 
 @pytest.mark.parametrize("call", ["cancel", "retry", "trigger", "delete"])

@@ -14,7 +14,7 @@ from onward.client.completion import Completion, current_job
 from onward.client.waiting import Deadline, why_not_ended
 from onward.define.registry import Registry
 from onward.define.request import NewChain
-from onward.errors import ChainFailed, ChainNotFailed, ChainNotFound, require
+from onward.errors import ChainFailed, ChainNotFailed, ChainNotFound, StartRefused, require
 from onward.lifecycle.after_commit import Effects
 from onward.lifecycle.context import refuse_inside_transaction
 from onward.lifecycle.start import plan_chains, start_jobs
@@ -31,7 +31,7 @@ from onward.model import (
     JobStatus,
     Page,
 )
-from onward.options import wrong_duration
+from onward.options import given, wrong_duration
 from onward.state.contract import Change, Filter, Started
 from onward.state.driver import Connection, Fault
 
@@ -61,6 +61,8 @@ class Operations:
 
     async def start(self, chains: Sequence[NewChain[Any]], *, tx: object) -> list[Started]:
         """Start chains, all or none; answers in order."""
+        if not isinstance(chains, list | tuple):
+            raise StartRefused(f"{given('chains', chains)}: expected a list of what job_type.with_input(…) makes")
         if not chains:
             return []
         return await start_jobs(self.store, plan_chains(self.registry, chains), tx=tx)

@@ -177,7 +177,9 @@ class Registry(Mapping[str, Registered]):
 
     def entry(self, step: Step[Any, Any]) -> Registered:
         """The type, if a chain may begin with it."""
-        found = self.step(step)
+        asked: Any = step
+        known = isinstance(asked, Step) and self._types.get(asked.name)
+        found = known or self.step(asked)
         if found.definition.internal:
             raise InternalJobType(step.name)
         return found

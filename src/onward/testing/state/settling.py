@@ -38,6 +38,21 @@ class TestSettling:
             assert (found.output, found.completed_by, found.completed_at) == ({"sum": 7}, WORKER, store.clock.now)
             assert await session.has_ended(running.chain_id)
 
+    async def test_an_output_has_the_version_of_the_code_that_made_it(self, store: Store) -> None:
+        async with store.connect() as session:
+            jobs = [await session.start_and_take(store.job()) for _ in range(3)]
+            waiting = store.job("after", blockers=(jobs[0].id, jobs[1].id))
+            await session.start(waiting)
+
+            brought_up = msgspec.structs.replace(completing(jobs[0], output="1"), payload_version=2)
+            await session.settle(brought_up, completing(jobs[1], output="2"))
+            await session.settle(retrying(jobs[2]))
+
+            assert [(await session.find(job.id)).payload_version for job in jobs] == [2, 1, 1]
+            seen = (await store.state.blockers_of(session.connection, [waiting.id]))[waiting.id]
+            assert [(blocker.payload_version, blocker.output) for blocker in seen] == [(2, "1"), (1, "2")]
+            assert store.state.end_attempt(jobs[0], brought_up) is None, "that takes more than a statement"
+
     async def test_a_retry_is_pending_again_and_counts_what_it_is_told_to(self, store: Store) -> None:
         async with store.connect() as session:
             running = await session.start_and_take(store.job())
