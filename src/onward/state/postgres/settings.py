@@ -5,7 +5,7 @@ from onward.transport import CONNECT, IDLE, INTERVAL, PROBES
 
 _ENDED = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
 """The server has ended the session, or does not begin one: it stops, starts, or was tired of waiting."""
-_BY_CODE = {"25006": Fault.READ_ONLY, "57014": Fault.TIMEOUT, "OW003": Fault.STALE}
+_BY_CODE = {"25006": Fault.READ_ONLY, "57014": Fault.TIMEOUT, "26000": Fault.TROUBLE, "OW003": Fault.STALE}
 _BY_CLASS = {
     "08": Fault.LOST,
     "22": Fault.VALUE,
@@ -20,6 +20,11 @@ _BY_CLASS = {
 
 CHECK_CLIENT = "SELECT set_config('client_connection_check_interval', '1s', false)"
 """Has the server end a statement whose client is gone, rather than commit it unheard. Not every server can."""
+
+IS_BUSY = "SELECT 1 FROM pg_stat_activity WHERE pid = :process::int AND state = 'active'"
+"""Whether the server is at work for a session."""
+IS_THERE = "SELECT 1"
+"""Whether there is a server, behind a pooler, whose word for a session is not the server's."""
 
 
 def session_settings() -> dict[str, str]:
@@ -62,8 +67,10 @@ def libpq_options(*, unanswered: float) -> dict[str, int]:
     }
 
 
-def fault_of_code(code: str | None) -> Fault | None:
+def fault_of_code(code: str | None, message: str = "") -> Fault | None:
     """What the server means by a SQLSTATE. OW003 is what our functions raise that settle one attempt."""
     if code is None:
         return None
+    if code == "0A000" and "cached plan" in message:  # a table was altered since a client prepared its statement
+        return Fault.TROUBLE
     return Fault.LOST if code in _ENDED else _BY_CODE.get(code) or _BY_CLASS.get(code[:2])

@@ -189,7 +189,9 @@ class SqlAlchemyDriver(_SqlAlchemy):
             from onward.state.postgres.psycopg import SyncPsycopgDriver
         except ImportError:
             return None
-        return SyncPsycopgDriver(self._address, prepared=self._prepared)
+        size = getattr(self._sync_engine.pool, "size", None)
+        options = {} if size is None else {"pool_size": size()}
+        return SyncPsycopgDriver(self._address, prepared=self._prepared, **options)
 
 
 class SyncSqlAlchemyDriver(_SqlAlchemy):
