@@ -31,6 +31,8 @@ from onward.transport import CONNECT, STATEMENT, UNANSWERED_IN_POOL, Patience, w
 _FAREWELL = 5.0
 _LOST = (OSError, TimeoutError, asyncpg.InternalClientError, asyncpg.TargetServerAttributeNotMatched)
 """Not reached, or not understood; the last while a standby takes over."""
+_BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What may come of giving back a connection that is lost."""
 _CLOSED = ("connection is closed", "connection was closed", "released back to the pool")
 """What asyncpg says of a connection that is gone; the last of one that a pool had lent and took back when it broke."""
 
@@ -107,7 +109,7 @@ class AsyncpgDriver:
         connection.resume()
         if connection.is_demoted:
             connection.terminate()
-        with suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):  # then it is cut off
+        with suppress(*_BROKEN):  # then it is cut off
             await connection.end_unfinished()
             await connection.shown._holder._pool.release(connection.shown, timeout=STATEMENT)
 

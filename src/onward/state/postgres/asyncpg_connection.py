@@ -210,6 +210,10 @@ class _Asking:
         self._patience.__exit__(None, None, None)
         if isinstance(error, asyncpg.PostgresError):
             self._connection.heed(error)
+        elif isinstance(error, asyncpg.InternalClientError):
+            # What asyncpg makes of a server that had ended the session, when it has heard so but not seen the end.
+            self._connection.terminate()
+            raise asyncpg.ConnectionDoesNotExistError("the server has ended the connection") from None
 
 
 class _RefusesAll(type):
