@@ -31,6 +31,10 @@ class Proxy:
         """The server is back."""
         self._is_cut = False
 
+    def lead_to(self, dsn: str) -> None:
+        """From now on new connections go to another server; those there are stay where they are."""
+        self._target = _place(dsn)
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._is_cut:
             writer.close()
@@ -61,7 +65,7 @@ async def proxied(dsn: str) -> AsyncIterator[tuple[Proxy, str]]:
     """A proxy before the server of this DSN, and the DSN that leads through it."""
     url = urlsplit(dsn)
     async with asyncio.TaskGroup() as tasks:
-        proxy = Proxy((url.hostname or "127.0.0.1", url.port or 5432), tasks)
+        proxy = Proxy(_place(dsn), tasks)
         server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         holder = tasks.create_task(asyncio.Event().wait())
@@ -73,3 +77,8 @@ async def proxied(dsn: str) -> AsyncIterator[tuple[Proxy, str]]:
             for task in list(tasks._tasks):  # whatever still waits for a peer that will not come
                 task.cancel()
             holder.cancel()
+
+
+def _place(dsn: str) -> tuple[str, int]:
+    url = urlsplit(dsn)
+    return url.hostname or "127.0.0.1", url.port or 5432
