@@ -26,6 +26,7 @@ from onward.state.postgres.settings import (
     session_settings,
     transport_settings,
 )
+from onward.state.process import Home, leave_to_parent
 from onward.transport import CONNECT, STATEMENT, UNANSWERED_IN_POOL, Patience, watch
 
 _FAREWELL = 5.0
@@ -56,6 +57,7 @@ class AsyncpgDriver:
         self._pool: Any = pool
         self._pool_size = pool_size
         self._lender: Lender[AsyncpgConnection] | None = None
+        self._home = Home()
         self._errands = Errands()
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
         """Of connections, which outlive what we make of them while they are lent."""
@@ -70,6 +72,8 @@ class AsyncpgDriver:
         return None if self._dsn is None else Address("asyncpg", self._options(settings))
 
     async def open(self) -> None:
+        if self._home.is_elsewhere:
+            self._leave_to_parent()
         if self._pool is None:
             # It keeps none open by itself: it would log every failure to do so while there is no server.
             options = {**self._options(transport_settings()), "min_size": 0, "max_size": self._pool_size}
@@ -80,6 +84,8 @@ class AsyncpgDriver:
             self._lender = Lender(self._pool_size, acquire=self._acquire, release=self._release, errands=self._errands)
 
     async def close(self) -> None:
+        if self._home.is_elsewhere:
+            self._leave_to_parent()
         if self._lender is None:
             await self._errands.end()
             return
@@ -92,6 +98,14 @@ class AsyncpgDriver:
                     await pool.close()
         finally:
             pool.terminate()  # those that are still lent, or do not answer
+
+    def _leave_to_parent(self) -> None:
+        """In a child of the process that opened the driver: begin anew."""
+        leave_to_parent(self._pool, self._lender, self._errands)
+        self._errands = Errands()
+        if self._lender is not None:
+            self._pool = self._lender = None
+        self._home.move_in()
 
     # -- connections of our own pool
 
@@ -132,6 +146,7 @@ class AsyncpgDriver:
     def connection(self) -> AbstractAsyncContextManager[AsyncpgConnection]:
         if self._pool is None:
             raise ConfigurationError("the app is not open: use `async with app:` around this call")
+        self._home.require()
         return self._from_theirs() if self._lender is None else _Lent(self, self._lender)
 
     @asynccontextmanager
@@ -161,6 +176,7 @@ class AsyncpgDriver:
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[AsyncpgConnection]:
+        self._home.require()
         raw = await self._connect()
         try:
             if self._prepared:

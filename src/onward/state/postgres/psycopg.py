@@ -5,6 +5,7 @@ therefore written once, and asks through `answer`.
 """
 
 import asyncio
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine
@@ -30,6 +31,7 @@ from onward.state.postgres.settings import (
     session_settings,
     transport_settings,
 )
+from onward.state.process import Home, leave_to_parent
 from onward.transport import STATEMENT, UNANSWERED, UNANSWERED_IN_POOL, Patience, cut_off, has_news
 
 _LOOK_AT_SERVER_AFTER = 3.0
@@ -59,6 +61,7 @@ class _Psycopg(ABC):
         self.transaction_type = transaction_type or (None if pool is None else self._connection_class)
         self.postgres_dsn = dsn if prepared else None
         self.open_counter = None
+        self._home, self._moving = Home(), threading.Lock()
         self._errands = Errands()
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 
@@ -71,34 +74,62 @@ class _Psycopg(ABC):
         return Address("psycopg", {"conninfo": conninfo, **name, **options})
 
     async def open(self) -> None:
-        if self._pool is None:
-            # Where the server cannot be reached a pool only says that time is up; a connection says why.
-            await answer((await self._connect()).close())
-            conninfo, options = self._options(self._dsn or "", transport_settings(), unanswered=UNANSWERED_IN_POOL)
-            pool = self._pool_class(
-                conninfo,
-                kwargs=options,
-                min_size=1,
-                max_size=self._pool_size,
-                open=False,
-                # Tries at ever longer intervals would go on sleeping when the server is back: give up, begin again.
-                reconnect_timeout=1.0,
-                reconnect_failed=self._pool_class.check,
-            )
-            await answer(pool.open())
+        if self._own_pool and (self._pool is None or self._home.is_elsewhere):
+            pool = await self._make_pool()
+            if self._home.is_elsewhere:
+                self._leave_to_parent()
             self._pool = pool
+        self._home.move_in()
+
+    async def _make_pool(self) -> Any:
+        # Where the server cannot be reached a pool only says that time is up; a connection says why.
+        await answer((await self._connect()).close())
+        conninfo, options = self._options(self._dsn or "", transport_settings(), unanswered=UNANSWERED_IN_POOL)
+        pool = self._pool_class(
+            conninfo,
+            kwargs=options,
+            min_size=1,
+            max_size=self._pool_size,
+            open=False,
+            # Tries at ever longer intervals would go on sleeping when the server is back: give up, begin again.
+            reconnect_timeout=1.0,
+            reconnect_failed=self._pool_class.check,
+        )
+        await answer(pool.open())
+        return pool
 
     async def close(self) -> None:
+        if self._home.is_elsewhere:
+            self._leave_to_parent()
+            self._pool = None if self._own_pool else self._pool
+            self._home.move_in()
         if self.is_async:
             await self._errands.end()
         if self._own_pool and self._pool is not None:
             pool, self._pool = self._pool, None
             await answer(pool.close())
 
+    def _leave_to_parent(self) -> None:
+        """In a child of the process that opened the driver: forget all that it opened."""
+        leave_to_parent(self._pool, self._errands, self._sessions)
+        self._errands, self._sessions = Errands(), WeakKeyDictionary()
+
+    async def _come_home(self) -> None:
+        """In a child of the process that opened the driver a sync one opens a pool of its own, as servers that load the
+        application before they fork would have it.
+        """
+        if self.is_async or not self._own_pool:
+            self._home.require()
+        with self._moving:
+            if self._home.is_elsewhere:
+                await self.open()
+
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[PsycopgConnection]:
         if self._pool is None:
             raise ConfigurationError("the app is not open: use `async with app:` around this call")
+        if self._home.is_elsewhere:
+            await self._come_home()
         raw = await self._borrow(self._pool)
         autocommit, connection = raw.autocommit, None
         try:
@@ -165,6 +196,8 @@ class _Psycopg(ABC):
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[PsycopgConnection]:
+        if self.is_async:
+            self._home.require()
         raw = await self._connect()
         number = raw.pgconn.socket
         try:

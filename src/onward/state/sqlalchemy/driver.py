@@ -20,6 +20,7 @@ from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
 from onward.state.errands import Errands, to_the_end
 from onward.state.postgres.patience import patience_in_pool
 from onward.state.postgres.settings import fault_of_code, session_settings
+from onward.state.process import Home
 from onward.state.sqlalchemy.checks import address_of, causes, check_connection, check_session, dialect_of, sqlstate
 from onward.state.sqlalchemy.connection import DirectConnection, JoinedConnection, PooledConnection, entered
 from onward.state.sqlalchemy.work import client, do, reads_only, rows
@@ -48,6 +49,7 @@ class _SqlAlchemy(ABC):
         self.postgres_dsn = self._address if prepared else None
         self.open_counter = self._file.counter if self._file else None
         self.address: Address | None = None
+        self._home, self._is_open = Home(), False
         self._errands = Errands()
         self._listener = partial(_notice_demotion)
         """One for each driver: two may share an engine."""
@@ -72,11 +74,16 @@ class _SqlAlchemy(ABC):
 
     async def open(self) -> None:
         """Listen for what tells that a server was demoted; the engine is the application's, and open already."""
+        if self._is_open:
+            self._come_home()
+        self._home.move_in()
+        self._is_open = True
         if self.dialect == "postgres" and not self._is_listening:
             event.listen(self._sync_engine, "handle_error", self._listener)
 
     async def close(self) -> None:
-        if self.is_async:
+        self._is_open = False
+        if self.is_async and not self._home.is_elsewhere:
             await self._errands.end()
         if self._is_listening:
             event.remove(self._sync_engine, "handle_error", self._listener)
@@ -87,6 +94,7 @@ class _SqlAlchemy(ABC):
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[PooledConnection]:
+        self._come_home()
         pooled = PooledConnection(
             direct=self._single.connect, joined=self._hand_out, is_async=self.is_async, patience=self._patience
         )
@@ -94,6 +102,14 @@ class _SqlAlchemy(ABC):
             yield pooled
         finally:
             await pooled.give_back()
+
+    def _come_home(self) -> None:
+        """In a child of the process that opened the driver an engine without an event loop is made to connect anew."""
+        if self._home.is_elsewhere:
+            if self.is_async or self.dialect == "sqlite":
+                self._home.require()
+            self._home.move_in()
+            self._sync_engine.dispose(close=False)  # what is open belongs to the parent
 
     def _patience(self, connection: Connection) -> AbstractContextManager[None]:
         """For statements of ours on a connection of the application's pool."""
@@ -107,6 +123,7 @@ class _SqlAlchemy(ABC):
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[DirectConnection]:
+        self._come_home()
         engine = self._like(_beside(self._sync_engine, self._options))
         try:
             async with AsyncExitStack() as stack:

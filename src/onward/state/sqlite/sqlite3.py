@@ -1,7 +1,7 @@
 """The drivers over the standard library's sqlite3.
 
-A process that forks must open its app after the fork: neither a connection nor a thread survives it, and SQLite's locks
-belong to the process that took them.
+A process that forks must open its app after the fork: neither a connection nor a thread survives it, and what SQLite
+knows of its locks would be wrong in the child even for connections of its own. These drivers refuse to be used there.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Connection, Dialect, Driver, Fault
+from onward.state.process import Home, leave_to_parent
 from onward.state.sqlite.connection import (
     AiosqliteConnection,
     SqliteConnection,
@@ -59,6 +60,7 @@ class SyncSqliteDriver:
         self.transaction_type = transaction_type
         self.postgres_dsn: str | None = None
         self.open_counter: OpenCounter | None = self.file.counter
+        self._home = Home()
         self._idle: list[SyncSqliteConnection] = []
         self._places = BoundedSemaphore(pool_size)
         self._is_open = False
@@ -69,13 +71,19 @@ class SyncSqliteDriver:
 
     async def open(self) -> None:
         if not self._is_open:
+            self._home.move_in()
             self.file.open()
             self._is_open = True
+        self._home.require()
 
     async def close(self) -> None:
         if not self._is_open:
             return
         self._is_open = False
+        if self._home.is_elsewhere:
+            leave_to_parent(self._idle)
+            self._idle = []
+            return
         while self._idle:
             self._idle.pop().close()
         self.file.close()
@@ -83,6 +91,7 @@ class SyncSqliteDriver:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[SyncSqliteConnection]:
         _require_open(self._is_open)
+        self._home.require()
         with self._places:
             connection = self._idle.pop() if self._idle else self.file.connect()
             try:
@@ -97,6 +106,7 @@ class SyncSqliteDriver:
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[SyncSqliteConnection]:
         _require_open(self._is_open)
+        self._home.require()
         connection = self.file.connect()
         try:
             yield connection
@@ -140,6 +150,7 @@ class SqliteDriver:
         self.transaction_type = transaction_type
         self.postgres_dsn: str | None = None
         self.open_counter: OpenCounter | None = self.file.counter
+        self._home = Home()
         self._pool_size = pool_size
         self._idle: list[SqliteConnection] = []
         self._places: asyncio.Semaphore | None = None
@@ -150,13 +161,19 @@ class SqliteDriver:
 
     async def open(self) -> None:
         if self._places is None:
+            self._home.move_in()
             self.file.open()
             self._places = asyncio.Semaphore(self._pool_size)
+        self._home.require()
 
     async def close(self) -> None:
         if self._places is None:
             return
         self._places = None
+        if self._home.is_elsewhere:
+            leave_to_parent(self._idle)
+            self._idle = []
+            return
         try:
             while self._idle:
                 await self._idle.pop().close()
@@ -166,6 +183,7 @@ class SqliteDriver:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[SqliteConnection]:
         places = _required(self._places)
+        self._home.require()
         async with places:
             connection = self._idle.pop() if self._idle else await SqliteConnection.open(self.file.connect)
             try:
@@ -186,6 +204,7 @@ class SqliteDriver:
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[SqliteConnection]:
         _required(self._places)
+        self._home.require()
         connection = await SqliteConnection.open(self.file.connect)
         try:
             yield connection
