@@ -13,13 +13,24 @@ class Proxy:
         self._target, self._tasks = target, tasks
         self._open: set[asyncio.Event] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._is_cut = False
+        self._is_cut = self._is_frozen = False
         self.accepted = 0
 
     def silence(self) -> None:
         """Forward nothing more on the connections there are."""
         for forwards in self._open:
             forwards.clear()
+
+    def freeze(self) -> None:
+        """Forward nothing more on any connection, new ones included: they are accepted, and that is all."""
+        self._is_frozen = True
+        self.silence()
+
+    def thaw(self) -> None:
+        """Forward what has come meanwhile."""
+        self._is_frozen = False
+        for forwards in self._open:
+            forwards.set()
 
     def cut(self) -> None:
         """End every connection, and each new one at once, as if the server were away."""
@@ -42,9 +53,13 @@ class Proxy:
         self.accepted += 1
         self._writers.add(writer)
         forwards = asyncio.Event()
-        forwards.set()
+        if not self._is_frozen:
+            forwards.set()
         self._open.add(forwards)
         there, back = await asyncio.open_connection(*self._target)
+        if self._is_cut:
+            back.close()
+            return
         self._tasks.create_task(self._forward(reader, back, forwards))
         self._tasks.create_task(self._forward(there, writer, forwards))
 
@@ -73,6 +88,7 @@ async def proxied(dsn: str) -> AsyncIterator[tuple[Proxy, str]]:
             user = "" if url.scheme == "http" else f"{url.netloc.rpartition('@')[0] or 'postgres'}@"
             yield proxy, url._replace(netloc=f"{user}127.0.0.1:{port}").geturl()
         finally:
+            proxy.cut()
             server.close()
             for task in list(tasks._tasks):  # whatever still waits for a peer that will not come
                 task.cancel()

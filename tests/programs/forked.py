@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from onward import Attempt, Onward, job
@@ -29,7 +30,8 @@ def main(url: str, schema: str, kind: str) -> None:
     client: Any = app.sync
     client.open()
     client.start(welcome, "parent")
-    _fork(lambda name: _use(client, name), client.close)
+    file = getattr(app.driver, "file", None)
+    _fork(lambda name: _use(client, name), client.close, file and file.path)
 
 
 def _target(url: str, kind: str) -> Any:
@@ -40,18 +42,19 @@ def _target(url: str, kind: str) -> Any:
     return create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
 
 
-def _fork(use: Any, close: Any) -> None:
+def _fork(use: Any, close: Any, file: Path | None) -> None:
     children = []
     for number in range(3):
         child = os.fork()
         if child == 0:
             use(f"child {number}")
-            sys.exit(0)  # as a server's child ends: what this process had to clean up at its end must not be the parent's
+            sys.exit(0)  # as a server's child ends: what there is to clean up at the end is the parent's
         children.append(child)
     use("parent")
     for child in children:
         os.waitpid(child, 0)
     use("parent afterwards")
+    sys.stdout.write(f"file: {file is None or file.exists()}\n")
     close()
 
 
