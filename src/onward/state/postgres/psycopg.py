@@ -27,6 +27,7 @@ from onward.state.postgres.session import Session
 from onward.state.postgres.settings import (
     CHECK_CLIENT,
     fault_of_code,
+    fault_of_libpq,
     libpq_options,
     session_settings,
     transport_settings,
@@ -271,7 +272,7 @@ class _Psycopg(ABC):
         if code is not None:
             return fault_of_code(code, str(error))
         if isinstance(error, psycopg.OperationalError):
-            return Fault.LOST  # what does not come from the server comes from losing it, or not reaching it
+            return fault_of_libpq(str(error))
         return Fault.VALUE if isinstance(error, psycopg.DataError) else value_fault(error)
 
     @abstractmethod

@@ -19,7 +19,7 @@ from onward.errors import ConfigurationError
 from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
 from onward.state.errands import Errands, to_the_end
 from onward.state.postgres.patience import patience_in_pool
-from onward.state.postgres.settings import fault_of_code, session_settings
+from onward.state.postgres.settings import fault_of_code, fault_of_libpq, session_settings
 from onward.state.process import Home
 from onward.state.sqlalchemy.checks import address_of, causes, check_connection, check_session, dialect_of, sqlstate
 from onward.state.sqlalchemy.connection import DirectConnection, JoinedConnection, PooledConnection, entered
@@ -180,9 +180,8 @@ class _SqlAlchemy(ABC):
             # A TimeoutError is our own, from connecting.
             kinds = OSError if self._sync_engine.dialect.driver == "asyncpg" else TimeoutError
             return isinstance(error, kinds)
-        # libpq's own errors have no code: a server that was lost, or could not be reached.
-        lost = isinstance(error, OperationalError) and sqlstate(error) is None
-        return self.dialect == "postgres" and (lost or "connection is closed" in str(error.orig))
+        lost = isinstance(error, OperationalError) and sqlstate(error) is None and fault_of_libpq(str(error.orig))
+        return self.dialect == "postgres" and (bool(lost) or "connection is closed" in str(error.orig))
 
     @staticmethod
     def _value_fault(error: BaseException) -> Fault | None:
