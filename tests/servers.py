@@ -375,6 +375,26 @@ def private_postgres(**settings: object) -> AbstractContextManager[Instance]:
     return private(replace(POSTGRES, command=lambda *where: [*_postgres_command(*where), *options]))
 
 
+def standby_of(primary: Instance) -> AbstractContextManager[Instance]:
+    """A private server that follows another one, until `SELECT pg_promote()`."""
+    return private(replace(POSTGRES, prepare=lambda *where: _base_backup(primary, *where)))
+
+
+def _base_backup(primary: Instance, program: Path, scratch: Path, port: int) -> None:
+    arguments = ["-d", primary.dsn, "-D", str(scratch / "data"), "-R", "-X", "stream", "-c", "fast", "--no-sync"]
+    made = subprocess.run(
+        [program.with_name("pg_basebackup"), *arguments],
+        cwd=scratch,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **_unprivileged(),
+    )
+    if made.returncode != 0:
+        raise ServerMissing(f"pg_basebackup failed:\n{made.stdout[-2000:]}")
+
+
 # --- PgBouncer ----------------------------------------------------------------------------------------------------
 
 

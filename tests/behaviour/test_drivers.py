@@ -1,8 +1,11 @@
 """The same promises on every database library: their own objects as `tx`, in handlers and from callers."""
 
+import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,16 @@ from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
 
-from onward import Attempt, DefinitionError, JobStatus, Onward, Transaction, TransactionUnsuitable, job
+from onward import (
+    Attempt,
+    DefinitionError,
+    JobStatus,
+    Onward,
+    Transaction,
+    TransactionClosed,
+    TransactionUnsuitable,
+    job,
+)
 from support import SOON
 
 
@@ -206,3 +218,104 @@ async def test_a_handler_that_expects_another_librarys_transaction_is_found_when
 
     with pytest.raises(DefinitionError, match="mistaken: its handler expects AsyncSession"):
         make_app(mistaken)
+
+
+async def test_what_a_handler_was_given_takes_no_statements_between_its_blocks_and_the_commit(
+    library: Library, make_app: Any, options: dict[str, Any]
+) -> None:
+    Tx = library.transaction_type  # noqa: N806 - a class
+    refused: list[str] = []
+
+    async def insert_late(tx: Any, note: str) -> None:
+        try:
+            await library.insert(tx, note)
+        except TransactionClosed:
+            refused.append(note)
+
+    @job("late", max_attempts=1)
+    async def late(attempt: Attempt[str, Tx]) -> str:  # type: ignore[valid-type]
+        async with attempt.prepare(atomic=True) as tx:
+            await library.insert(tx, "in prepare")
+        await insert_late(tx, "between")
+        async with attempt.complete() as tx:
+            await library.insert(tx, "in complete")
+        await insert_late(tx, "after")
+        return attempt.input
+
+    app: Onward = make_app(late, target=library.target, **options)
+    async with app:
+        async with app.driver.connection() as connection:
+            await connection.script("DROP TABLE IF EXISTS notes")
+            await connection.script("CREATE TABLE notes (note text)")
+        async with app.worker():
+            for _ in range(3):
+                assert await (await app.start(late, "done")).wait(timeout=SOON) == "done"
+        async with app.transaction() as tx:
+            await library.insert(tx, "the same connection, later")
+
+        assert refused == ["between", "after"] * 3
+        assert sorted(await notes(app)) == sorted(["in prepare", "in complete"] * 3 + ["the same connection, later"])
+
+
+@pytest.mark.parametrize("library", ["psycopg pool", "asyncpg dsn", "psycopg dsn"], indirect=True)
+async def test_nor_does_what_was_made_of_it_before(library: Library, make_app: Any) -> None:
+    """A cursor of psycopg's; the client library's connection behind Onward's own transaction."""
+    refused: list[type[BaseException]] = []
+    Tx = library.transaction_type  # noqa: N806 - a class
+
+    @job("late", max_attempts=1)
+    async def late(attempt: Attempt[str, Tx]) -> str:  # type: ignore[valid-type]
+        async with attempt.complete() as tx:
+            later: Any = tx.connection if library.transaction_type is Transaction else tx
+            later = later if isinstance(later, asyncpg.pool.PoolConnectionProxy) else later.cursor()
+            await later.execute("SELECT 1")
+        try:
+            await later.execute("SELECT 1")
+        except TransactionClosed as error:
+            refused.append(type(error))
+        return attempt.input
+
+    app: Onward = make_app(late, target=library.target)
+    async with app, app.worker():
+        assert await (await app.start(late, "done")).wait(timeout=SOON) == "done"
+
+    assert refused == [TransactionClosed]
+
+
+@pytest.mark.parametrize("library", [kind for kind in KINDS if "pgbouncer" not in kind], indirect=True)
+async def test_who_is_cancelled_at_any_moment_has_given_back_his_connection(library: Library, make_app: Any) -> None:
+    @job("noop")
+    async def noop(attempt: Attempt[int]) -> None: ...
+
+    app: Onward = make_app(noop, target=library.target, **({"pool_size": 4} if isinstance(library.target, str) else {}))
+    chance = random.Random(7)
+    async with app:
+        async with app.driver.connection() as connection:
+            await connection.script("CREATE TABLE IF NOT EXISTS notes (note text)")
+
+        async def work(number: int) -> None:
+            if number % 3 == 0:
+                await app.start(noop, number, delay=timedelta(hours=1))
+            else:
+                async with app.transaction() as tx:
+                    await library.insert(tx, "cancelled, or not")
+                    await asyncio.sleep(0)
+
+        for _ in range(12):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(chance.uniform(0.0005, 0.02)), asyncio.TaskGroup() as tasks:
+                    for number in range(8):
+                        tasks.create_task(work(number))
+
+        async with asyncio.timeout(SOON.total_seconds()):
+            together = 1 if app.driver.dialect == "sqlite" else 4
+            barrier = asyncio.Barrier(together)
+
+            async def meet() -> None:
+                async with app.transaction() as tx:
+                    await library.insert(tx, "all at once")
+                    await barrier.wait()
+
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(together):
+                    tasks.create_task(meet())

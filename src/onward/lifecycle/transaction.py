@@ -117,10 +117,12 @@ class OpenTransaction:
     def suspend(self) -> None:
         """Take no more statements; the commit is still to come."""
         self._takes_statements = False
+        self.link.suspend()
 
     def resume(self) -> None:
         """Take statements again."""
         self._takes_statements = True
+        self.link.resume()
 
     async def commit(self, last: Statement | None = None) -> None:
         """Commit, with a last statement of ours if there is one."""
@@ -132,6 +134,7 @@ class OpenTransaction:
                 await self._commit_with(last)
         finally:
             self.is_open = False
+            self.link.resume()  # the connection may be the caller's own
         for action in self._actions:
             _run_after_commit(action)
 
@@ -145,7 +148,10 @@ class OpenTransaction:
     async def rollback(self) -> None:
         self.suspend()
         self.is_open = False
-        await self.link.rollback()
+        try:
+            await self.link.rollback()
+        finally:
+            self.link.resume()
 
 
 def _run_after_commit(action: Callable[[], None]) -> None:

@@ -130,13 +130,21 @@ class Connection(Protocol):
         """Undo the transaction; also fine on a broken connection."""
         ...
 
+    def suspend(self) -> None:
+        """Until `resume`, statements through `native`, or what `raw` gave, raise TransactionClosed; ours are done."""
+        ...
+
+    def resume(self) -> None:
+        """What the application has is as it was; also said of a connection that was not suspended."""
+        ...
+
     def after_commit(self, action: Callable[[], Any]) -> bool:
         """Have `action` called when the caller's transaction commits; False where the client cannot tell."""
         ...
 
 
 class StepByStep:
-    """For connections whose client cannot do two things in one round trip."""
+    """For connections whose client cannot do two things in one round trip, and who hand out nothing to be suspended."""
 
     async def execute(self: Connection, sql: str, parameters: Mapping[str, Any]) -> int:
         return (await self.query(sql, parameters)).changed
@@ -148,6 +156,12 @@ class StepByStep:
     async def commit_with(self: Connection, last: Statement) -> None:
         await self.fetch(*last)
         await self.commit()
+
+    def suspend(self) -> None:
+        return
+
+    def resume(self) -> None:
+        return
 
 
 class Driver(Protocol):

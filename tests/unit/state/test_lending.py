@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from onward.state.postgres.lending import Lender, may_leave_traces
+from onward.state.errands import Errands
+from onward.state.postgres.lending import Lender
 
 
 class Connection:
@@ -37,7 +38,7 @@ def pool() -> Pool:
 
 
 def lender(pool: Pool, size: int = 2) -> Lender[Connection]:
-    return Lender(size, acquire=pool.acquire, release=pool.release)
+    return Lender(size, acquire=pool.acquire, release=pool.release, errands=Errands())
 
 
 async def test_the_same_connection_is_lent_again_without_asking_the_pool(pool: Pool) -> None:
@@ -49,7 +50,7 @@ async def test_the_same_connection_is_lent_again_without_asking_the_pool(pool: P
     assert pool.free == []
 
 
-@pytest.mark.parametrize("change", ["is_touched", "is_shown", "broken", "failed"])
+@pytest.mark.parametrize("change", ["is_shown", "broken", "failed"])
 async def test_one_that_may_not_be_as_it_was_goes_back_to_the_pool(pool: Pool, change: str) -> None:
     lending = lender(pool)
     first = await lending.lend()
@@ -116,36 +117,65 @@ async def test_a_pool_that_cannot_connect_keeps_nobodys_turn(pool: Pool, monkeyp
         await lending.lend()
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "UPDATE account SET visits = visits + 1 WHERE id = :id",
-        "insert into account (id, visits) values (:id, coalesce(:visits, 0)) on conflict (id) do nothing",
-        "SELECT count(*) FROM account WHERE id IN (:a, :b) AND (visits > 1 OR visits < 0)",
-        "DELETE FROM account WHERE id = any(:ids) RETURNING id",
-    ],
-)
-def test_plain_statements_leave_no_traces(sql: str) -> None:
-    assert not may_leave_traces(sql)
+async def test_one_that_was_touched_is_handed_on_as_it_is(pool: Pool) -> None:
+    lending = lender(pool)
+    first = await lending.lend()
+    first.is_touched = True
+    await lending.take_back(first, keep=True)
+
+    assert await lending.lend() is first
+    assert first.is_touched
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SET search_path = other",
-        "set role somebody",
-        "SELECT set_config('a.b', 'c', false)",
-        "SELECT pg_advisory_lock(1)",
-        "SELECT app.set_tenant(5)",
-        'SELECT "set tenant"(5)',
-        "UPDATE account SET visits = next_number (1)",
-        "LISTEN news",
-        "DECLARE c CURSOR WITH HOLD FOR SELECT 1",
-        "CREATE TEMP TABLE t (a int)",
-        "DO $$ BEGIN PERFORM 1; END $$",
-        "CALL work()",
-        "WITH a AS (SELECT set_config('a.b', 'c', false)) SELECT 1",
-    ],
-)
-def test_others_may(sql: str) -> None:
-    assert may_leave_traces(sql)
+async def test_those_for_which_nobody_asks_go_back_to_the_pool_but_for_one_that_needs_no_reset(pool: Pool) -> None:
+    lending = lender(pool, size=3)
+    lent = [await lending.lend() for _ in range(3)]
+    lent[0].is_touched = True
+    for connection in lent:
+        await lending.take_back(connection, keep=True)
+
+    async with asyncio.timeout(5):
+        while len(pool.free) < 2:
+            await asyncio.sleep(0.01)
+
+    assert pool.free == lent[:2]
+    assert await lending.lend() is lent[2]
+
+
+async def test_one_that_was_touched_goes_back_to_be_reset_when_nobody_asks_for_it(pool: Pool) -> None:
+    lending = lender(pool)
+    first = await lending.lend()
+    first.is_touched = True
+    await lending.take_back(first, keep=True)
+
+    async with asyncio.timeout(5):
+        while not pool.free:
+            await asyncio.sleep(0.01)
+
+    assert pool.free == [first]
+
+
+async def test_who_is_cancelled_while_giving_back_has_given_back(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_go = asyncio.Event()
+    release = pool.release
+
+    async def slow(connection: Connection) -> None:
+        await let_go.wait()
+        await release(connection)
+
+    monkeypatch.setattr(pool, "release", slow)
+    lending = lender(pool, size=1)
+    first = await lending.lend()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        giving_back = tasks.create_task(lending.take_back(first, keep=False))
+        await asyncio.sleep(0)
+        for _ in range(3):
+            giving_back.cancel()
+            await asyncio.sleep(0)
+        assert not giving_back.done()
+        let_go.set()
+
+    assert giving_back.cancelled()
+    assert pool.free == [first]
+    async with asyncio.timeout(5):
+        assert await lending.lend() is first

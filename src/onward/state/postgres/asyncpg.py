@@ -1,177 +1,41 @@
 """The asyncpg driver."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     asynccontextmanager,
-    nullcontext,
     suppress,
 )
 from types import TracebackType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
-from onward.state.driver import Address, Dialect, Driver, Fault, Result, Rows, Statement, value_fault
-from onward.state.postgres.lending import Lender, may_leave_traces
-from onward.state.postgres.literals import call, name_of
+from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
+from onward.state.errands import Errands, to_the_end
+from onward.state.postgres.asyncpg_connection import AsyncpgConnection
+from onward.state.postgres.lending import Lender
+from onward.state.postgres.patience import patience_in_pool
+from onward.state.postgres.session import RESET, Session
 from onward.state.postgres.settings import (
     CHECK_CLIENT,
     fault_of_code,
     session_settings,
     transport_settings,
 )
-from onward.state.statement import spell
+from onward.state.process import Home, leave_to_parent
 from onward.transport import CONNECT, STATEMENT, UNANSWERED_IN_POOL, Patience, watch
 
 _FAREWELL = 5.0
-_prepared_names: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
-"""Of the statements that we prepared on a connection, which outlives what we make of it."""
 _LOST = (OSError, TimeoutError, asyncpg.InternalClientError, asyncpg.TargetServerAttributeNotMatched)
 """Not reached, or not understood; the last while a standby takes over."""
+_BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What may come of giving back a connection that is lost."""
 _CLOSED = ("connection is closed", "connection was closed", "released back to the pool")
 """What asyncpg says of a connection that is gone; the last of one that a pool had lent and took back when it broke."""
-
-
-class AsyncpgConnection:
-    """A connection of asyncpg's."""
-
-    def __init__(
-        self,
-        raw: Any,
-        *,
-        prepared: bool,
-        native: Any = None,
-        patience: AbstractContextManager[None] | None = None,
-    ) -> None:
-        self.native = native
-        self.is_touched = self.is_shown = False
-        self.is_demoted = False
-        """Whether the server has refused to write: there may be a better one by now."""
-        self.shown = raw
-        """What the application may see: perhaps a pool's wrapping, calls through which cost more."""
-        self._raw = getattr(raw, "_con", None) or raw
-        self._prepared = prepared
-        self._names = _prepared_names.setdefault(self._raw, set())
-        self._patience = patience or nullcontext()
-
-    @property
-    def raw(self) -> Any:
-        self.is_shown = True
-        return self.shown
-
-    @property
-    def in_transaction(self) -> bool:
-        return bool(self._raw.is_in_transaction())
-
-    @property
-    def is_sound(self) -> bool:
-        return not (self.is_demoted or self._raw.is_closed() or self._raw.is_in_transaction())
-
-    async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        spelled = spell(sql, "dollar")
-        if self.is_touched and self.native is None and not self.in_transaction:
-            await self._reset()
-        try:
-            with self._patience:
-                rows: Rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
-        except asyncpg.ReadOnlySQLTransactionError:
-            self.is_demoted = True
-            raise
-        return rows
-
-    async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
-        spelled = spell(sql, "dollar")
-        self.is_touched = self.is_touched or may_leave_traces(sql)
-        try:
-            rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
-        except asyncpg.ReadOnlySQLTransactionError:
-            self.is_demoted = True
-            raise
-        return Result(tuple(rows[0].keys()) if rows else (), rows)
-
-    async def execute(self, sql: str, parameters: Mapping[str, Any]) -> int:
-        spelled = spell(sql, "dollar")
-        self.is_touched = self.is_touched or may_leave_traces(sql)
-        try:
-            if spelled.names:
-                return _changed(await self._raw.execute(spelled.sql, *spelled.positional(parameters)))
-            # Without parameters asyncpg would also run several statements, which no other client does.
-            statement = await self._raw.prepare(spelled.sql, name=None if self._prepared else "")
-            await statement.fetch()
-            return _changed(statement.get_statusmsg())
-        except asyncpg.ReadOnlySQLTransactionError:
-            self.is_demoted = True
-            raise
-
-    async def script(self, sql: str) -> None:
-        with self._patience:
-            await self._raw.execute(sql)
-
-    async def begin(self) -> None:
-        with self._patience:
-            await self._raw.execute(self._fresh + "BEGIN")
-
-    async def begin_with(self, first: Statement) -> int:
-        if not self._prepared:
-            await self.begin()
-            return len(await self.fetch(*first))
-        call = await self._call(first)
-        with self._patience:
-            return _changed(await self._raw.execute(f"{self._fresh}BEGIN;{call}"))
-
-    async def commit_with(self, last: Statement) -> None:
-        if not self._prepared:
-            await self.fetch(*last)
-            await self.commit()
-            return
-        call = await self._call(last)
-        with self._patience:
-            await self._raw.execute(f"{call};COMMIT")
-
-    @property
-    def _fresh(self) -> str:
-        """What has to be said first on a connection that was lent before and has not been reset since.
-
-        It becomes part of the transaction: should that be rolled back, the connection is as it was, and stays touched.
-        """
-        return self._raw.get_reset_query() if self.is_touched and self.native is None else ""
-
-    async def _reset(self) -> None:
-        await self._raw.execute(self._raw.get_reset_query())
-        self.is_touched = False
-
-    def terminate(self) -> None:
-        """Cut it off."""
-        self._raw.terminate()
-
-    async def _call(self, statement: Statement) -> str:
-        """SQL that runs a statement, prepared on this connection once: so that it can go along with another."""
-        sql, parameters = statement
-        spelled, name = spell(sql, "dollar"), name_of(sql)
-        if name not in self._names:
-            await self._raw.execute(f"PREPARE {name} AS {spelled.sql}")
-            self._names.add(name)
-        return call(name, spelled.positional(parameters))
-
-    async def commit(self) -> None:
-        # In a transaction that a failed statement has poisoned, COMMIT answers "ROLLBACK" instead of failing.
-        with self._patience:
-            answer = await self._raw.execute("COMMIT")
-        if answer == "ROLLBACK":
-            raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
-
-    async def rollback(self) -> None:
-        if not self._raw.is_closed():
-            with suppress(asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError), self._patience:
-                await self._raw.execute("ROLLBACK")
-
-    def after_commit(self, action: Callable[[], Any]) -> bool:
-        return False
 
 
 class AsyncpgDriver:
@@ -193,7 +57,10 @@ class AsyncpgDriver:
         self._pool: Any = pool
         self._pool_size = pool_size
         self._lender: Lender[AsyncpgConnection] | None = None
-        self._to_reset: WeakSet[Any] = WeakSet()
+        self._home = Home()
+        self._errands = Errands()
+        self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
+        """Of connections, which outlive what we make of them while they are lent."""
         self._prepared = prepared
         self.transaction_type = transaction_type or (asyncpg.Connection if pool is not None else None)
         self.postgres_dsn = (dsn or _dsn_of(pool)) if prepared else None
@@ -205,55 +72,111 @@ class AsyncpgDriver:
         return None if self._dsn is None else Address("asyncpg", self._options(settings))
 
     async def open(self) -> None:
+        if self._home.is_elsewhere:
+            self._leave_to_parent()
         if self._pool is None:
-            options = {**self._options(transport_settings()), "min_size": 1, "max_size": self._pool_size}
-            self._pool = await asyncpg.create_pool(init=_watch_in_pool, reset=self._reset, **options)
-            self._lender = Lender(self._pool_size, acquire=self._acquire, release=self._release)
+            # It keeps none open by itself: it would log every failure to do so while there is no server.
+            options = {**self._options(transport_settings()), "min_size": 0, "max_size": self._pool_size}
+            pool: Any = await asyncpg.create_pool(init=_watch_in_pool, reset=self._reset, **options)
+            async with pool.acquire():  # whoever opens the app is told what is wrong
+                pass
+            self._pool = pool
+            self._lender = Lender(self._pool_size, acquire=self._acquire, release=self._release, errands=self._errands)
 
     async def close(self) -> None:
-        if self._lender is not None:
-            with suppress(TimeoutError):  # then they are cut off
+        if self._home.is_elsewhere:
+            self._leave_to_parent()
+        if self._lender is None:
+            await self._errands.end()
+            return
+        pool, lender, self._pool, self._lender = self._pool, self._lender, None, None
+        try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(_FAREWELL):
-                    await self._lender.let_go()
-                    await self._pool.close()
-            self._pool = None
-            self._lender = None
+                    await self._errands.end()
+                    await lender.let_go()
+                    await pool.close()
+        finally:
+            pool.terminate()  # those that are still lent, or do not answer
+
+    def _leave_to_parent(self) -> None:
+        """In a child of the process that opened the driver: begin anew."""
+        leave_to_parent(self._pool, self._lender, self._errands)
+        self._errands = Errands()
+        if self._lender is not None:
+            self._pool = self._lender = None
+        self._home.move_in()
+
+    # -- connections of our own pool
 
     async def _acquire(self) -> AsyncpgConnection:
-        return AsyncpgConnection(await self._pool.acquire(), prepared=self._prepared)
+        shown = await self._pool.acquire()
+        raw = shown._con
+        process = raw.get_server_pid() if self._prepared else None
+        patience = patience_in_pool(self, self._errands, process=process, give_up=raw.terminate)
+        return AsyncpgConnection(shown, prepared=self._prepared, session=self._session_of(raw), patience=patience)
+
+    def _session_of(self, raw: Any) -> Session:
+        return self._sessions.setdefault(getattr(raw, "_con", None) or raw, Session())
 
     async def _release(self, connection: AsyncpgConnection) -> None:
+        connection.resume()
         if connection.is_demoted:
             connection.terminate()
-            await self._pool.expire_connections()  # its sisters lead to the same server
-        raw = connection.shown._con  # none, if it has broken and the pool has noticed
-        if raw is not None and (connection.is_touched or connection.is_shown):
-            self._to_reset.add(raw)
-        await self._pool.release(connection.shown)
+        with suppress(*_BROKEN):  # then it is cut off
+            await connection.end_unfinished()
+            await connection.shown._holder._pool.release(connection.shown, timeout=STATEMENT)
 
     async def _reset(self, raw: Any) -> None:
         """For the pool, when no statement is under way any more and the transaction has ended."""
-        if raw in self._to_reset:
-            self._to_reset.discard(raw)
-            await raw.execute(raw.get_reset_query())
+        session = self._session_of(raw)
+        if session.is_touched and self._lender is not None:
+            await raw.execute(RESET)
+            session.is_touched = False
+
+    async def replace_all(self) -> None:
+        """Lend none again of those there are: they lead to a server that takes no writes any more."""
+        await self._pool.expire_connections()
+        if self._lender is not None:
+            await self._lender.let_go()
+            for holder in self._pool._holders:
+                if holder.is_idle():
+                    holder.terminate()
 
     def connection(self) -> AbstractAsyncContextManager[AsyncpgConnection]:
         if self._pool is None:
             raise ConfigurationError("the app is not open: use `async with app:` around this call")
-        return self._from_theirs() if self._lender is None else _Lent(self._lender)
+        self._home.require()
+        return self._from_theirs() if self._lender is None else _Lent(self, self._lender)
 
     @asynccontextmanager
     async def _from_theirs(self) -> AsyncIterator[AsyncpgConnection]:
-        async with self._pool.acquire() as raw:
-            connection = AsyncpgConnection(raw, prepared=self._prepared, native=raw)
-            try:
-                yield connection
-            finally:
-                if connection.is_demoted:
-                    connection.terminate()
+        raw = await self._pool.acquire()
+        connection = AsyncpgConnection(
+            raw,
+            prepared=self._prepared,
+            native=raw,
+            session=self._session_of(raw),
+            patience=patience_in_pool(
+                self,
+                self._errands,
+                process=raw.get_server_pid() if self._prepared else None,
+                give_up=raw._con.terminate,
+            ),
+        )
+        try:
+            yield connection
+        finally:
+            await to_the_end(self._return_to_them(connection))
+
+    async def _return_to_them(self, connection: AsyncpgConnection) -> None:
+        if connection.is_demoted:
+            await self.replace_all()
+        await self._release(connection)
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[AsyncpgConnection]:
+        self._home.require()
         raw = await self._connect()
         try:
             if self._prepared:
@@ -292,7 +215,7 @@ class AsyncpgDriver:
         raw: Any = native
         if _is_closed(raw):
             raise TransactionUnsuitable("the connection passed is closed")
-        return AsyncpgConnection(raw, prepared=self._prepared, native=raw)
+        return AsyncpgConnection(raw, prepared=self._prepared, native=raw, session=self._session_of(raw))
 
     def adopt(self, tx: object) -> AsyncpgConnection | None:
         connection = self.wrap(tx)
@@ -307,7 +230,7 @@ class AsyncpgDriver:
             return Fault.LOST
         if isinstance(error, asyncpg.InterfaceError) and any(words in str(error) for words in _CLOSED):
             return Fault.LOST
-        return fault_of_code(getattr(error, "sqlstate", None)) or value_fault(error)
+        return fault_of_code(getattr(error, "sqlstate", None), str(error)) or value_fault(error)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -319,27 +242,31 @@ class AsyncpgDriver:
             from onward.state.postgres.psycopg import SyncPsycopgDriver
         except ImportError:
             return None
-        return SyncPsycopgDriver(self._dsn, prepared=self._prepared)
+        return SyncPsycopgDriver(self._dsn, prepared=self._prepared, pool_size=self._pool_size)
 
 
 class _Lent:
     """A connection of our own pool, within a block."""
 
-    __slots__ = ("_connection", "_lender")
+    __slots__ = ("_connection", "_driver", "_lender")
 
-    def __init__(self, lender: Lender[AsyncpgConnection]) -> None:
-        self._lender = lender
+    def __init__(self, driver: AsyncpgDriver, lender: Lender[AsyncpgConnection]) -> None:
+        self._driver, self._lender = driver, lender
 
     async def __aenter__(self) -> AsyncpgConnection:
         self._connection = await self._lender.lend()
+        self._connection.lent()
         return self._connection
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._lender.take_back(self._connection, keep=error is None)
-        if self._connection.is_demoted:
-            await self._lender.let_go()
+        is_demoted = self._connection.is_demoted
+        try:
+            await self._lender.take_back(self._connection, keep=error is None)
+        finally:
+            if is_demoted:
+                await self._driver.replace_all()
 
 
 async def _watch_in_pool(raw: Any) -> None:
@@ -357,8 +284,3 @@ def _dsn_of(pool: Any) -> str | None:
     """The address a pool was made with; None if it was made with separate options."""
     arguments = getattr(pool, "_connect_args", ())
     return arguments[0] if arguments and isinstance(arguments[0], str) else None
-
-
-def _changed(status: str | None) -> int:
-    last = (status or "").rpartition(" ")[2]
-    return int(last) if last.isdigit() else 0

@@ -1,44 +1,34 @@
-"""Lends the connections of a pool of our own, and keeps one at hand for the next who asks.
+"""Lends the connections of a pool of our own, and keeps some at hand for the next who asks.
 
 asyncpg's pool starts a task for each connection that comes back, and has the server forget what was set on it: as much
-again as all else that a lone start costs us. A connection on which only our own statements ran needs neither.
+again as all else that a lone start costs us. So a connection is handed on as it is. Whoever gets one on which
+statements of the application's ran resets it first, in the same message as his BEGIN; one that nobody asks for within a
+moment is reset then, lest it keep a lock.
 """
 
 import asyncio
-import re
+from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
-_PLAIN = re.compile(r"\s*(?:select|insert|update|delete|with|values)\b", re.IGNORECASE)
-_CALL = re.compile(r"(?<!\binto )(?<![\w.\"])[a-z_][\w.]*\s*\(|\"\s*\(", re.IGNORECASE)
-_HARMLESS = re.compile(
-    r"(?:abs|all|and|any|as|by|cast|ceil|char_length|coalesce|conflict|count|current_timestamp|exists|extract|filter|floor|from|"
-    r"gen_random_uuid|greatest|in|json_build_object|jsonb_build_object|least|length|lower|max|min|not|now|nullif|"
-    r"numeric|on|or|over|round|row|select|sum|then|to_json|to_jsonb|unnest|upper|using|values|varchar|when|where)\s*\(",
-    re.IGNORECASE,
-)
+from onward.state.errands import Errands, to_the_end
 
-
-@lru_cache(maxsize=2048)
-def may_leave_traces(sql: str) -> bool:
-    """Whether a statement may outlast its transaction: by SET, LISTEN, a lock, or a function that does such things.
-
-    >>> may_leave_traces("UPDATE account SET balance = coalesce(balance, 0) - :amount WHERE id = :id")
-    False
-    >>> may_leave_traces("SELECT set_tenant(:id)")
-    True
-    """
-    return not _PLAIN.match(sql) or any(not _HARMLESS.fullmatch(call) for call in _CALL.findall(sql))
+_AT_REST = 0.1
+"""Seconds that a connection is at hand before it goes back to the pool."""
 
 
 class Lendable(Protocol):
     """A connection, and what has to be known of it while it is lent to one after another."""
 
-    is_touched: bool
-    """Whether statements of the application's may have left settings or locks on it since it was last reset."""
-    is_shown: bool
-    """Whether the application has seen the connection itself, and may still have it."""
+    @property
+    def is_touched(self) -> bool:
+        """Whether statements of the application's may have left settings or locks on it since it was last reset."""
+        ...
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the application has seen the connection itself, and may still have it."""
+        ...
 
     @property
     def is_sound(self) -> bool:
@@ -52,47 +42,79 @@ C = TypeVar("C", bound=Lendable)
 class Lender(Generic[C]):
     """Lends at most `size` connections at a time.
 
-    Invariant: those lent and those at hand are together no more than that, so that nobody ever waits for the pool.
+    Invariant: those lent and those at hand are together no more than that, so that nobody waits for the pool for longer
+    than it takes to tidy up a connection that was at rest.
     """
 
     def __init__(
-        self, size: int, *, acquire: Callable[[], Awaitable[C]], release: Callable[[C], Awaitable[None]]
+        self,
+        size: int,
+        *,
+        acquire: Callable[[], Awaitable[C]],
+        release: Callable[[C], Awaitable[None]],
+        errands: Errands,
     ) -> None:
-        self._acquire, self._release = acquire, release
+        self._acquire, self._release, self._errands = acquire, release, errands
         self._turns = asyncio.Semaphore(size)
-        self._waiting = 0
-        self._at_hand: list[C] = []
+        self._at_hand: deque[tuple[C, float]] = deque()
+        self._clock = asyncio.get_running_loop().time
+        self._timer: asyncio.TimerHandle | None = None
 
     async def lend(self) -> C:
         """A connection, waiting for one if all are lent."""
-        self._waiting += 1
-        try:
-            await self._turns.acquire()
-        finally:
-            self._waiting -= 1
+        await self._turns.acquire()
         try:
             while self._at_hand:
-                connection = self._at_hand.pop()
+                connection, _ = self._at_hand.pop()
                 if connection.is_sound:
                     return connection
-                await self._release(connection)
+                await self._part_with(connection)
             return await self._acquire()
         except BaseException:
             self._turns.release()
             raise
 
     async def take_back(self, connection: C, *, keep: bool) -> None:
-        """Somebody who waits gets it at once, and has to reset it first; at rest one is kept at hand, if it may be."""
+        """The next who asks gets it as it is, unless it may not be lent again."""
         try:
-            wanted = self._waiting > 0 or not (self._at_hand or connection.is_touched)
-            if keep and wanted and connection.is_sound and not connection.is_shown:
-                self._at_hand.append(connection)
+            if keep and connection.is_sound and not connection.is_shown:
+                self._at_hand.append((connection, self._clock()))
+                self._tidy_later()
             else:
-                await self._release(connection)
+                await self._part_with(connection)
         finally:
             self._turns.release()
 
     async def let_go(self) -> None:
         """Keep none at hand."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         while self._at_hand:
-            await self._release(self._at_hand.pop())
+            await self._part_with(self._at_hand.pop()[0])
+
+    async def _part_with(self, connection: C) -> None:
+        await to_the_end(_awaited(self._release(connection)))
+
+    def _tidy_later(self) -> None:
+        if self._timer is None and (len(self._at_hand) > 1 or self._at_hand[0][0].is_touched):
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(self._at_hand[0][1] + _AT_REST, self._tidy)
+
+    def _tidy(self) -> None:
+        self._timer = None
+        if self._at_hand:
+            self._errands.start(self._tidy_up())
+
+    async def _tidy_up(self) -> None:
+        """Give those for which nobody has asked back to the pool, which resets them; but for one that needs none."""
+        while self._at_hand and self._at_hand[0][1] + _AT_REST <= self._clock():
+            if len(self._at_hand) == 1 and not self._at_hand[0][0].is_touched:
+                return
+            await self._part_with(self._at_hand.popleft()[0])
+        if self._at_hand:
+            self._tidy_later()
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work

@@ -1,7 +1,8 @@
 """Values spelled out in SQL, for the one place that cannot take parameters: several statements in one message."""
 
+import hashlib
 import re
-import zlib
+import secrets
 from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -34,10 +35,18 @@ def _doubled(found: re.Match[str]) -> str:
     return found[0] * 2
 
 
-@lru_cache
-def name_of(sql: str) -> str:
-    """Under which a statement is prepared."""
-    return f"onward_{zlib.crc32(sql.encode()):08x}"
+def new_name(sql: str) -> str:
+    """To prepare a statement under; each time another.
+
+    A PREPARE whose outcome is unknown, because it was cancelled or its answer lost, is then of no consequence: nobody
+    uses that name again. Two apps on one connection, which know nothing of each other, do not meet either.
+    """
+    return f"onward_{_digest(sql)}_{secrets.token_hex(4)}"
+
+
+@lru_cache(maxsize=1024)
+def _digest(sql: str) -> str:
+    return hashlib.sha256(sql.encode()).hexdigest()[:12]
 
 
 def call(name: str, values: Sequence[Any]) -> str:

@@ -1,125 +1,42 @@
 """The psycopg 3 drivers, async and sync.
 
-Both kinds of psycopg connection and pool have the same methods; the answers of one kind have to be awaited. Everything
-here is therefore written once, and asks through `_answer`.
+Both kinds of psycopg pool have the same methods; the answers of one kind have to be awaited. Everything here is
+therefore written once, and asks through `answer`.
 """
 
 import asyncio
-import inspect
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psycopg
 import psycopg_pool
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
-from onward.state.driver import Address, Dialect, Driver, Fault, Result, Rows, StepByStep, value_fault
+from onward.state.driver import Address, Dialect, Driver, Fault, run_now, value_fault
+from onward.state.errands import Errands, to_the_end
+from onward.state.postgres.patience import is_busy, patience_in_pool
+from onward.state.postgres.psycopg_connection import Limit, PsycopgConnection, answer
+from onward.state.postgres.session import Session
 from onward.state.postgres.settings import (
     CHECK_CLIENT,
     fault_of_code,
+    fault_of_libpq,
     libpq_options,
     session_settings,
     transport_settings,
 )
-from onward.state.statement import spell
+from onward.state.process import Home, leave_to_parent
 from onward.transport import STATEMENT, UNANSWERED, UNANSWERED_IN_POOL, Patience, cut_off, has_news
 
 _LOOK_AT_SERVER_AFTER = 3.0
 """Seconds without a free connection after which it is time to see whether there is still a server."""
-
-
-async def _answer(value: Any) -> Any:
-    return await value if inspect.iscoroutine(value) else value
-
-
-class PsycopgConnection(StepByStep):
-    """A connection of psycopg's, of either kind."""
-
-    def __init__(
-        self,
-        raw: Any,
-        *,
-        native: Any = None,
-        begun: bool = False,
-        patience: AbstractContextManager[None] | None = None,
-    ) -> None:
-        self.raw = raw
-        self.native = native
-        self.is_demoted = False
-        """Whether the server has refused to write: there may be a better one by now."""
-        self._patience = patience or nullcontext()
-        self._begun = begun
-        self._autocommit = raw.autocommit
-
-    @property
-    def in_transaction(self) -> bool:
-        return self._begun or self.raw.info.transaction_status != TransactionStatus.IDLE
-
-    async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        cursor = await self._run(sql, parameters)
-        rows: Rows = await _answer(cursor.fetchall()) if cursor.description else []
-        return rows
-
-    async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
-        cursor = await self._run(sql, parameters)
-        rows = await _answer(cursor.fetchall()) if cursor.description else []
-        return Result(tuple(column.name for column in cursor.description or ()), rows, max(cursor.rowcount, 0))
-
-    async def script(self, sql: str) -> None:
-        with self._patience:
-            await _answer(self.raw.execute(sql, prepare=False))
-
-    async def _run(self, sql: str, parameters: Mapping[str, Any]) -> Any:
-        # The application may have its own taste in cursors and rows; ours are plain.
-        kind: Any = psycopg.AsyncCursor if isinstance(self.raw, psycopg.AsyncConnection) else psycopg.Cursor
-        cursor = kind(self.raw, row_factory=tuple_row)
-        spelled = spell(sql, "percent")
-        given = {name: _array(parameters[name]) for name in spelled.names}
-        try:
-            with self._patience:
-                await _answer(cursor.execute(spelled.sql, given))
-        except psycopg.errors.ReadOnlySqlTransaction:
-            self.is_demoted = True
-            raise
-        return cursor
-
-    async def begin(self) -> None:
-        # psycopg sends BEGIN before the next statement, with the isolation level the application has chosen.
-        await _answer(self.raw.set_autocommit(False))
-        self._begun = True
-
-    async def commit(self) -> None:
-        # In a transaction that a failed statement has poisoned, COMMIT means ROLLBACK and psycopg does not say so.
-        poisoned = self.raw.info.transaction_status == TransactionStatus.INERROR
-        try:
-            with self._patience:
-                await _answer(self.raw.rollback() if poisoned else self.raw.commit())
-        except BaseException:
-            await self.rollback()
-            raise
-        await self._ended()
-        if poisoned:
-            raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
-
-    async def rollback(self) -> None:
-        if not self.raw.closed:
-            with suppress(psycopg.OperationalError), self._patience:
-                await _answer(self.raw.rollback())
-        await self._ended()
-
-    async def _ended(self) -> None:
-        self._begun = False
-        if not self.raw.closed:
-            await _answer(self.raw.set_autocommit(self._autocommit))
-
-    def after_commit(self, action: Callable[[], Any]) -> bool:
-        return False
 
 
 class _Psycopg(ABC):
@@ -145,6 +62,9 @@ class _Psycopg(ABC):
         self.transaction_type = transaction_type or (None if pool is None else self._connection_class)
         self.postgres_dsn = dsn if prepared else None
         self.open_counter = None
+        self._home, self._moving = Home(), threading.Lock()
+        self._errands = Errands()
+        self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 
     @property
     def address(self) -> Address | None:
@@ -155,98 +75,157 @@ class _Psycopg(ABC):
         return Address("psycopg", {"conninfo": conninfo, **name, **options})
 
     async def open(self) -> None:
-        if self._pool is None:
-            # Where the server cannot be reached a pool only says that time is up; a connection says why.
-            await _answer((await self._connect()).close())
-            conninfo, options = self._options(self._dsn or "", transport_settings(), unanswered=UNANSWERED_IN_POOL)
-            pool = self._pool_class(
-                conninfo,
-                kwargs=options,
-                min_size=1,
-                max_size=self._pool_size,
-                open=False,
-                # Tries at ever longer intervals would go on sleeping when the server is back: give up, begin again.
-                reconnect_timeout=1.0,
-                reconnect_failed=self._pool_class.check,
-            )
-            await _answer(pool.open())
+        if self._own_pool and (self._pool is None or self._home.is_elsewhere):
+            pool = await self._make_pool()
+            if self._home.is_elsewhere:
+                self._leave_to_parent()
             self._pool = pool
+        self._home.move_in()
+
+    async def _make_pool(self) -> Any:
+        # Where the server cannot be reached a pool only says that time is up; a connection says why.
+        await answer((await self._connect()).close())
+        conninfo, options = self._options(self._dsn or "", transport_settings(), unanswered=UNANSWERED_IN_POOL)
+        pool = self._pool_class(
+            conninfo,
+            kwargs=options,
+            min_size=1,
+            max_size=self._pool_size,
+            open=False,
+            # Tries at ever longer intervals would go on sleeping when the server is back: give up, begin again.
+            reconnect_timeout=1.0,
+            reconnect_failed=self._pool_class.check,
+        )
+        await answer(pool.open())
+        return pool
 
     async def close(self) -> None:
+        if self._home.is_elsewhere:
+            self._leave_to_parent()
+            self._pool = None if self._own_pool else self._pool
+            self._home.move_in()
+        if self.is_async:
+            await self._errands.end()
         if self._own_pool and self._pool is not None:
             pool, self._pool = self._pool, None
-            await _answer(pool.close())
+            await answer(pool.close())
+
+    def _leave_to_parent(self) -> None:
+        """In a child of the process that opened the driver: forget all that it opened."""
+        leave_to_parent(self._pool, self._errands, self._sessions)
+        self._errands, self._sessions = Errands(), WeakKeyDictionary()
+
+    async def _come_home(self) -> None:
+        """In a child of the process that opened the driver a sync one opens a pool of its own, as servers that load the
+        application before they fork would have it.
+        """
+        if self.is_async or not self._own_pool:
+            self._home.require()
+        with self._moving:
+            if self._home.is_elsewhere:
+                await self.open()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[PsycopgConnection]:
-        pool = self._pool
-        if pool is None:
+        if self._pool is None:
             raise ConfigurationError("the app is not open: use `async with app:` around this call")
-        raw = await self._borrow(pool)
-        while self._own_pool and has_news(raw.pgconn.socket):
-            await _answer(raw.close())
-            await _answer(pool.putconn(raw))
-            raw = await self._borrow(pool)
+        if self._home.is_elsewhere:
+            await self._come_home()
+        raw = await self._borrow(self._pool)
+        autocommit, connection = raw.autocommit, None
         try:
-            autocommit = raw.autocommit
-            await _answer(raw.set_autocommit(True))
-            connection = PsycopgConnection(raw, native=None if self._own_pool else raw)
-            try:
-                yield connection
-            finally:
-                if connection.in_transaction:
-                    await connection.rollback()
-                if connection.is_demoted:
-                    await self._discard(raw)
-                if not raw.closed:
-                    await _answer(raw.set_autocommit(autocommit))
+            if not autocommit:
+                await answer(raw.set_autocommit(True))
+            connection = self._of_pool(raw)
+            yield connection
         finally:
-            await _answer(pool.putconn(raw))
+            await self._unbroken(self._take_back(raw, connection, autocommit))
 
-    async def _discard(self, raw: Any) -> None:
-        """Do not lend a connection again that leads to a server which cannot write, nor its sisters."""
-        await _answer(raw.close())
-        pool: Any = self._pool
-        if self._own_pool and hasattr(pool, "drain"):  # from psycopg_pool 3.3 on
-            await _answer(pool.drain())
+    def _of_pool(self, raw: Any) -> PsycopgConnection:
+        process, number = raw.info.backend_pid if self._prepared else None, raw.pgconn.socket
+        return PsycopgConnection(
+            raw,
+            native=None if self._own_pool else raw,
+            session=self._sessions.setdefault(raw, Session()),
+            patience=patience_in_pool(self, self._errands, process=process, give_up=lambda: cut_off(number))
+            if self.is_async
+            else None,
+            limit=None if self.is_async else Limit(STATEMENT, lambda: run_now(is_busy(self, process))),
+        )
+
+    async def _take_back(self, raw: Any, connection: PsycopgConnection | None, autocommit: bool) -> None:
+        try:
+            if connection is not None:
+                await self._leave_as_it_was(raw, connection)
+            if not raw.closed and raw.autocommit != autocommit:
+                await answer(raw.set_autocommit(autocommit))
+        finally:
+            await answer(self._pool_of(raw).putconn(raw))
+
+    async def _leave_as_it_was(self, raw: Any, connection: PsycopgConnection) -> None:
+        connection.resume()
+        if not raw.closed and connection.in_transaction:
+            await connection.rollback()
+        if connection.is_demoted:
+            # Do not lend a connection again that leads to a server which cannot write, nor its sisters.
+            await answer(raw.close())
+            if hasattr(self._pool_of(raw), "drain"):  # from psycopg_pool 3.3 on
+                await answer(self._pool_of(raw).drain())
+
+    def _pool_of(self, raw: Any) -> Any:
+        return raw._pool  # also when the driver has been closed meanwhile
+
+    async def _unbroken(self, work: Coroutine[Any, Any, None]) -> None:
+        await (to_the_end(work) if self.is_async else work)
 
     async def _borrow(self, pool: Any) -> Any:
         """A connection of the pool, however long they are all lent; an error that says why if there is no server."""
         while self._own_pool:
             try:
-                return await _answer(pool.getconn(timeout=_LOOK_AT_SERVER_AFTER))
+                raw = await answer(pool.getconn(timeout=_LOOK_AT_SERVER_AFTER))
             except psycopg_pool.PoolTimeout:
-                await _answer((await self._connect()).close())
-        return await _answer(pool.getconn())
+                await answer((await self._connect()).close())
+            else:
+                if not has_news(raw.pgconn.socket):
+                    return raw
+                await self._unbroken(self._drop(pool, raw))
+        return await answer(pool.getconn())
+
+    async def _drop(self, pool: Any, raw: Any) -> None:
+        await answer(raw.close())
+        await answer(pool.putconn(raw))
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[PsycopgConnection]:
+        if self.is_async:
+            self._home.require()
         raw = await self._connect()
         number = raw.pgconn.socket
-        # Closing would not end the wait for an answer, and its cancellation asks the server.
-        patience = Patience(STATEMENT, lambda: cut_off(number)) if self.is_async else None
         try:
-            await _answer(raw.set_autocommit(True))
+            await answer(raw.set_autocommit(True))
+            connection = PsycopgConnection(
+                raw,
+                # Closing would not end the wait for an answer, and its cancellation asks the server.
+                patience=Patience(STATEMENT, lambda: cut_off(number)) if self.is_async else None,
+                limit=None if self.is_async else Limit(STATEMENT),
+            )
             if self._prepared:
-                with (
-                    suppress(psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue),
-                    patience or nullcontext(),
-                ):
-                    await _answer(raw.execute(CHECK_CLIENT))
-            yield PsycopgConnection(raw, patience=patience)
+                with suppress(psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue):
+                    await connection.fetch(CHECK_CLIENT, {})
+            yield connection
         finally:
-            await _answer(raw.close())
+            await answer(raw.close())
 
     async def _connect(self) -> Any:
         if self._dsn is not None:
             conninfo, options = self._options(self._dsn, session_settings())
-            return await _answer(self._connection_class.connect(conninfo, **options))
+            return await answer(self._connection_class.connect(conninfo, **options))
         pool: Any = self._pool
         given: list[Any] = []
         for value in (pool.conninfo, pool.kwargs):  # each may be a function that makes it, with a new password
-            given.append(await _answer(value() if callable(value) else value))
+            given.append(await answer(value() if callable(value) else value))
         conninfo, options = self._options(given[0] or "", session_settings())
-        return await _answer(pool.connection_class.connect(conninfo, **{**options, **(given[1] or {})}))
+        return await answer(pool.connection_class.connect(conninfo, **{**options, **(given[1] or {})}))
 
     def _options(
         self, conninfo: str, settings: dict[str, str], *, unanswered: float = UNANSWERED
@@ -291,9 +270,9 @@ class _Psycopg(ABC):
             return None
         code = getattr(error, "sqlstate", None)
         if code is not None:
-            return fault_of_code(code)
+            return fault_of_code(code, str(error))
         if isinstance(error, psycopg.OperationalError):
-            return Fault.LOST  # what does not come from the server comes from losing it, or not reaching it
+            return fault_of_libpq(str(error))
         return Fault.VALUE if isinstance(error, psycopg.DataError) else value_fault(error)
 
     @abstractmethod
@@ -316,7 +295,7 @@ class PsycopgDriver(_Psycopg):
     def sync_sibling(self) -> Driver | None:
         if self._dsn is None:
             return None
-        return SyncPsycopgDriver(self._dsn, prepared=self._prepared)
+        return SyncPsycopgDriver(self._dsn, prepared=self._prepared, pool_size=self._pool_size)
 
 
 class SyncPsycopgDriver(_Psycopg):
@@ -338,8 +317,3 @@ def pool_driver(pool: Any, *, prepared: bool = True) -> PsycopgDriver | SyncPsyc
     if isinstance(pool, psycopg_pool.AsyncConnectionPool):
         return PsycopgDriver(pool=pool, prepared=prepared)
     return SyncPsycopgDriver(pool=pool, prepared=prepared)
-
-
-def _array(value: Any) -> Any:
-    # psycopg makes an array of a list, and a record of a tuple.
-    return list(value) if isinstance(value, tuple) else value

@@ -1,5 +1,7 @@
 """What every Postgres driver needs to know of the server: session settings and error codes."""
 
+import re
+
 from onward.state.driver import Fault
 from onward.transport import CONNECT, IDLE, INTERVAL, PROBES
 
@@ -8,6 +10,7 @@ _ENDED = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04
 _BY_CODE = {
     "25006": Fault.READ_ONLY,
     "25P02": Fault.POISONED,
+    "26000": Fault.TROUBLE,
     "57014": Fault.TIMEOUT,
     "OW003": Fault.STALE,
 }
@@ -23,8 +26,18 @@ _BY_CLASS = {
     "XX": Fault.TROUBLE,
 }
 
+_REFUSED = re.compile(
+    "password authentication failed|no password supplied|no pg_hba.conf entry|"
+    'FATAL: +(role|database) ".*" does not exist'
+)
+
 CHECK_CLIENT = "SELECT set_config('client_connection_check_interval', '1s', false)"
 """Has the server end a statement whose client is gone, rather than commit it unheard. Not every server can."""
+
+IS_BUSY = "SELECT 1 FROM pg_stat_activity WHERE pid = :process::int AND state = 'active'"
+"""Whether the server is at work for a session."""
+IS_THERE = "SELECT 1"
+"""Whether there is a server, behind a pooler, whose word for a session is not the server's."""
 
 
 def session_settings() -> dict[str, str]:
@@ -67,8 +80,17 @@ def libpq_options(*, unanswered: float) -> dict[str, int]:
     }
 
 
-def fault_of_code(code: str | None) -> Fault | None:
+def fault_of_code(code: str | None, message: str = "") -> Fault | None:
     """What the server means by a SQLSTATE. OW003 is what our functions raise that settle one attempt."""
     if code is None:
         return None
+    if code == "0A000" and "cached" in message:  # a table was altered since a client prepared its statement
+        return Fault.TROUBLE
     return Fault.LOST if code in _ENDED else _BY_CODE.get(code) or _BY_CLASS.get(code[:2])
+
+
+def fault_of_libpq(message: str) -> Fault | None:
+    """What an error without a code means: a server that was lost, or could not be reached; or one that does not let us
+    in, of which libpq tells only the words.
+    """
+    return None if _REFUSED.search(message) else Fault.LOST

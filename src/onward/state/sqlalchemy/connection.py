@@ -2,15 +2,16 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
-from onward.errors import TransactionUnsuitable
+from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.driver import Fault, Result, Rows, StepByStep
+from onward.state.errands import to_the_end
 from onward.state.postgres.settings import fault_of_code
 from onward.state.sqlalchemy.after_commit import after_commit
 from onward.state.sqlalchemy.checks import sqlstate
@@ -21,6 +22,7 @@ from onward.state.sqlalchemy.work import (
     is_autocommit,
     is_locked,
     query,
+    reads_only,
     refuse_poisoned,
     rows,
     script,
@@ -28,23 +30,29 @@ from onward.state.sqlalchemy.work import (
 )
 
 T = TypeVar("T")
+MakePatience: TypeAlias = Callable[[Connection], AbstractContextManager[None]]
+"""How long statements of ours may take on a connection."""
 
 
 class JoinedConnection(StepByStep):
     """A connection or session in a transaction of SQLAlchemy's: the caller's, or one begun here to be handed out."""
 
-    def __init__(self, raw: Any, *, begun: bool = False, lent: bool = False) -> None:
+    def __init__(self, raw: Any, *, begun: bool = False, lent: MakePatience | None = None) -> None:
         self.raw = self.native = raw
         self._begun = begun
         self._lent = lent
+        self._patience: AbstractContextManager[None] = nullcontext()
         self._connection: Connection | None = None
+        self._is_asking = False
+        self._suspended: Connection | None = None
 
     @property
     def in_transaction(self) -> bool:
         return self._begun or bool(self.raw.in_transaction())
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        return await do(self.raw, self._within, rows, sql, parameters)
+        with self._patience:
+            return await do(self.raw, self._within, rows, sql, parameters)
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
         return await do(self.raw, self._within, query, sql, parameters)
@@ -55,14 +63,33 @@ class JoinedConnection(StepByStep):
     async def begin(self) -> None:
         await do(self.raw, self._begin)
         self._begun = True
+        if self._lent is not None and self._connection is not None:
+            self._patience = self._lent(self._connection)
 
     async def commit(self) -> None:
         self._begun = False
-        await do(self.raw, self._commit)
+        with self._patience:
+            await do(self.raw, self._commit)
 
     async def rollback(self) -> None:
         self._begun = False
-        await do(self.raw, _roll_back)
+        with self._patience:
+            await do(self.raw, self._roll_back)
+
+    def suspend(self) -> None:
+        connection = self._connection
+        if self._suspended is None and connection is not None and not connection.closed:
+            event.listen(connection, "before_cursor_execute", self._refuse)
+            self._suspended = connection
+
+    def resume(self) -> None:
+        if self._suspended is not None:
+            event.remove(self._suspended, "before_cursor_execute", self._refuse)
+            self._suspended = None
+
+    def _refuse(self, *_: object) -> None:
+        if not self._is_asking:
+            raise TransactionClosed("the block of this transaction has ended: it takes no more statements")
 
     def after_commit(self, action: Callable[[], Any]) -> bool:
         if self._connection is None or self._connection.closed:
@@ -76,11 +103,21 @@ class JoinedConnection(StepByStep):
             # sqlite3 begins late, and before a statement that starts with WITH not at all.
             take_write_lock(connection)
         try:
-            return work(connection, *arguments)
+            return self._ask(work, connection, *arguments)
         except DBAPIError as error:
-            if self._lent:
+            if self._lent is not None:
                 _discard_demoted(connection, error)
             raise
+
+    def _ask(self, work: Callable[..., T], *arguments: Any) -> T:
+        self._is_asking = True
+        try:
+            return work(*arguments)
+        finally:
+            self._is_asking = False
+
+    def _roll_back(self, target: Connection | Session) -> None:
+        self._ask(_roll_back, target)
 
     def _enter(self, target: Connection | Session) -> Connection:
         connection = target.connection() if isinstance(target, Session) else target
@@ -103,10 +140,10 @@ class JoinedConnection(StepByStep):
 
     def _commit(self, target: Connection | Session) -> None:
         try:
-            refuse_poisoned(self._enter(target))
-            target.commit()
+            self._ask(refuse_poisoned, self._enter(target))
+            self._ask(target.commit)
         except BaseException:
-            _roll_back(target)
+            self._roll_back(target)
             raise
 
 
@@ -168,8 +205,11 @@ class DirectConnection(StepByStep):
 class PooledConnection(StepByStep):
     """What the application's pool lends: nothing yet, a connection for single statements, or an object to hand out."""
 
-    def __init__(self, *, direct: Callable[[], Any], joined: Callable[[], Any]) -> None:
+    def __init__(
+        self, *, direct: Callable[[], Any], joined: Callable[[], Any], is_async: bool, patience: MakePatience
+    ) -> None:
         self._make_direct, self._make_joined = direct, joined
+        self._is_async, self._make_patience = is_async, patience
         self._lent: DirectConnection | JoinedConnection | None = None
         self._return = AsyncExitStack()
 
@@ -196,7 +236,8 @@ class PooledConnection(StepByStep):
 
     async def begin(self) -> None:
         await self.give_back()
-        joined = JoinedConnection(await self._return.enter_async_context(entered(self._make_joined())), lent=True)
+        raw = await self._return.enter_async_context(entered(self._make_joined()))
+        joined = JoinedConnection(raw, lent=self._make_patience)
         await joined.begin()
         self._lent = joined
 
@@ -215,13 +256,25 @@ class PooledConnection(StepByStep):
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return self._lent is not None and self._lent.after_commit(action)
 
+    def suspend(self) -> None:
+        if self._lent is not None:
+            self._lent.suspend()
+
+    def resume(self) -> None:
+        if self._lent is not None:
+            self._lent.resume()
+
     async def give_back(self) -> None:
+        """To the application's pool, as it was."""
+        self.resume()
         self._lent = None
-        await self._return.aclose()
+        await (to_the_end(self._return.aclose()) if self._is_async else self._return.aclose())
 
     async def _current(self) -> DirectConnection | JoinedConnection:
         if self._lent is None:
-            self._lent = DirectConnection(await self._return.enter_async_context(entered(self._make_direct())))
+            raw = await self._return.enter_async_context(entered(self._make_direct()))
+            patience = self._make_patience(getattr(raw, "sync_connection", raw))
+            self._lent = DirectConnection(raw, patience=patience)
         return self._lent
 
 
@@ -238,7 +291,9 @@ async def entered(handle: Any) -> AsyncIterator[Any]:
 
 def _discard_demoted(connection: Connection, error: DBAPIError) -> None:
     """Have the pool not lend a connection again that leads to a server which cannot write."""
-    if fault_of_code(sqlstate(error)) is Fault.READ_ONLY:
+    if fault_of_code(sqlstate(error)) is not Fault.READ_ONLY or connection.closed or connection.invalidated:
+        return
+    if connection.dialect.name == "sqlite" or reads_only(connection) is not False:
         connection.invalidate(error)
 
 

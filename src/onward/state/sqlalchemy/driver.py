@@ -4,10 +4,12 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
@@ -15,10 +17,13 @@ from sqlalchemy.orm import Session, scoped_session
 
 from onward.errors import ConfigurationError
 from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
-from onward.state.postgres.settings import fault_of_code, session_settings
+from onward.state.errands import Errands, to_the_end
+from onward.state.postgres.patience import patience_in_pool
+from onward.state.postgres.settings import fault_of_code, fault_of_libpq, session_settings
+from onward.state.process import Home
 from onward.state.sqlalchemy.checks import address_of, causes, check_connection, check_session, dialect_of, sqlstate
 from onward.state.sqlalchemy.connection import DirectConnection, JoinedConnection, PooledConnection, entered
-from onward.state.sqlalchemy.work import client, do, rows
+from onward.state.sqlalchemy.work import client, do, reads_only, rows
 from onward.state.sqlite.connection import fault_of
 from onward.state.sqlite.file import SqliteFile
 from onward.state.sqlite.sqlite3 import SyncSqliteDriver
@@ -44,6 +49,10 @@ class _SqlAlchemy(ABC):
         self.postgres_dsn = self._address if prepared else None
         self.open_counter = self._file.counter if self._file else None
         self.address: Address | None = None
+        self._home, self._is_open = Home(), False
+        self._errands = Errands()
+        self._listener = partial(_notice_demotion)
+        """One for each driver: two may share an engine."""
         # Saves round trips. SQLite has none, and the application may use isolation_level in its own way; and behind a
         # server-side pooler asyncpg needs a transaction to prepare and run a statement on the same server connection.
         self._options = {"isolation_level": "AUTOCOMMIT"} if prepared and self.dialect == "postgres" else {}
@@ -64,23 +73,57 @@ class _SqlAlchemy(ABC):
         return engine
 
     async def open(self) -> None:
-        """Nothing to do: the engine is the application's."""
-        return
+        """Listen for what tells that a server was demoted; the engine is the application's, and open already."""
+        if self._is_open:
+            self._come_home()
+        self._home.move_in()
+        self._is_open = True
+        if self.dialect == "postgres" and not self._is_listening:
+            event.listen(self._sync_engine, "handle_error", self._listener)
 
     async def close(self) -> None:
-        """Nothing to do: the engine is the application's."""
-        return
+        self._is_open = False
+        if self.is_async and not self._home.is_elsewhere:
+            await self._errands.end()
+        if self._is_listening:
+            event.remove(self._sync_engine, "handle_error", self._listener)
+
+    @property
+    def _is_listening(self) -> bool:
+        return event.contains(self._sync_engine, "handle_error", self._listener)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[PooledConnection]:
-        pooled = PooledConnection(direct=self._single.connect, joined=self._hand_out)
+        self._come_home()
+        pooled = PooledConnection(
+            direct=self._single.connect, joined=self._hand_out, is_async=self.is_async, patience=self._patience
+        )
         try:
             yield pooled
         finally:
             await pooled.give_back()
 
+    def _come_home(self) -> None:
+        """In a child of the process that opened the driver an engine without an event loop is made to connect anew."""
+        if self._home.is_elsewhere:
+            if self.is_async or self.dialect == "sqlite":
+                self._home.require()
+            self._home.move_in()
+            self._sync_engine.dispose(close=False)  # what is open belongs to the parent
+
+    def _patience(self, connection: Connection) -> AbstractContextManager[None]:
+        """For statements of ours on a connection of the application's pool."""
+        if self.dialect == "sqlite" or not self.is_async:
+            return nullcontext()
+        raw = client(connection)
+        process: int = raw.get_server_pid() if connection.dialect.driver == "asyncpg" else raw.info.backend_pid
+        return patience_in_pool(
+            self, self._errands, process=process if self._prepared else None, give_up=_end_of(connection)
+        )
+
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[DirectConnection]:
+        self._come_home()
         engine = self._like(_beside(self._sync_engine, self._options))
         try:
             async with AsyncExitStack() as stack:
@@ -99,7 +142,7 @@ class _SqlAlchemy(ABC):
                     await do(raw, Connection.invalidate)  # a farewell would wait for whatever it is that does not come
                     raise
         finally:
-            await self._dispose(engine)
+            await (to_the_end(self._dispose(engine)) if self.is_async else self._dispose(engine))
 
     def wrap(self, native: object) -> JoinedConnection | None:
         return self._of_caller(native, begun=False)
@@ -119,12 +162,15 @@ class _SqlAlchemy(ABC):
         return JoinedConnection(raw, begun=begun)
 
     def fault(self, error: BaseException) -> Fault | None:
+        said = fault_of_code(sqlstate(error), str(error)) if self.dialect == "postgres" else None
+        if said is Fault.READ_ONLY:  # also where it has made us give up the connection
+            return said
         if self._is_lost(error):
             return Fault.LOST
         if isinstance(error, PoolTimeout):
             return Fault.TROUBLE
         if self.dialect == "postgres":
-            return fault_of_code(sqlstate(error)) or self._value_fault(error)
+            return said or self._value_fault(error)
         return next(filter(None, map(fault_of, causes(error))), None)
 
     def _is_lost(self, error: BaseException) -> bool:
@@ -134,9 +180,8 @@ class _SqlAlchemy(ABC):
             # A TimeoutError is our own, from connecting.
             kinds = OSError if self._sync_engine.dialect.driver == "asyncpg" else TimeoutError
             return isinstance(error, kinds)
-        # libpq's own errors have no code: a server that was lost, or could not be reached.
-        lost = isinstance(error, OperationalError) and sqlstate(error) is None
-        return self.dialect == "postgres" and (lost or "connection is closed" in str(error.orig))
+        lost = isinstance(error, OperationalError) and sqlstate(error) is None and fault_of_libpq(str(error.orig))
+        return self.dialect == "postgres" and (bool(lost) or "connection is closed" in str(error.orig))
 
     @staticmethod
     def _value_fault(error: BaseException) -> Fault | None:
@@ -189,7 +234,9 @@ class SqlAlchemyDriver(_SqlAlchemy):
             from onward.state.postgres.psycopg import SyncPsycopgDriver
         except ImportError:
             return None
-        return SyncPsycopgDriver(self._address, prepared=self._prepared)
+        size = getattr(self._sync_engine.pool, "size", None)
+        options = {} if size is None else {"pool_size": size()}
+        return SyncPsycopgDriver(self._address, prepared=self._prepared, **options)
 
 
 class SyncSqlAlchemyDriver(_SqlAlchemy):
@@ -235,15 +282,32 @@ def _beside(engine: Engine, options: Mapping[str, Any]) -> Engine:
     return Engine(engine.pool.recreate(), engine.dialect, engine.url, execution_options=options)
 
 
+def _notice_demotion(context: ExceptionContext) -> None:
+    """Have SQLAlchemy replace every connection of a pool that leads to a server which takes no writes any more.
+
+    Whosever statement it was: those of handlers do not pass through us.
+    """
+    if context.connection is None or context.connection.invalidated:
+        return
+    code = sqlstate(context.sqlalchemy_exception or context.original_exception)
+    if fault_of_code(code) is Fault.READ_ONLY and reads_only(context.connection) is True:
+        context.is_disconnect = True
+
+
 def _watch(connection: Connection) -> Callable[[], object]:
     """Have the connection notice the loss of its server; how to end it."""
     raw = client(connection)
+    watch(raw._transport.get_extra_info("socket") if connection.dialect.driver == "asyncpg" else raw.fileno())
+    return _end_of(connection)
+
+
+def _end_of(connection: Connection) -> Callable[[], object]:
+    """Cuts the connection off."""
+    raw = client(connection)
     if connection.dialect.driver == "asyncpg":
-        watch(raw._transport.get_extra_info("socket"))
         terminate: Callable[[], object] = raw.terminate
         return terminate
     number: int = raw.fileno()
-    watch(number)
     return lambda: cut_off(number)
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from onward.errors import TransactionUnsuitable
 from onward.state.driver import Result, Rows
+from onward.state.postgres.session import reads_only as said_to_read_only
 from onward.state.statement import ParameterStyle, spell
 
 T = TypeVar("T")
@@ -100,6 +101,17 @@ def client(connection: Connection) -> Any:
     """The connection as the client library has it."""
     raw: Any = connection.connection.dbapi_connection
     return getattr(raw, "driver_connection", raw)  # async clients come in SQLAlchemy's own wrapping
+
+
+def reads_only(connection: Connection) -> bool | None:
+    """Whether the Postgres server says of itself that it takes no writes; None where it does not say."""
+    raw = client(connection)
+    if connection.dialect.driver == "psycopg":
+        said: Callable[[str], str | None] = raw.info.parameter_status
+    else:
+        settings = raw.get_settings()
+        said = lambda name: getattr(settings, name, None)  # noqa: E731 - the same question to another client
+    return said_to_read_only(standby=said("in_hot_standby"), by_default=said("default_transaction_read_only"))
 
 
 def is_autocommit(thing: Connection | Engine) -> bool:

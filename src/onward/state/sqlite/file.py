@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from onward.errors import ConfigurationError
 from onward.state.driver import Address
+from onward.state.process import Home
 from onward.state.sqlite.connection import SyncSqliteConnection
 from onward.state.sqlite.gate import Gate, LockPatience
 
@@ -94,7 +95,7 @@ class SqliteFile:
                 self._folder = tempfile.mkdtemp(prefix="onward-", dir=place)
                 self._path = Path(self._folder) / "jobs.db"
                 # Also when nobody closes the app: at the end of the process.
-                self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+                self._remove = weakref.finalize(self, _remove, self._folder, Home())
 
     def forked(self) -> None:
         """In a child: the parent's threads, whoever of them had the turn, are not here."""
@@ -150,3 +151,8 @@ class SqliteFile:
             "PRAGMA temp_store = MEMORY",
             "PRAGMA cache_size = -8000",
         ]
+
+
+def _remove(folder: str, home: Home) -> None:
+    if not home.is_elsewhere:  # else it is the parent's
+        shutil.rmtree(folder, ignore_errors=True)

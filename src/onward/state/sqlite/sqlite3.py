@@ -1,7 +1,7 @@
 """The drivers over the standard library's sqlite3.
 
-A process that forks must open its app after the fork: neither a connection nor a thread survives it, and SQLite's locks
-belong to the process that took them.
+A process that forks must open its app after the fork: neither a connection nor a thread survives it, and what SQLite
+knows of its locks would be wrong in the child even for connections of its own. These drivers refuse to be used there.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Connection, Dialect, Driver, Fault
+from onward.state.process import Home, leave_to_parent
 from onward.state.sqlite.connection import (
     AiosqliteConnection,
     SqliteConnection,
@@ -59,38 +60,43 @@ class SyncSqliteDriver:
         self.transaction_type = transaction_type
         self.postgres_dsn: str | None = None
         self.open_counter: OpenCounter | None = self.file.counter
+        self._home = Home()
         self._idle: list[SyncSqliteConnection] = []
-        self._inherited: list[SyncSqliteConnection] = []
         self._pool_size = pool_size
         self._places = BoundedSemaphore(pool_size)
         self._is_open = False
-        self._opened_in = 0
 
     @property
     def address(self) -> Address | None:
         return self.file.address
 
     async def open(self) -> None:
-        if self._is_open and self._opened_in != os.getpid():
-            # Not even closed: they are the parent's, whose locks they would break.
-            self._inherited, self._idle, self._is_open = self._idle, [], False
+        if self._is_open and self._home.is_elsewhere:
+            leave_to_parent(self._idle)
+            self._idle, self._is_open = [], False
             self._places = BoundedSemaphore(self._pool_size)
             self.file.forked()
         if not self._is_open:
+            self._home.move_in()
             self.file.open()
-            self._is_open, self._opened_in = True, os.getpid()
+            self._is_open = True
 
     async def close(self) -> None:
         if not self._is_open:
             return
         self._is_open = False
+        if self._home.is_elsewhere:
+            leave_to_parent(self._idle)
+            self._idle = []
+            return
         while self._idle:
             self._idle.pop().close()
         self.file.close()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[SyncSqliteConnection]:
-        _require_open(self._is_open, self._opened_in)
+        _require_open(self._is_open)
+        self._home.require()
         with self._places:
             connection = self._idle.pop() if self._idle else self.file.impatient()
             try:
@@ -104,7 +110,8 @@ class SyncSqliteDriver:
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[SyncSqliteConnection]:
-        _require_open(self._is_open, self._opened_in)
+        _require_open(self._is_open)
+        self._home.require()
         connection = self.file.connect()
         try:
             yield connection
@@ -150,10 +157,10 @@ class SqliteDriver:
         self.transaction_type = transaction_type
         self.postgres_dsn: str | None = None
         self.open_counter: OpenCounter | None = self.file.counter
+        self._home = Home()
         self._pool_size = pool_size
         self._idle: list[SqliteConnection] = []
         self._places: asyncio.Semaphore | None = None
-        self._opened_in = 0
 
     @property
     def address(self) -> Address | None:
@@ -161,13 +168,19 @@ class SqliteDriver:
 
     async def open(self) -> None:
         if self._places is None:
+            self._home.move_in()
             self.file.open()
-            self._places, self._opened_in = asyncio.Semaphore(self._pool_size), os.getpid()
+            self._places = asyncio.Semaphore(self._pool_size)
+        self._home.require()
 
     async def close(self) -> None:
         if self._places is None:
             return
         self._places = None
+        if self._home.is_elsewhere:
+            leave_to_parent(self._idle)
+            self._idle = []
+            return
         try:
             while self._idle:
                 await self._idle.pop().close()
@@ -176,7 +189,8 @@ class SqliteDriver:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[SqliteConnection]:
-        places = _required(self._places, self._opened_in)
+        places = _required(self._places)
+        self._home.require()
         async with places:
             connection = self._idle.pop() if self._idle else await SqliteConnection.open(self.file.impatient)
             try:
@@ -196,7 +210,8 @@ class SqliteDriver:
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[SqliteConnection]:
-        _required(self._places, self._opened_in)
+        _required(self._places)
+        self._home.require()
         connection = await SqliteConnection.open(self.file.connect)
         try:
             yield connection
@@ -230,18 +245,16 @@ class SqliteDriver:
         return SyncSqliteDriver(self.file, pool_size=self._pool_size, transaction_type=self.transaction_type)
 
 
-def _require_open(is_open: bool, opened_in: int) -> None:
+def _require_open(is_open: bool) -> None:
     if is_open and opened_in != os.getpid():
         raise ConfigurationError(f"opened in process {opened_in}, before a fork: open the client in each process")
     if not is_open:
         raise ConfigurationError("the client is not open: use `with app.sync as client:` around this call")
 
 
-def _required(places: asyncio.Semaphore | None, opened_in: int) -> asyncio.Semaphore:
+def _required(places: asyncio.Semaphore | None) -> asyncio.Semaphore:
     if places is None:
         raise ConfigurationError("the app is not open: use `async with app:` around this call")
-    if opened_in != os.getpid():
-        raise ConfigurationError(f"opened in process {opened_in}, before a fork: open the app in each process")
     return places
 
 

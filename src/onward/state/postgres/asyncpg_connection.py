@@ -1,0 +1,250 @@
+"""A connection of asyncpg's."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, NoReturn
+
+import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+
+from onward.errors import TransactionClosed, TransactionUnsuitable
+from onward.state.driver import Result, Rows, Statement
+from onward.state.postgres.literals import call, new_name
+from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
+from onward.state.statement import spell
+
+
+class AsyncpgConnection:
+    """A connection of asyncpg's."""
+
+    def __init__(
+        self,
+        raw: Any,
+        *,
+        prepared: bool,
+        native: Any = None,
+        session: Session | None = None,
+        patience: AbstractContextManager[None] | None = None,
+    ) -> None:
+        self.native = native
+        self.is_shown = native is not None
+        """Whether the application has the connection itself."""
+        self.shown = raw
+        """What the application may see: perhaps a pool's wrapping, calls through which cost more."""
+        self._raw = getattr(raw, "_con", None) or raw
+        self._prepared = prepared
+        self._session = session or Session()
+        self._is_to_be_reset = False
+        self._refused_to_write = False
+        self._read_only_before = _reads_only(self._raw)
+        self._ours = _Asking(self, patience or nullcontext())
+        self._theirs = _Asking(self, nullcontext())
+
+    @property
+    def raw(self) -> Any:
+        self.is_shown = self._session.is_touched = True
+        return self.shown
+
+    @property
+    def in_transaction(self) -> bool:
+        return not self._raw.is_closed() and bool(self._raw.is_in_transaction())
+
+    @property
+    def is_touched(self) -> bool:
+        return self._session.is_touched
+
+    @property
+    def is_sound(self) -> bool:
+        return not (self._raw.is_closed() or self.in_transaction or self.is_demoted)
+
+    @property
+    def is_demoted(self) -> bool:
+        """Whether the server takes no writes any more: there may be a better one by now."""
+        return self._refused_to_write or (_reads_only(self._raw) is True and self._read_only_before is False)
+
+    def heed(self, error: BaseException) -> None:
+        """Remember what an error says of the connection."""
+        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+            # A server that says of itself that it can write means this transaction only.
+            self._refused_to_write = self._refused_to_write or _reads_only(self._raw) is not False
+        elif isinstance(error, asyncpg.InvalidSQLStatementNameError) or "cached plan" in str(error):
+            # What we prepared is gone (DEALLOCATE, DISCARD), or of no use since a table was altered.
+            self._session.prepared.clear()
+
+    # -- statements
+
+    async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        spelled = spell(sql, "dollar")
+        if self._is_to_be_reset and not self.in_transaction:
+            await self.reset()
+        with self._ours:
+            rows: Rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
+        return rows
+
+    async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
+        spelled = spell(sql, "dollar")
+        self._session.is_touched = True
+        with self._theirs:
+            rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
+        return Result(tuple(rows[0].keys()) if rows else (), rows)
+
+    async def execute(self, sql: str, parameters: Mapping[str, Any]) -> int:
+        spelled = spell(sql, "dollar")
+        self._session.is_touched = True
+        with self._theirs:
+            if spelled.names:
+                return _changed(await self._raw.execute(spelled.sql, *spelled.positional(parameters)))
+            # Without parameters asyncpg would also run several statements, which no other client does.
+            statement = await self._raw.prepare(spelled.sql, name=None if self._prepared else "")
+            await statement.fetch()
+            return _changed(statement.get_statusmsg())
+
+    async def script(self, sql: str) -> None:
+        self._session.is_touched = True
+        with self._theirs:
+            await self._raw.execute(sql)
+
+    # -- transactions
+
+    async def begin(self) -> None:
+        await self._begin("BEGIN")
+
+    async def begin_with(self, first: Statement) -> int:
+        if not self._prepared:
+            await self.begin()
+            return len(await self.fetch(*first))
+        call = await self._call(first)
+        return _changed(await self._begin(f"BEGIN;{call}"))
+
+    async def _begin(self, message: str) -> str:
+        reset = RESET_FIRST if self._is_to_be_reset else ""
+        with self._ours:
+            answer: str = await self._raw.execute(reset + message)
+        if reset:
+            self._is_to_be_reset = self._session.is_touched = False
+        return answer
+
+    async def commit_with(self, last: Statement) -> None:
+        if not self._prepared:
+            await self.fetch(*last)
+            await self.commit()
+            return
+        call = await self._call(last)
+        with self._ours:
+            await self._raw.execute(f"{call};COMMIT")
+
+    async def _call(self, statement: Statement) -> str:
+        """SQL that runs a statement, prepared on this connection once: so that it can go along with another."""
+        sql, parameters = statement
+        spelled = spell(sql, "dollar")
+        name = self._session.prepared.get(sql)
+        if name is None:
+            if self._is_to_be_reset and not self.in_transaction:
+                await self.reset()
+            name = new_name(sql)
+            with self._ours:
+                await self._raw.execute(f"PREPARE {name} AS {spelled.sql}")
+            self._session.prepared[sql] = name
+        return call(name, spelled.positional(parameters))
+
+    async def commit(self) -> None:
+        # In a transaction that a failed statement has poisoned, COMMIT answers "ROLLBACK" instead of failing.
+        with self._ours:
+            answer = await self._raw.execute("COMMIT")
+        if answer == "ROLLBACK":
+            raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
+
+    async def rollback(self) -> None:
+        if not self._raw.is_closed():
+            with suppress(asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError), self._ours:
+                await self._raw.execute("ROLLBACK")
+
+    def after_commit(self, action: Callable[[], Any]) -> bool:
+        return False
+
+    # -- between borrowers
+
+    def lent(self) -> None:
+        """Somebody else has it now: before his first statement what the last one left behind is forgotten."""
+        self._is_to_be_reset = self._session.is_touched
+
+    async def reset(self) -> None:
+        """Have the server forget what the last borrower left behind."""
+        with self._ours:
+            await self._raw.execute(RESET)
+        self._is_to_be_reset = self._session.is_touched = False
+
+    async def end_unfinished(self) -> None:
+        """Leave no transaction open, nor one whose statement was cancelled."""
+        if not self._raw.is_closed():
+            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError), self._ours:
+                await self._raw._protocol._wait_for_cancellation()
+                if self.in_transaction:
+                    await self._raw.execute("ROLLBACK")
+
+    def suspend(self) -> None:
+        """What the application has of a pool's connection answers nothing but that the transaction is closed."""
+        if self.is_shown and getattr(self.shown, "_con", None) is self._raw:
+            self.shown._con = _SUSPENDED
+
+    def resume(self) -> None:
+        if self.is_shown and getattr(self.shown, "_con", None) is _SUSPENDED:
+            self.shown._con = self._raw
+
+    def terminate(self) -> None:
+        """Cut it off."""
+        self._raw.terminate()
+
+
+class _Asking:
+    """`with asking:` around each wait for an answer: not for ever, and a refusal to write is remembered."""
+
+    __slots__ = ("_connection", "_patience")
+
+    def __init__(self, connection: AsyncpgConnection, patience: AbstractContextManager[None]) -> None:
+        self._connection, self._patience = connection, patience
+
+    def __enter__(self) -> None:
+        self._patience.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._patience.__exit__(None, None, None)
+        if isinstance(error, asyncpg.PostgresError):
+            self._connection.heed(error)
+        elif isinstance(error, asyncpg.InternalClientError):
+            # What asyncpg makes of a server that had ended the session, when it has heard so but not seen the end.
+            self._connection.terminate()
+            raise asyncpg.ConnectionDoesNotExistError("the server has ended the connection") from None
+
+
+class _RefusesAll(type):
+    """A pool's wrapping calls the methods of its connection by way of the class."""
+
+    def __getattr__(cls, name: str) -> NoReturn:
+        raise TransactionClosed("the block of this transaction has ended: its connection takes no more statements")
+
+
+class _Suspended(metaclass=_RefusesAll):
+    """Stands in for a connection between the end of a block and the commit."""
+
+    def _set_proxy(self, proxy: object) -> None:
+        """Said by the pool when the connection breaks meanwhile."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise TransactionClosed("the block of this transaction has ended: its connection takes no more statements")
+
+
+_SUSPENDED: Any = _Suspended()
+
+
+def _reads_only(raw: Any) -> bool | None:
+    if raw.is_closed():
+        return None
+    said = raw.get_settings()
+    return reads_only(
+        standby=getattr(said, "in_hot_standby", None), by_default=getattr(said, "default_transaction_read_only", None)
+    )
+
+
+def _changed(status: str | None) -> int:
+    last = (status or "").rpartition(" ")[2]
+    return int(last) if last.isdigit() else 0

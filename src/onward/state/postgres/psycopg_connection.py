@@ -1,0 +1,211 @@
+"""A connection of psycopg's, async or sync.
+
+Both kinds have the same methods; the answers of one kind have to be awaited. Everything here is therefore written once,
+and asks through `answer`.
+"""
+
+import inspect
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from onward.errors import TransactionClosed, TransactionUnsuitable
+from onward.state.driver import Result, Rows, StepByStep
+from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
+from onward.state.statement import spell
+from onward.transport import cut_off
+
+
+async def answer(value: Any) -> Any:
+    return await value if inspect.iscoroutine(value) else value
+
+
+class Limit:
+    """`Patience` without an event loop: how long a sync connection waits for the answer to a statement of ours."""
+
+    def __init__(self, seconds: float, is_busy: Callable[[], bool] | None = None) -> None:
+        self._seconds, self._is_busy = seconds, is_busy
+
+    def around(self, waiting: Generator[Any, Any, Any], number: int) -> Generator[Any, Any, Any]:
+        """The same wait, which psycopg has look around ten times a second, with an end."""
+        until = time.monotonic() + self._seconds
+        try:
+            wanted = next(waiting)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > until:
+                    if self._is_busy is None or not self._is_busy():
+                        cut_off(number)
+                        raise psycopg.OperationalError("the server does not answer")
+                    until = time.monotonic() + self._seconds
+                wanted = waiting.send(ready)
+        except StopIteration as ended:
+            return ended.value
+
+
+class PsycopgConnection(StepByStep):
+    """A connection of psycopg's, of either kind."""
+
+    def __init__(
+        self,
+        raw: Any,
+        *,
+        native: Any = None,
+        begun: bool = False,
+        session: Session | None = None,
+        patience: AbstractContextManager[None] | None = None,
+        limit: Limit | None = None,
+    ) -> None:
+        self.native = native
+        self._raw = raw
+        self._patience, self._limit = patience or nullcontext(), limit
+        self._session = session or Session()
+        self._is_to_be_reset = self._session.is_touched and native is None
+        """Before the first statement what the last borrower left behind is forgotten."""
+        self._begun = begun
+        self._autocommit = raw.autocommit
+        self._is_asking = self._is_suspended = False
+        self._refused_to_write = False
+        self._read_only_before = self._reads_only
+
+    @property
+    def raw(self) -> Any:
+        self._session.is_touched = True
+        return self._raw
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._begun or self._raw.info.transaction_status != TransactionStatus.IDLE
+
+    @property
+    def is_demoted(self) -> bool:
+        """Whether the server takes no writes any more: there may be a better one by now."""
+        return self._refused_to_write or (self._reads_only is True and self._read_only_before is False)
+
+    @property
+    def _reads_only(self) -> bool | None:
+        if self._raw.closed:
+            return None
+        said = self._raw.info.parameter_status
+        return reads_only(standby=said("in_hot_standby"), by_default=said("default_transaction_read_only"))
+
+    # -- statements
+
+    async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        if self._is_to_be_reset and not self.in_transaction:
+            await self._command(RESET)
+            self._is_to_be_reset = self._session.is_touched = False
+        cursor = await self._run(sql, parameters, ours=True)
+        rows: Rows = await answer(cursor.fetchall()) if cursor.description else []
+        return rows
+
+    async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
+        self._session.is_touched = True
+        cursor = await self._run(sql, parameters, ours=False)
+        rows = await answer(cursor.fetchall()) if cursor.description else []
+        return Result(tuple(column.name for column in cursor.description or ()), rows, max(cursor.rowcount, 0))
+
+    async def script(self, sql: str) -> None:
+        self._session.is_touched = True
+        with self._asking(ours=False):
+            await answer(self._raw.execute(sql, prepare=False))
+
+    async def _run(self, sql: str, parameters: Mapping[str, Any], *, ours: bool) -> Any:
+        # The application may have its own taste in cursors and rows; ours are plain.
+        kind: Any = psycopg.AsyncCursor if isinstance(self._raw, psycopg.AsyncConnection) else psycopg.Cursor
+        cursor = kind(self._raw, row_factory=tuple_row)
+        spelled = spell(sql, "percent")
+        given = {name: _array(parameters[name]) for name in spelled.names}
+        with self._asking(ours=ours):
+            await answer(cursor.execute(spelled.sql, given))
+        return cursor
+
+    async def _command(self, sql: str) -> None:
+        with self._asking(ours=True):
+            await answer(self._raw.execute(sql, prepare=False))
+
+    @contextmanager
+    def _asking(self, *, ours: bool) -> Iterator[None]:
+        self._is_asking = True
+        if ours and self._limit is not None:
+            self._raw.wait = self._wait
+        try:
+            with self._patience if ours else nullcontext():
+                yield
+        except psycopg.errors.ReadOnlySqlTransaction:
+            # A server that says of itself that it can write means this transaction only.
+            self._refused_to_write = self._refused_to_write or self._reads_only is not False
+            raise
+        finally:
+            self._is_asking = False
+            if not self._is_suspended:
+                vars(self._raw).pop("wait", None)
+
+    def _wait(self, waiting: Any, *arguments: Any, **options: Any) -> Any:
+        """In place of the connection's own `wait`, through which goes all that is asked of the server."""
+        if not self._is_asking:
+            raise TransactionClosed("the block of this transaction has ended: its connection takes no more statements")
+        if self._limit is not None:
+            waiting = self._limit.around(waiting, self._raw.pgconn.socket)
+        return type(self._raw).wait(self._raw, waiting, *arguments, **options)
+
+    # -- transactions
+
+    async def begin(self) -> None:
+        if self.native is None:
+            await self._command(f"{RESET_FIRST}BEGIN" if self._is_to_be_reset else "BEGIN")
+            if self._is_to_be_reset:
+                self._is_to_be_reset = self._session.is_touched = False
+        else:
+            # psycopg sends BEGIN before the next statement, with the isolation level the application has chosen.
+            with self._asking(ours=True):
+                await answer(self._raw.set_autocommit(False))
+            self._begun = True
+
+    async def commit(self) -> None:
+        # In a transaction that a failed statement has poisoned, COMMIT means ROLLBACK and psycopg does not say so.
+        poisoned = self._raw.info.transaction_status == TransactionStatus.INERROR
+        try:
+            with self._asking(ours=True):
+                await answer(self._raw.rollback() if poisoned else self._raw.commit())
+        except BaseException:
+            await self.rollback()
+            raise
+        await self._ended()
+        if poisoned:
+            raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
+
+    async def rollback(self) -> None:
+        if not self._raw.closed:
+            with suppress(psycopg.OperationalError), self._asking(ours=True):
+                await answer(self._raw.rollback())
+        await self._ended()
+
+    async def _ended(self) -> None:
+        self._begun = False
+        if not self._raw.closed and self._raw.autocommit != self._autocommit:
+            with self._asking(ours=True):
+                await answer(self._raw.set_autocommit(self._autocommit))
+
+    def after_commit(self, action: Callable[[], Any]) -> bool:
+        return False
+
+    # -- between the end of a block and the commit
+
+    def suspend(self) -> None:
+        self._is_suspended = True
+        self._raw.wait = self._wait
+
+    def resume(self) -> None:
+        self._is_suspended = False
+        vars(self._raw).pop("wait", None)
+
+
+def _array(value: Any) -> Any:
+    # psycopg makes an array of a list, and a record of a tuple.
+    return list(value) if isinstance(value, tuple) else value

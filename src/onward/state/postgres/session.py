@@ -1,0 +1,29 @@
+"""What is to be known of a session of the server's, whichever client library it was made with."""
+
+RESET = (
+    "RESET SESSION AUTHORIZATION;RESET ALL;RESET ROLE;CLOSE ALL;UNLISTEN *;"
+    "SELECT pg_advisory_unlock_all();DISCARD TEMP;DISCARD SEQUENCES"
+)
+"""Has a session forget all that its last borrower did to it, but for prepared statements, which we want to keep."""
+RESET_FIRST = f"BEGIN;{RESET};COMMIT;"
+"""The same before a BEGIN in the same message.
+
+In a transaction of its own: statements before a BEGIN would join what that begins, and be undone with it.
+"""
+
+
+class Session:
+    """What is remembered for as long as a session lives, whoever borrows it."""
+
+    def __init__(self) -> None:
+        self.is_touched = False
+        """Whether statements of the application's ran in it since it was last reset."""
+        self.prepared: dict[str, str] = {}
+        """The names of our statements, by their text; none whose PREPARE has not been answered."""
+
+
+def reads_only(*, standby: str | None, by_default: str | None) -> bool | None:
+    """What the server has last said of itself unasked (`in_hot_standby`, `default_transaction_read_only`): whether it
+    takes no writes; None: before version 14 it does not say.
+    """
+    return None if standby is None else "on" in (standby, by_default)

@@ -1,0 +1,51 @@
+"""An app that was opened before a fork: its children connect anew, or say what to do; nobody waits for ever."""
+
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parent.parent / "programs" / "forked.py"
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+
+
+def said(url: str, kind: str) -> dict[str, str]:
+    """What the parent and its children said, by who said it."""
+    schema = f"t_{secrets.token_hex(6)}"
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), url, schema, kind], capture_output=True, text=True, timeout=60, check=True
+    )
+    lines = [line.partition(": ") for line in done.stdout.splitlines()]
+    return {name: rest for name, _, rest in lines}
+
+
+@pytest.mark.parametrize("kind", ["sync", "sync engine"])
+def test_a_sync_client_on_postgres_connects_anew_in_each_child(postgres_dsn: str, kind: str) -> None:
+    outcomes = said(postgres_dsn, kind)
+
+    names = ["child 0", "child 1", "child 2", "parent", "parent afterwards"]
+    assert [outcomes[name] for name in names] == ["{'started': 20}"] * 5
+
+
+@pytest.mark.parametrize("address", ["sqlite:///{}/jobs.db", "memory://"])
+def test_a_sync_client_on_sqlite_says_that_it_was_opened_before_the_fork(tmp_path: Path, address: str) -> None:
+    """And the private file of the parent is still there when its children have ended."""
+    outcomes = said(address.format(tmp_path), "sync")
+
+    assert outcomes["parent"] == outcomes["parent afterwards"] == "{'started': 20}"
+    assert outcomes["file"] == "True"
+    for number in range(3):
+        assert "ConfigurationError: the app was opened in process" in outcomes[f"child {number}"]
+        assert "open the app after the fork" in outcomes[f"child {number}"]
+
+
+@pytest.mark.parametrize("client", ["asyncpg", "psycopg", "sqlite"])
+def test_an_app_with_an_event_loop_says_so_too(postgres_dsn: str, tmp_path: Path, client: str) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db" if client == "sqlite" else postgres_dsn.replace("://", f"+{client}://", 1)
+    outcomes = said(url, "async")
+
+    assert outcomes["parent"] == "{'started': 3}"
+    assert outcomes["child"].startswith("ConfigurationError: the app was opened in process")

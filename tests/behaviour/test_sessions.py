@@ -1,0 +1,290 @@
+"""What outlives a borrower of one of our own connections: prepared statements of ours, and nothing of his."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from onward import Onward, job
+from onward.define.attempt import Attempt
+from onward.state.postgres.asyncpg import AsyncpgDriver
+from onward.state.postgres.literals import new_name
+from onward.state.postgres.psycopg import PsycopgDriver, SyncPsycopgDriver
+
+FIRST = ("SELECT :n::int AS n", {"n": 1})
+LAST = ("SELECT :word::text AS word", {"word": "it's"})
+
+
+@job("echo")
+async def echo(attempt: Attempt[str]) -> str:
+    return attempt.input
+
+
+@pytest.fixture
+async def driver(postgres_dsn: str) -> AsyncIterator[AsyncpgDriver]:
+    driver = AsyncpgDriver(postgres_dsn, pool_size=1)
+    await driver.open()
+    yield driver
+    await driver.close()
+
+
+# -- prepared statements
+
+
+def test_no_two_statements_are_prepared_under_one_name() -> None:
+    names = [new_name("SELECT 1"), new_name("SELECT 1"), new_name("SELECT 2")]
+
+    assert len(set(names)) == 3
+    assert all(name.startswith("onward_") and len(name) < 64 for name in names)
+
+
+@pytest.mark.parametrize("within", ["begin_with", "commit_with"])
+async def test_a_prepare_that_is_cancelled_after_the_server_did_it_harms_nobody(
+    driver: AsyncpgDriver, within: str
+) -> None:
+    """The answer is lost to us, not the statement to the server: the same connection goes on as if nothing had been."""
+    async with driver.connection() as connection:
+        if within == "commit_with":
+            await connection.begin()
+        execute, prepared = connection._raw.execute, list[str]()
+
+        async def cancelled_when_done(sql: str, **options: Any) -> Any:
+            answer = await execute(sql, **options)
+            if sql.startswith("PREPARE"):
+                prepared.append(sql)
+                raise asyncio.CancelledError
+            return answer
+
+        raw = connection._raw
+        connection._raw = _Patched(raw, execute=cancelled_when_done)
+        with pytest.raises(asyncio.CancelledError):
+            await getattr(connection, within)(FIRST if within == "begin_with" else LAST)
+        connection._raw = raw
+
+        if within == "begin_with":
+            assert await connection.begin_with(FIRST) == 1
+        await connection.commit_with(LAST)
+
+    assert len(prepared) == 1
+
+
+class _Patched:
+    """An asyncpg connection, which has no room for other methods, with some."""
+
+    def __init__(self, raw: Any, **methods: Any) -> None:
+        self._raw = raw
+        vars(self).update(methods)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+
+async def test_prepares_cancelled_at_any_moment_leave_a_connection_that_works(driver: AsyncpgDriver) -> None:
+    for delay in range(40):
+        async with driver.connection() as connection:
+            connection._session.prepared.clear()
+            with pytest.raises((asyncio.CancelledError, TimeoutError)):
+                async with asyncio.timeout(delay / 20_000):
+                    while True:
+                        await connection.begin_with(FIRST)
+                        connection._session.prepared.clear()
+                        await connection.commit_with(LAST)
+                        connection._session.prepared.clear()
+            await connection.end_unfinished()
+            assert await connection.begin_with(FIRST) == 1
+            await connection.commit_with(LAST)
+
+
+async def test_two_apps_on_one_connection_prepare_the_same_statement(postgres_dsn: str) -> None:
+    raw = await asyncpg.connect(postgres_dsn)
+    for driver in (AsyncpgDriver(postgres_dsn), AsyncpgDriver(postgres_dsn)):
+        connection = driver.wrap(raw)
+        assert connection is not None
+        assert await connection.begin_with(FIRST) == 1
+        await connection.commit_with(LAST)
+    await raw.close()
+
+
+@pytest.mark.parametrize("forget", ["DEALLOCATE ALL", "DISCARD ALL"])
+async def test_statements_that_the_application_had_the_server_forget_are_prepared_again(
+    driver: AsyncpgDriver, forget: str
+) -> None:
+    async with driver.connection() as connection:
+        assert await connection.begin_with(FIRST) == 1
+        await connection.commit_with(LAST)
+        await connection.script(forget)
+
+        with pytest.raises(asyncpg.InvalidSQLStatementNameError) as raised:
+            await connection.begin_with(FIRST)
+        await connection.rollback()
+        assert await connection.begin_with(FIRST) == 1
+        await connection.commit_with(LAST)
+
+    fault = driver.fault(raised.value)
+    assert fault is not None
+    assert fault.is_transient
+
+
+async def test_a_prepare_in_a_transaction_that_has_failed_is_tried_anew_in_the_next(driver: AsyncpgDriver) -> None:
+    async with driver.connection() as connection:
+        await connection.begin()
+        with pytest.raises(asyncpg.DivisionByZeroError):
+            await connection.query("SELECT 1 / 0", {})
+        with pytest.raises(asyncpg.InFailedSQLTransactionError):
+            await connection.commit_with(LAST)
+        await connection.rollback()
+
+        await connection.begin()
+        await connection.commit_with(LAST)
+
+
+async def test_prepared_statements_outlive_the_reset_between_two_borrowers(driver: AsyncpgDriver) -> None:
+    async with driver.connection() as connection:
+        await connection.begin_with(FIRST)
+        await connection.query("SELECT 1", {})
+        await connection.commit_with(LAST)
+        names = dict(connection._session.prepared)
+    async with driver.connection() as connection:
+        await connection.begin_with(FIRST)
+        await connection.commit_with(LAST)
+
+        assert connection._session.prepared == names
+
+
+# -- what a borrower leaves behind
+
+
+TRACES = """
+DROP TABLE IF EXISTS traced CASCADE;
+CREATE TABLE traced (n int);
+CREATE OR REPLACE FUNCTION leave_traces() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM set_config('app.tenant', 'ACME', false);
+  PERFORM set_config('role', 'pg_monitor', false);
+  PERFORM pg_advisory_lock(4711);
+  CREATE TEMP TABLE IF NOT EXISTS left_behind (n int);
+  RETURN new;
+END $$;
+CREATE TRIGGER leaves BEFORE INSERT ON traced FOR EACH ROW EXECUTE FUNCTION leave_traces();
+"""
+SEEN = """
+SELECT coalesce(current_setting('app.tenant', true), '') || ' ' || current_setting('role') || ' '
+    || (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND pid = pg_backend_pid()) || ' '
+    || (to_regclass('pg_temp.left_behind') IS NOT NULL)
+"""
+NOTHING = " none 0 false"
+
+
+@pytest.fixture(params=["asyncpg", "psycopg"])
+async def client(request: pytest.FixtureRequest, postgres_dsn: str, opened: Any) -> Onward:
+    address = postgres_dsn.replace("postgresql", f"postgresql+{request.param}", 1)
+    app: Onward = await opened(echo, target=address, pool_size=1)
+    async with app.driver.connection() as connection:
+        await connection.script(TRACES)
+    return app
+
+
+@pytest.fixture
+def target(postgres_dsn: str) -> str:
+    return postgres_dsn
+
+
+@pytest.mark.parametrize("next_one", ["rolls back", "commits"])
+async def test_what_a_trigger_sets_is_gone_for_the_next_and_does_not_come_back(client: Onward, next_one: str) -> None:
+    """Nothing in the text of a statement says what it leaves behind. The reset is not undone with a transaction."""
+    async with client.transaction() as tx:
+        await tx.execute("INSERT INTO traced VALUES (1)")
+        left = await tx.fetchval(SEEN)
+    seen: list[str] = []
+    with pytest.raises(ZeroDivisionError):
+        async with client.transaction() as tx:
+            seen.append(await tx.fetchval(SEEN))
+            if next_one == "rolls back":
+                raise ZeroDivisionError
+        raise ZeroDivisionError
+    async with client.driver.connection() as connection:
+        seen.append((await connection.fetch(SEEN, {}))[0][0])
+    async with client.transaction() as tx:
+        seen.append(await tx.fetchval(SEEN))
+
+    assert left == "ACME pg_monitor 1 true"
+    assert seen == [NOTHING] * 3
+
+
+async def test_a_lone_call_after_a_borrower_finds_a_session_as_new(client: Onward) -> None:
+    async with client.transaction() as tx:
+        await tx.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+        await tx.execute("SET default_transaction_read_only = off")
+        await tx.execute("SET ROLE pg_monitor")
+
+    chain = await client.start(echo, "as oneself")
+
+    assert await client.find_chain(chain.id) is not None
+
+
+async def test_the_reset_costs_no_round_trip_of_its_own(driver: AsyncpgDriver) -> None:
+    sent: list[str] = []
+    async with driver.connection() as connection:
+        await connection.begin_with(FIRST)
+        await connection.commit_with(LAST)
+    for _ in range(3):
+        async with driver.connection() as connection:
+            with connection._raw.query_logger(lambda record: sent.append(record.query)):
+                await connection.begin_with(FIRST)
+                await connection.execute("SELECT set_config('app.tenant', :name, false)", {"name": "ACME"})
+                await connection.commit_with(LAST)
+                await asyncio.sleep(0)  # asyncpg tells a moment later
+
+    assert len(sent) == 9
+    assert ["RESET ALL" in message for message in sent] == [False] * 3 + [True, False, False] * 2
+
+
+async def test_connections_on_which_only_our_own_statements_ran_are_not_reset(driver: AsyncpgDriver) -> None:
+    for _ in range(2):
+        async with driver.connection() as connection:
+            await connection.begin_with(FIRST)
+            await connection.fetch("SELECT 1", {})
+            await connection.commit_with(LAST)
+            assert not connection.is_touched
+
+
+def test_a_sync_client_leaves_nothing_behind_either(postgres_dsn: str) -> None:
+    app = Onward(
+        postgres_dsn.replace("postgresql", "postgresql+psycopg", 1),
+        jobs=[echo],
+        pool_size=1,
+        schema="sync_sessions",
+        migrate=True,
+    )
+    with app.sync as client:
+        with client.transaction() as tx:
+            tx.execute("SELECT set_config('app.tenant', 'ACME', false), pg_advisory_lock(4711)")
+        with client.transaction() as tx:
+            seen = tx.fetchval(SEEN)
+
+    assert seen == NOTHING
+
+
+# -- how many
+
+
+@pytest.mark.parametrize("kind", [AsyncpgDriver, PsycopgDriver])
+def test_the_sync_sibling_has_as_many_connections(kind: Any) -> None:
+    sibling = kind("postgresql://localhost/none", pool_size=40).sync_sibling()
+
+    assert isinstance(sibling, SyncPsycopgDriver)
+    assert sibling._pool_size == 40
+
+
+async def test_the_sync_sibling_of_an_engine_has_as_many_as_the_engine() -> None:
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    from onward.state.sqlalchemy import SqlAlchemyDriver
+
+    engine = create_async_engine("postgresql+asyncpg://localhost/none", pool_size=7)
+    sibling = SqlAlchemyDriver(engine).sync_sibling()
+
+    assert isinstance(sibling, SyncPsycopgDriver)
+    assert sibling._pool_size == 7
