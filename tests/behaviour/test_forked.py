@@ -37,21 +37,6 @@ def in_a_child(check: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_a_client_opened_before_a_fork_says_so_in_the_child(make_app: Any) -> None:
-    app: Onward = make_app(work)
-
-    with app.sync as client:
-        handle = client.start(work, 1)
-
-        def check() -> None:
-            for call in (lambda: client.start(work, 2), lambda: client.find_chain(handle.id), client.jobs):
-                with pytest.raises(ConfigurationError, match=f"opened in process {os.getppid()}, before a fork"):
-                    call()
-
-        assert in_a_child(check) == 0
-        assert [found.id for found in client.jobs()] == [handle.id], "the parent's connections are unharmed"
-
-
 def test_a_client_of_its_own_works_in_each_child(make_app: Any) -> None:
     app: Onward = make_app(work)
 

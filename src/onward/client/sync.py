@@ -15,7 +15,7 @@ from onward.client.completion import SyncCompletion
 from onward.client.handle import SyncChainHandle
 from onward.client.listing import every
 from onward.client.operations import Operations, Wait
-from onward.client.schema import opened_before_fork, prepare_schema
+from onward.client.schema import prepare_schema
 from onward.define.job_type import JobType, Step
 from onward.define.registry import Registry
 from onward.define.request import BlockerSource, ChainReference, NewChain
@@ -34,6 +34,7 @@ from onward.state.driver import Driver, run_now
 if TYPE_CHECKING:
     from typing import Self
 
+_NOT_OPEN = "the client is not open: use `with app.sync as client:`; each `app.sync` is another client"
 I = TypeVar("I")  # noqa: E741 - input
 O = TypeVar("O")  # noqa: E741 - output
 
@@ -81,9 +82,9 @@ class SyncOnward:
 
     @property
     def _operations(self) -> Operations:
-        if self._opened_in != os.getpid():
-            raise ConfigurationError(_not_open(self._opened_in))
-        return self._ready
+        if self._opened_in is None:
+            raise ConfigurationError(_NOT_OPEN)
+        return self._ready  # in a forked child the driver connects anew, or says that it cannot
 
     # -- life
 
@@ -270,12 +271,6 @@ class SyncOnward:
     @asynccontextmanager
     async def _wait_for(self, awaited: ChainId) -> AsyncIterator[Wait]:
         yield _Sleep(self._driver)
-
-
-def _not_open(opened_in: int | None) -> str:
-    if opened_in is None:
-        return "the client is not open: use `with app.sync as client:`; each `app.sync` is another client"
-    return opened_before_fork("the client", opened_in)
 
 
 class _Announcer(Posting):

@@ -246,8 +246,6 @@ class SqliteDriver:
 
 
 def _require_open(is_open: bool) -> None:
-    if is_open and opened_in != os.getpid():
-        raise ConfigurationError(f"opened in process {opened_in}, before a fork: open the client in each process")
     if not is_open:
         raise ConfigurationError("the client is not open: use `with app.sync as client:` around this call")
 
