@@ -67,7 +67,7 @@ def shown(value: object) -> str:
 
 def read_job(row: Sequence[Any], read_id: ReadId, read_time: ReadTime, *, nearest_id: ReadId | None = None) -> Job:
     """The job in a row of JOB_COLUMNS. `nearest_id` stands in for an id that is none, at its place in the order."""
-    r = dict(zip(JOB_COLUMNS, row, strict=True))
+    r: dict[str, Any] = dict(zip(JOB_COLUMNS, row, strict=True))
     try:
         return _as_it_should_be(r, read_id, read_time)
     except Exception:  # noqa: BLE001 - whatever a hand has written there

@@ -89,9 +89,9 @@ def read_time(value: int) -> datetime:
 
 def new_row(job: NewJob, now: int) -> tuple[Any, ...]:
     """What `start.sql` reads of a job."""
-    if not (isinstance(job.id, UUID) and isinstance(job.chain_id, UUID) and isinstance(job.root_id, UUID)):
-        # The file would take anything, and nobody could read it.
-        raise ConfigurationError(f"an id is a UUID, not {shown(job.id)} (chain {job.chain_id}, root {job.root_id})")
+    ids: tuple[Any, Any, Any] = job.id, job.chain_id, job.root_id
+    if not (isinstance(ids[0], UUID) and isinstance(ids[1], UUID) and isinstance(ids[2], UUID)):
+        raise ConfigurationError(f"ids are UUIDs, not {shown(ids)}")  # the file would take anything
     return (
         job.id,
         job.chain_id,
