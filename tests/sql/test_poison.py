@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from onward.errors import ConfigurationError
 from onward.model import FailedJob, JobError, JobId, JobStatus, new_id
 from onward.state.contract import Filter, NewJob, Settlement, StateAdapter, TakenJob, TypeClaim
 from onward.state.driver import Connection
@@ -261,3 +262,13 @@ async def test_a_time_that_no_driver_can_read_is_shown_with_what_it_holds(postgr
         assert found.created_at.year == 1
         assert found.problem is not None
         assert "created_at holds 4000-01-01" in found.problem
+
+
+async def test_what_is_no_uuid_is_not_stored(tmp_path: Path) -> None:
+    async with opened(SqliteDriver(tmp_path / "jobs.db")) as connection:
+        await SQLITE.migrate(connection)
+        for spoil in ({"id": "abc"}, {"chain_id": "abc"}, {"root_id": 7}, {"id": str(new_id()), "id_is_callers": True}):
+            with pytest.raises(ConfigurationError, match="UUID"):
+                await SQLITE.start(connection, [NewJob(**{**fields(new_job()), **spoil})])
+
+        assert list(await SQLITE.list_jobs(connection, Filter(), after=None, limit=10)) == []

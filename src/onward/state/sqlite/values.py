@@ -89,9 +89,12 @@ def read_time(value: int) -> datetime:
 
 def new_row(job: NewJob, now: int) -> tuple[Any, ...]:
     """What `start.sql` reads of a job."""
+    ids: tuple[Any, Any, Any] = job.id, job.chain_id, job.root_id
+    if not (isinstance(ids[0], UUID) and isinstance(ids[1], UUID) and isinstance(ids[2], UUID)):
+        raise ConfigurationError(f"ids are UUIDs, not {shown(ids)}")  # the file would take anything
     return (
-        checked_id(job.id),
-        checked_id(job.chain_id),
+        job.id,
+        job.chain_id,
         job.chain_index,
         job.type_name,
         job.payload_version,
@@ -99,16 +102,9 @@ def new_row(job: NewJob, now: int) -> tuple[Any, ...]:
         due(job.delay, job.at, now),
         job.limit_key,
         job.input,
-        None if job.origin_id is None else checked_id(job.origin_id),
-        checked_id(job.root_id),
+        job.origin_id,
+        job.root_id,
     )
-
-
-def checked_id(value: Any) -> UUID:
-    """An id to store: the file would take anything, and nobody could read it."""
-    if not isinstance(value, UUID):
-        raise ConfigurationError(f"an id is a UUID, not {shown(value)}")
-    return value
 
 
 def read_id(value: Any) -> UUID:
