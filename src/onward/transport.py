@@ -61,15 +61,11 @@ class Patience:
     def __init__(self, seconds: float, give_up: Callable[[], object]) -> None:
         self._seconds, self._give_up = seconds, give_up
         self._timer: asyncio.TimerHandle | None = None
-        self.turn = 0
-        """Which wait this is, or which rest between two: another number when the answer has come."""
 
     def __enter__(self) -> None:
-        self.turn += 1
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self._look_again)
 
     def __exit__(self, *_: object) -> None:
-        self.turn += 1
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

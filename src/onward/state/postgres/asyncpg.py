@@ -18,7 +18,7 @@ from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
 from onward.state.errands import Errands, to_the_end
 from onward.state.postgres.asyncpg_connection import AsyncpgConnection
 from onward.state.postgres.lending import Lender
-from onward.state.postgres.patience import patience_in_pool
+from onward.state.postgres.patience import PoolPatience, PoolWatch
 from onward.state.postgres.session import RESET, Session
 from onward.state.postgres.settings import (
     CHECK_CLIENT,
@@ -59,6 +59,7 @@ class AsyncpgDriver:
         self._lender: Lender[AsyncpgConnection] | None = None
         self._home = Home()
         self._errands = Errands()
+        self._watch = PoolWatch(self, self._errands)
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
         """Of connections, which outlive what we make of them while they are lent."""
         self._prepared = prepared
@@ -86,6 +87,7 @@ class AsyncpgDriver:
     async def close(self) -> None:
         if self._home.is_elsewhere:
             self._leave_to_parent()
+        self._watch.end()
         if self._lender is None:
             await self._errands.end()
             return
@@ -103,6 +105,7 @@ class AsyncpgDriver:
         """In a child of the process that opened the driver: begin anew."""
         leave_to_parent(self._pool, self._lender, self._errands)
         self._errands = Errands()
+        self._watch = PoolWatch(self, self._errands)
         if self._lender is not None:
             self._pool = self._lender = None
         self._home.move_in()
@@ -112,9 +115,12 @@ class AsyncpgDriver:
     async def _acquire(self) -> AsyncpgConnection:
         shown = await self._pool.acquire()
         raw = shown._con
-        process = raw.get_server_pid() if self._prepared else None
-        patience = patience_in_pool(self, self._errands, process=process, give_up=raw.terminate)
+        patience = self._patience_for(raw)
         return AsyncpgConnection(shown, prepared=self._prepared, session=self._session_of(raw), patience=patience)
+
+    def _patience_for(self, raw: Any) -> PoolPatience:
+        process = raw.get_server_pid() if self._prepared else None
+        return self._watch.patience(process=process, give_up=raw.terminate)
 
     def _session_of(self, raw: Any) -> Session:
         return self._sessions.setdefault(getattr(raw, "_con", None) or raw, Session())
@@ -152,18 +158,8 @@ class AsyncpgDriver:
     @asynccontextmanager
     async def _from_theirs(self) -> AsyncIterator[AsyncpgConnection]:
         raw = await self._pool.acquire()
-        connection = AsyncpgConnection(
-            raw,
-            prepared=self._prepared,
-            native=raw,
-            session=self._session_of(raw),
-            patience=patience_in_pool(
-                self,
-                self._errands,
-                process=raw.get_server_pid() if self._prepared else None,
-                give_up=raw._con.terminate,
-            ),
-        )
+        session, patience = self._session_of(raw), self._patience_for(raw._con)
+        connection = AsyncpgConnection(raw, prepared=self._prepared, native=raw, session=session, patience=patience)
         try:
             yield connection
         finally:
@@ -263,7 +259,7 @@ class _Lent:
     ) -> None:
         is_demoted = self._connection.is_demoted
         try:
-            await self._lender.take_back(self._connection, keep=error is None)
+            await self._lender.take_back(self._connection, keep=error is None and not is_demoted)
         finally:
             if is_demoted:
                 await self._driver.replace_all()

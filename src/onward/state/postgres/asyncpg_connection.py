@@ -54,7 +54,7 @@ class AsyncpgConnection:
 
     @property
     def is_sound(self) -> bool:
-        return not (self._raw.is_closed() or self.in_transaction or self.is_demoted)
+        return not (self._raw.is_closed() or self._raw.is_in_transaction())
 
     @property
     def is_demoted(self) -> bool:

@@ -32,7 +32,7 @@ class Lendable(Protocol):
 
     @property
     def is_sound(self) -> bool:
-        """Whether it is open, in no transaction, and leads to a server that can write."""
+        """Whether it is open and in no transaction."""
         ...
 
 

@@ -6,33 +6,88 @@ not cut off when time is up, but doubted: the server is asked, by another one, w
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 
 from onward.state.driver import Driver
 from onward.state.errands import Errands
 from onward.state.postgres.settings import IS_BUSY, IS_THERE
-from onward.transport import CONNECT, STATEMENT, Patience
+from onward.transport import CONNECT, STATEMENT
 
 logger = logging.getLogger("onward")
+_LOOKS = 4
+"""How often is looked in the time that a statement has: a timer for each would cost more than all else we do for it."""
 
 
-def patience_in_pool(
-    driver: Driver, errands: Errands, *, process: int | None, give_up: Callable[[], object]
-) -> Patience:
-    """For the connection that is served by this process of the server's; None: behind a pooler, which does not tell."""
-    patience = Patience(STATEMENT, lambda: errands.start(_doubt(driver, patience, process, give_up)))
-    return patience
+class PoolPatience:
+    """`with patience:` around each wait for an answer on one connection of a pool."""
+
+    __slots__ = ("_watch", "give_up", "is_doubted", "process", "since")
+
+    def __init__(self, watch: "PoolWatch", process: int | None, give_up: Callable[[], object]) -> None:
+        self._watch = watch
+        self.process, self.give_up = process, give_up
+        self.since = 0.0
+        """When the wait under way began; another number when the answer has come."""
+        self.is_doubted = False
+
+    def __enter__(self) -> None:
+        self.since = time.monotonic()
+        self._watch.add(self)
+
+    def __exit__(self, *_: object) -> None:
+        self.since = 0.0
+        self._watch.waiting.discard(self)
 
 
-async def _doubt(driver: Driver, patience: Patience, process: int | None, give_up: Callable[[], object]) -> None:
-    turn = patience.turn
-    while await is_busy(driver, process):
-        await asyncio.sleep(STATEMENT)
-        if patience.turn != turn:
-            return
-    if patience.turn == turn:
-        give_up()
+class PoolWatch:
+    """Looks after those connections of a driver's pool that wait for an answer."""
+
+    def __init__(self, driver: Driver, errands: Errands) -> None:
+        self._driver, self._errands = driver, errands
+        self.waiting: set[PoolPatience] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def patience(self, *, process: int | None, give_up: Callable[[], object]) -> PoolPatience:
+        """For the connection that is served by this process of the server's; None: behind a pooler, which does not
+        tell.
+        """
+        return PoolPatience(self, process, give_up)
+
+    def add(self, patience: PoolPatience) -> None:
+        self.waiting.add(patience)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(STATEMENT / _LOOKS, self._look)
+
+    def end(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.waiting.clear()
+
+    def _look(self) -> None:
+        self._timer = None
+        overdue = time.monotonic() - STATEMENT
+        for patience in self.waiting:
+            if patience.since < overdue and not patience.is_doubted:
+                patience.is_doubted = True
+                self._errands.start(self._doubt(patience, patience.since))
+        if self.waiting:
+            self._timer = asyncio.get_running_loop().call_later(STATEMENT / _LOOKS, self._look)
+
+    async def _doubt(self, patience: PoolPatience, since: float) -> None:
+        try:
+            while patience.since == since and await self._is_busy(patience):  # noqa: ASYNC110 - nothing tells when
+                await asyncio.sleep(STATEMENT)
+            if patience.since == since:
+                patience.give_up()
+        finally:
+            patience.is_doubted = False
+
+    async def _is_busy(self, patience: PoolPatience) -> bool:
+        return await is_busy(self._driver, patience.process)
 
 
 async def is_busy(driver: Driver, process: int | None) -> bool:

@@ -21,7 +21,7 @@ from psycopg.pq import TransactionStatus
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, run_now, value_fault
 from onward.state.errands import Errands, to_the_end
-from onward.state.postgres.patience import is_busy, patience_in_pool
+from onward.state.postgres.patience import PoolWatch, is_busy
 from onward.state.postgres.psycopg_connection import Limit, PsycopgConnection, answer
 from onward.state.postgres.session import Session
 from onward.state.postgres.settings import (
@@ -64,6 +64,7 @@ class _Psycopg(ABC):
         self.open_counter = None
         self._home, self._moving = Home(), threading.Lock()
         self._errands = Errands()
+        self._watch = PoolWatch(self, self._errands)
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 
     @property
@@ -105,6 +106,7 @@ class _Psycopg(ABC):
             self._pool = None if self._own_pool else self._pool
             self._home.move_in()
         if self.is_async:
+            self._watch.end()
             await self._errands.end()
         if self._own_pool and self._pool is not None:
             pool, self._pool = self._pool, None
@@ -114,6 +116,7 @@ class _Psycopg(ABC):
         """In a child of the process that opened the driver: forget all that it opened."""
         leave_to_parent(self._pool, self._errands, self._sessions)
         self._errands, self._sessions = Errands(), WeakKeyDictionary()
+        self._watch = PoolWatch(self, self._errands)
 
     async def _come_home(self) -> None:
         """In a child of the process that opened the driver a sync one opens a pool of its own, as servers that load the
@@ -147,9 +150,7 @@ class _Psycopg(ABC):
             raw,
             native=None if self._own_pool else raw,
             session=self._sessions.setdefault(raw, Session()),
-            patience=patience_in_pool(self, self._errands, process=process, give_up=lambda: cut_off(number))
-            if self.is_async
-            else None,
+            patience=self._watch.patience(process=process, give_up=lambda: cut_off(number)) if self.is_async else None,
             limit=None if self.is_async else Limit(STATEMENT, lambda: run_now(is_busy(self, process))),
         )
 

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, scoped_session
 from onward.errors import ConfigurationError
 from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
 from onward.state.errands import Errands, to_the_end
-from onward.state.postgres.patience import patience_in_pool
+from onward.state.postgres.patience import PoolWatch
 from onward.state.postgres.settings import fault_of_code, fault_of_libpq, session_settings
 from onward.state.process import Home
 from onward.state.sqlalchemy.checks import address_of, causes, check_connection, check_session, dialect_of, sqlstate
@@ -51,6 +51,7 @@ class _SqlAlchemy(ABC):
         self.address: Address | None = None
         self._home, self._is_open = Home(), False
         self._errands = Errands()
+        self._watch = PoolWatch(self, self._errands)
         self._listener = partial(_notice_demotion)
         """One for each driver: two may share an engine."""
         # Saves round trips. SQLite has none, and the application may use isolation_level in its own way; and behind a
@@ -84,6 +85,7 @@ class _SqlAlchemy(ABC):
     async def close(self) -> None:
         self._is_open = False
         if self.is_async and not self._home.is_elsewhere:
+            self._watch.end()
             await self._errands.end()
         if self._is_listening:
             event.remove(self._sync_engine, "handle_error", self._listener)
@@ -117,9 +119,7 @@ class _SqlAlchemy(ABC):
             return nullcontext()
         raw = client(connection)
         process: int = raw.get_server_pid() if connection.dialect.driver == "asyncpg" else raw.info.backend_pid
-        return patience_in_pool(
-            self, self._errands, process=process if self._prepared else None, give_up=_end_of(connection)
-        )
+        return self._watch.patience(process=process if self._prepared else None, give_up=_end_of(connection))
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[DirectConnection]:
