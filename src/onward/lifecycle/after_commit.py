@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -30,23 +30,33 @@ class Effects(msgspec.Struct):
 
 
 class Awaited:
-    """The chains somebody waits for, as far as this process has heard; forgotten after a while."""
+    """The chains somebody waits for, as far as this process has heard; forgotten after a while.
 
-    def __init__(self, *, remember: float = 120.0) -> None:
-        self._until: dict[str, float] = {}
-        self._remember = remember
+    Whoever waits says so again and again, so that it is enough to remember for a little longer than that. Two
+    generations, each of bounded size: adding costs the same however many there are.
+    """
+
+    def __init__(
+        self, *, remember: float = 15.0, most: int = 50_000, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._remember, self._most, self._now = remember, most, now
+        self._young: set[str] = set()
+        self._old: set[str] = set()
+        self._turn_at = self._over_at = 0.0
 
     def add(self, chain_id: str) -> None:
-        if len(self._until) > 10_000:
-            now = time.monotonic()
-            self._until = {key: until for key, until in self._until.items() if until > now}
-        self._until[chain_id] = time.monotonic() + self._remember
+        now = self._now()
+        if now >= self._turn_at or len(self._young) >= self._most:
+            self._old, self._young = self._young if now < self._over_at else set(), set()
+            self._turn_at = now + self._remember
+        self._young.add(chain_id)
+        self._over_at = now + self._remember
 
     def __contains__(self, chain_id: str) -> bool:
-        return chain_id in self._until
+        return bool(self) and (chain_id in self._young or chain_id in self._old)
 
     def __bool__(self) -> bool:
-        return bool(self._until)
+        return self._now() < self._over_at
 
 
 class Consequences:

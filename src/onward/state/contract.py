@@ -256,6 +256,8 @@ class StateAdapter(Protocol):
     dialect: Dialect
     clock: Clock
     """Set by tests to move time."""
+    locks_rows: bool
+    """Whether writers wait for each other's rows only. If not, all wait for one lock, which says nothing about them."""
 
     # -- schema
     async def schema_version(self, connection: Connection) -> int:
@@ -298,6 +300,10 @@ class StateAdapter(Protocol):
         self, connection: Connection, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId
     ) -> Sequence[TakenJob]:
         """Claim the best pending jobs for `worker`, best first. Committed at once; never taken twice."""
+        ...
+
+    async def left_behind(self, connection: Connection, *, types: Sequence[TypeClaim]) -> bool:
+        """Whether a `take` that has just brought too few jobs passed some over because they were locked."""
         ...
 
     async def promote(self, connection: Connection, *, type_names: Sequence[str], limit: int) -> Promoted:

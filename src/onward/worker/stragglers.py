@@ -48,6 +48,10 @@ class Stragglers:
             self._changed.set()
             self.found.set()
 
+    def has_lost(self, attempt: RunningAttempt) -> bool:
+        """Whether a handler is stuck, so that its lease has been let go."""
+        return attempt in self._stuck
+
     def has_ended(self, attempt: RunningAttempt) -> None:
         """An attempt, stuck or not, has come to its end."""
         self._stuck.discard(attempt)

@@ -32,6 +32,7 @@ from onward.worker.connections import Reserved
 from onward.worker.frontier import Frontier
 from onward.worker.guardian.choose import choose_guardian
 from onward.worker.guardian.contract import GuardianKind
+from onward.worker.leftovers import Leftovers
 from onward.worker.middleware import check_required, opened
 from onward.worker.processes.pool import Processes
 from onward.worker.progress import ProgressBoard
@@ -50,6 +51,8 @@ _SETTLE_AFTER_GRACE = 5.0
 _LAST_LOOK = 1.0
 _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _NAME_AT_MOST = 10
+_JAMMED = 0.05
+"""Seconds between looks whether handlers still wait for connections."""
 
 
 class Worker:
@@ -130,11 +133,14 @@ class Worker:
             self.id,
             tuple(self._types),
             crashed=self._crashed,
-            held_here=lambda: self._attempts,
+            held_here=self._held_here,
             every=min(shortest / 4, self._poll),
             lease=shortest,
             looks={} if looks is None else looks,
         )
+        self._leftovers = Leftovers(self._are_left_behind)
+        self._expected: int | None = None
+        """How many jobs the next take is to bring if nobody else is faster; None: unknown."""
         self._next_poll = 0.0
         self._woken = False
         self._runner: Runner | None = None
@@ -260,6 +266,7 @@ class Worker:
         self._recovering = 0
         poll = self._poll if self._notify.is_up else min(self._poll, _POLL_WITHOUT_HINTS.total_seconds())
         self._next_poll = time.monotonic() + poll
+        self._check_for_leftovers(len(taken), free)
         return [self._begin(job, blockers.get(job.id, ()), since) for job in taken]
 
     async def _take(
@@ -271,6 +278,16 @@ class Worker:
         taken = await self._frontier.take(take, limit)
         waited = [job.id for job in taken if job.blockers]
         return taken, await self._store.state.blockers_of(connection, waited) if waited else {}
+
+    def _check_for_leftovers(self, taken: int, free: int) -> None:
+        expected, self._expected = free if self._expected is None else min(self._expected, free), None
+        if taken >= expected or not self._store.state.locks_rows or self._poll <= _POLL_WITHOUT_HINTS.total_seconds():
+            self._leftovers.took_enough()
+        else:
+            self._leftovers.took_too_few()
+
+    async def _are_left_behind(self) -> bool:
+        return await self._taking.run(partial(self._store.state.left_behind, types=self._frontier.claims))
 
     async def _give_back_strays(self) -> None:
         """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure."""
@@ -303,6 +320,10 @@ class Worker:
         self._guardian.hold(job.id, job.attempt, self._leases[job.type_name], since)
         return attempt
 
+    def _held_here(self) -> list[JobId]:
+        """What this worker runs; not what is stuck here: the next reaper, be it this one, takes that back."""
+        return [job_id for job_id, attempt in self._attempts.items() if not self._stragglers.has_lost(attempt)]
+
     def _is_jammed(self) -> bool:
         """Whether most of what runs waits for connections: what is not taken is there for other workers."""
         return len(self._queueing) * 2 > self._loop.busy
@@ -312,14 +333,32 @@ class Worker:
             await self._settler.put(settle.given_back(attempt.job, self.id))
 
     async def wait(self) -> None:
-        assert self._listener is not None
-        self._listener.has_room = self._loop.free > 0
-        while not await self._upkeep.look() and time.monotonic() < self._next_poll:
-            until = min(self._upkeep.next_look, self._next_poll)
-            worth_a_look = self._heed(await self._listener.wait(max(until - time.monotonic(), 0.0)))
-            if worth_a_look or self._woken:
+        while not await self._is_time_to_look():
+            hints = await self._next_hints()
+            if self._heed(hints):
+                self._expected = sum(hint.count for hint in hints if hint.kind is HintKind.SCHEDULED)
+                break
+            if self._woken:
                 break
         self._woken = False
+
+    async def _is_time_to_look(self) -> bool:
+        return await self._upkeep.look() or time.monotonic() >= self._next_poll or await self._leftovers.look()
+
+    async def _next_hints(self) -> Sequence[Hint]:
+        """Wait for hints, or until something is due. Those about jobs that cannot be taken are left to others."""
+        assert self._listener is not None
+        self._listener.has_room = has_room = self._loop.has_room
+        is_jammed = self._loop.free > 0 and not has_room
+        until = min(self._upkeep.next_look, self._next_poll, self._leftovers.next_look)
+        left = max(until - time.monotonic(), 0.0)
+        hints = await self._listener.wait(min(left, _JAMMED) if is_jammed else left)
+        self._listener.has_room = has_room = self._loop.has_room
+        if not has_room:
+            self._listener.decline(hints)
+        elif is_jammed:
+            self._woken = True  # what came meanwhile went to others, if there are any
+        return hints
 
     def _heed(self, hints: Sequence[Hint]) -> bool:
         """Act on hints; whether there may be something to take."""

@@ -60,6 +60,7 @@ class PostgresState:
     """Keeps jobs in a schema of a Postgres database."""
 
     dialect: Dialect = "postgres"
+    locks_rows = True
 
     def __init__(self, *, schema: str = "onward") -> None:
         self.schema = checked_identifier(schema, option="schema")
@@ -327,6 +328,13 @@ class PostgresState:
                 "worker": worker,
             },
         )
+
+    async def left_behind(self, connection: Connection, *, types: Sequence[TypeClaim]) -> bool:
+        claims = {
+            "type_names": [claim.type_name for claim in types],
+            "versions": [claim.payload_version for claim in types],
+        }
+        return bool((await connection.fetch(self.sql("left_behind"), claims))[0][0])
 
     async def reap(
         self,

@@ -48,6 +48,7 @@ class SqliteState:
     """Keeps jobs in tables of a SQLite file; their names begin with `prefix`."""
 
     dialect: Dialect = "sqlite"
+    locks_rows = False
 
     def __init__(self, *, prefix: str = "onward_") -> None:
         self.prefix = checked_identifier(prefix, option="prefix")
@@ -132,6 +133,9 @@ class SqliteState:
         taken = values.taken(await connection.fetch(self.sql("take"), parameters))
         taken.sort(key=lambda job: (job.rank, job.scheduled_at, job.id))
         return taken
+
+    async def left_behind(self, connection: Connection, *, types: Sequence[TypeClaim]) -> bool:
+        return False  # no row is ever locked by itself
 
     @at_once
     async def promote(self, connection: Connection, *, type_names: Sequence[str], limit: int) -> Promoted:
