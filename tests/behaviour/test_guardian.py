@@ -168,6 +168,7 @@ async def _take_over(app: Onward, holder: str, *, held: list[JobId]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
 async def test_a_handler_is_told_before_a_lease_runs_out_that_cannot_be_renewed(running: Any, guardian: str) -> None:
     lease = timedelta(seconds=2)
     handler = Endless(lease=lease)
@@ -181,6 +182,44 @@ async def test_a_handler_is_told_before_a_lease_runs_out_that_cannot_be_renewed(
 
     assert handler.told == [LossReason.ERROR]
     assert handler.told_at - locked_at < lease.total_seconds()
+
+
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+async def test_a_lease_is_kept_while_nobody_can_write(running: Any, recorder: Recorder, guardian: str) -> None:
+    """There is one lock for all: who cannot renew knows that nobody can take its job either."""
+    handler = Endless(lease=BRIEF)
+    app: Onward = await running(handler.job, worker={"guardian": guardian})
+    await running(handler.job)  # stands by
+    chain = await app.start(handler.job, 1)
+    await recorder.next(events.LeaseRenewed)
+
+    for _ in range(2):
+        async with database_locked(app):
+            await asyncio.sleep(2 * BRIEF.total_seconds())  # many renewals would have been due
+        await recorder.next(events.LeaseRenewed, count=len(recorder.of(events.LeaseRenewed)) + 1)
+    handler.let_go.set()
+
+    assert await chain.wait(timeout=SOON) == 1
+    assert (handler.runs, handler.told) == (1, [])
+    assert recorder.of(events.JobReaped) == []
+
+
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+async def test_a_phase_may_hold_the_lock_for_longer_than_the_lease(
+    running: Any, recorder: Recorder, guardian: str
+) -> None:
+    @job("long", lease=BRIEF, max_attempts=1)
+    async def long(attempt: Attempt[int]) -> int:
+        async with attempt.complete() as tx:
+            await tx.execute("CREATE TABLE written (n)")
+            await asyncio.sleep(2 * BRIEF.total_seconds())
+            return attempt.number
+
+    app: Onward = await running(long, worker={"guardian": guardian})
+    await running(long)  # stands by
+
+    assert await (await app.start(long, 1)).wait(timeout=SOON) == 1
+    assert recorder.of(events.LeaseLost) == recorder.of(events.JobReaped) == []
 
 
 async def test_when_the_child_is_killed_a_thread_takes_over_although_the_loop_is_blocked(

@@ -263,6 +263,8 @@ class Worker:
         self._may_have_strays = True
         taken, blockers = await self._taking.run(partial(self._take, limit=free))
         self._may_have_strays = False
+        if not self._store.state.locks_rows:
+            since = time.monotonic()  # the leases count from when the only lock there is was granted
         self._recovering = 0
         poll = self._poll if self._notify.is_up else min(self._poll, _POLL_WITHOUT_HINTS.total_seconds())
         self._next_poll = time.monotonic() + poll

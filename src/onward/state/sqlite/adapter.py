@@ -6,6 +6,7 @@ queue for the write lock.
 """
 
 import os
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -38,6 +39,7 @@ from onward.state.driver import Connection, Dialect, Rows, Statement, transactio
 from onward.state.rows import JOB_COLUMNS, STATUS
 from onward.state.sqlite import values
 from onward.state.sqlite.at_once import at_once
+from onward.state.sqlite.expiry import LOOK_AGAIN, Lease, Watched
 from onward.state.sqlite.graph import Graph
 from onward.state.sqlite.starting import start_checked
 from onward.state.sqlite.values import duration, many, text
@@ -59,6 +61,7 @@ class SqliteState:
             job_columns=", ".join(f"job.{column}" for column in JOB_COLUMNS),
         )
         self._graph = Graph(self.sql)
+        self._watched = Watched()
 
     def _now(self) -> int:
         moment = values.instant(self.clock())
@@ -244,7 +247,7 @@ class SqliteState:
         limit: int,
         lease: float,
     ) -> Reaped:
-        now = self._now()  # before waiting for the write lock: who held it could not renew
+        now = self._now()
         parameters: dict[str, Any] = {
             "worker": worker,
             "type_names": many(list(type_names)),
@@ -254,14 +257,23 @@ class SqliteState:
         expired, next_at = (await connection.fetch(self.sql("reap_next"), parameters))[0]
         if not expired:
             return Reaped([], _seconds_until(next_at, now))
+        began = time.monotonic()
         async with transaction(connection):
-            until = self._now() + duration(lease)
-            rows = await connection.fetch(self.sql("reap"), {**parameters, "limit": limit, "until": until})
+            waited = time.monotonic() - began
+            found = [Lease(*row) for row in await connection.fetch(self.sql("expired"), {**parameters, "limit": limit})]
+            ids = self._ripe(found, waited)
+            taking = {"ids": many(ids), "worker": worker, "until": self._now() + duration(lease)}
+            rows = await connection.fetch(self.sql("reap"), taking) if ids else []
             _, next_at = (await connection.fetch(self.sql("reap_next"), parameters))[0]
-        return Reaped(values.taken(rows), _seconds_until(next_at, now))
+        return Reaped(values.taken(rows), _seconds_until(next_at, now) if len(ids) == len(found) else LOOK_AGAIN)
+
+    def _ripe(self, found: Sequence[Lease], waited: float) -> list[str]:
+        if self.clock() is not None:  # a test says what time it is
+            return [lease.job_id for lease in found]
+        return self._watched.ripe(found, waited=waited)
 
     async def expire(self, connection: Connection, *, worker: WorkerId) -> Expired:
-        rows = await connection.fetch(self.sql("expire"), {"worker": worker, "now": self._now()})
+        rows = await connection.fetch(self.sql("expire"), {"worker": worker})
         return Expired(len(rows), 0)
 
     async def strays(

@@ -32,6 +32,8 @@ _PROGRAM = Path(__file__).parent / "child" / "__main__.py"
 _PROCESSES = 512
 _STARTING = 5.0
 """Seconds a child has to come up before it counts as stuck."""
+_WAITED_LATELY = 1.0
+"""Seconds for which a child that waits for the write lock of a file is taken to be still waiting."""
 _STOPPING = 3.0
 """Seconds it has to end before it is killed."""
 
@@ -241,6 +243,8 @@ class ProcessGuardian:
     def _watch_deadlines(self, table: Writer, home: Home) -> None:
         for lease in self._leases.copy().values():
             lease.renewed_at(table.renewed)
+        if table.waited > time.monotonic() - _WAITED_LATELY:
+            return  # nobody can take the jobs either
         for job_id, attempt in self._deadlines.overdue():
             home.lost(job_id, attempt, LossReason.ERROR)
 

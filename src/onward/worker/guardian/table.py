@@ -2,7 +2,7 @@
 
 Nothing but the standard library: the child process imports this file without the rest of Onward.
 
-    renewed, turned           seconds, written by the child
+    renewed, turned, waited   seconds, written by the child
     lease × leases            attempt (0: free), seconds, job id
     process × processes       pid (0: free), when it was started
 
@@ -16,13 +16,13 @@ import struct
 import tempfile
 from dataclasses import dataclass
 
-_HEADER = struct.Struct("<dd")
+_HEADER = struct.Struct("<ddd")
 _TIME = struct.Struct("<d")
 _LEASE = struct.Struct("<iid16s")
 _LEASE_BODY = struct.Struct("<d16s")
 _ATTEMPT = struct.Struct("<i")
 _PROCESS = struct.Struct("<qq")
-_TURNED = 8
+_TURNED, _WAITED = 8, 16
 _BODY = 8
 
 
@@ -97,6 +97,11 @@ class Writer:
         """When the child last said that it is alive (monotonic; 0.0: never)."""
         return float(_TIME.unpack_from(self._memory, _TURNED)[0])
 
+    @property
+    def waited(self) -> float:
+        """When the child last said that its renewal waits for the file's write lock (monotonic; 0.0: it does not)."""
+        return float(_TIME.unpack_from(self._memory, _WAITED)[0])
+
 
 class Reader:
     """The child's side."""
@@ -124,6 +129,12 @@ class Reader:
     def turned(self, now: float) -> None:
         """The child is alive."""
         _TIME.pack_into(self._memory, _TURNED, now)
+
+    def waited(self, now: float) -> None:
+        """The child is alive, and waits for the write lock; 0.0: no longer."""
+        _TIME.pack_into(self._memory, _WAITED, now)
+        if now:
+            self.turned(now)
 
 
 def started_at(pid: int) -> int:

@@ -18,6 +18,8 @@ from onward.worker.guardian.home import Home
 from onward.worker.guardian.leases import Deadlines, Lease, Leases, let_go
 
 logger = logging.getLogger("onward.worker")
+_MOMENT = 0.25
+"""Seconds that a renewal under way has to end when the worker stops."""
 
 
 class ThreadGuardian:
@@ -45,6 +47,9 @@ class ThreadGuardian:
         self._thread: threading.Thread | None = None
         self._away: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
+        self._stop: asyncio.Event | None = None
+        self._waits_for_writers = not store.state.locks_rows
+        self._is_renewing = False
 
     # -- called from the worker's loop
 
@@ -55,10 +60,12 @@ class ThreadGuardian:
         let_go(self._leases, job_id, attempt)
 
     def check_now(self) -> None:
-        away = self._away
-        if away is not None and self._wake is not None:
+        self._set(self._wake)
+
+    def _set(self, event: asyncio.Event | None) -> None:
+        if self._away is not None and event is not None:
             with suppress(RuntimeError):  # it has ended
-                away.call_soon_threadsafe(self._wake.set)
+                self._away.call_soon_threadsafe(event.set)
 
     def add_process(self, pid: int) -> None:
         """Nothing: this thread dies with the worker."""
@@ -77,7 +84,7 @@ class ThreadGuardian:
 
     async def stop(self) -> None:
         self._stopping = True
-        self.check_now()
+        self._set(self._stop)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
@@ -93,12 +100,18 @@ class ThreadGuardian:
             logger.exception("the guardian of worker %s has ended; leases are no longer renewed", self._worker)
 
     async def _guard(self, home: Home) -> None:
-        self._away, self._wake = asyncio.get_running_loop(), asyncio.Event()
+        self._wake, self._stop = asyncio.Event(), asyncio.Event()
+        self._away = asyncio.get_running_loop()
         reserved = Reserved(self._store.driver)
         try:
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(self._watch_deadlines(home))
-                await self._renew_until_stopped(reserved, self._wake, home)
+                renewing = tasks.create_task(self._renew_until_stopped(reserved, self._wake, home))
+                if not self._stopping:
+                    await self._stop.wait()
+                self._wake.set()
+                await asyncio.wait([renewing], timeout=_MOMENT)
+                renewing.cancel()  # it may be waiting for others who write
                 watching.cancel()
         finally:
             await reserved.close()
@@ -123,12 +136,17 @@ class ThreadGuardian:
         async def renew(connection: Connection) -> list[Renewal]:
             return list(await self._store.state.renew(connection, worker=self._worker, held=held))
 
+        self._is_renewing = True
         try:
-            async with asyncio.timeout(max(self._interval, 0.5)):
+            async with asyncio.timeout(None if self._waits_for_writers else max(self._interval, 0.5)):
                 renewals = await reserved.run(renew)
         except Exception as error:  # noqa: BLE001 - one turn of a loop
             home.emit(events.StateError(doing="renew leases", error=describe(error)))
             return False
+        finally:
+            self._is_renewing = False
+        if self._waits_for_writers:
+            begun = time.monotonic()  # the lease counts from when the lock was granted
         for renewal in renewals:
             if renewal.lost in (None, LossReason.CANCELLED):
                 leases[renewal.job_id].renewed_at(begun)
@@ -141,6 +159,8 @@ class ThreadGuardian:
     async def _watch_deadlines(self, home: Home) -> None:
         """Apart from the renewals, which may be waiting for a database that does not answer."""
         while True:
-            for job_id, attempt in self._deadlines.overdue():
-                home.lost(job_id, attempt, LossReason.ERROR)
+            # While a renewal waits for others who write, nobody can take the jobs either.
+            if not (self._waits_for_writers and self._is_renewing):
+                for job_id, attempt in self._deadlines.overdue():
+                    home.lost(job_id, attempt, LossReason.ERROR)
             await asyncio.sleep(self._deadlines.look_every)

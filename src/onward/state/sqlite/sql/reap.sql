@@ -1,12 +1,5 @@
--- Take over expired leases of the types given, oldest first, to settle them as crashes.
--- :now is when the reaper began to wait for the write lock: who renews or completes meanwhile is alive.
+-- Take over leases that have run out, to settle them as crashes.
 UPDATE /*schema*/job SET leased_by = :worker, leased_until = :until
-WHERE rowid IN (
-  SELECT expired.rowid FROM /*schema*/job expired
-  WHERE expired.status = 'running' AND expired.type_name IN (SELECT value FROM json_each(:type_names))
-    AND expired.leased_until < :now AND expired.id NOT IN (SELECT value FROM json_each(:held_here))
-  ORDER BY expired.leased_until, expired.id
-  LIMIT :limit
-)
+WHERE rowid IN (SELECT ripe.rowid FROM /*schema*/job ripe WHERE ripe.id IN (SELECT value FROM json_each(:ids)))
 RETURNING id, chain_id, chain_index, type_name, payload_version, input, attempt, failures, transients, crashes, rank,
   root_id, errors, blockers, scheduled_at, created_at

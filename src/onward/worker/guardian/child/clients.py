@@ -5,7 +5,8 @@ import json
 import random
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol, TypedDict
 from uuid import UUID
 
@@ -48,8 +49,15 @@ class Answer(NamedTuple):
 class Client(Protocol):
     """A connection that is made when needed."""
 
+    waits_for_writers: bool
+    """Whether it may have to wait for others, however long they write: that is no trouble."""
+
     async def connect(self) -> None:
         """Harmless when there is a connection."""
+        ...
+
+    def writing(self, waits: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        """A transaction, if there is one lock for all; `waits` is called again and again while others have it."""
         ...
 
     async def renew(self, worker: str, held: Sequence[Held]) -> list[Answer]: ...
@@ -77,6 +85,8 @@ def client_for(name: str, options: dict[str, Any], statements: Statements) -> Cl
 class AsyncpgClient:
     """Through asyncpg."""
 
+    waits_for_writers = False
+
     def __init__(self, options: dict[str, Any], statements: Statements) -> None:
         self._options, self._statements = options, statements
         self._connection: Any = None
@@ -90,6 +100,9 @@ class AsyncpgClient:
 
     async def renew(self, worker: str, held: Sequence[Held]) -> list[Answer]:
         return _answers(await self._fetch(self._statements["renew"][0], _columns(worker, held)))
+
+    def writing(self, waits: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     async def expire(self, worker: str) -> tuple[int, int]:
         async with self._connection.transaction():
@@ -113,6 +126,8 @@ class AsyncpgClient:
 class PsycopgClient:
     """Through psycopg 3."""
 
+    waits_for_writers = False
+
     def __init__(self, options: dict[str, Any], statements: Statements) -> None:
         self._options, self._statements = options, statements
         self._connection: Any = None
@@ -127,6 +142,9 @@ class PsycopgClient:
 
     async def renew(self, worker: str, held: Sequence[Held]) -> list[Answer]:
         return _answers(await self._fetch(self._statements["renew"][0], _columns(worker, held)))
+
+    def writing(self, waits: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     async def expire(self, worker: str) -> tuple[int, int]:
         async with self._connection.transaction():
@@ -153,6 +171,8 @@ class PsycopgClient:
 class SqliteClient:
     """Through the standard library. Others may be writing: it tries again until they are done, as Onward does."""
 
+    waits_for_writers = True
+
     def __init__(self, options: dict[str, Any], statements: Statements) -> None:
         self._path, self._pragmas, self._statements = options["path"], options["pragmas"], statements
         self._connection: sqlite3.Connection | None = None
@@ -165,27 +185,32 @@ class SqliteClient:
 
     async def renew(self, worker: str, held: Sequence[Held]) -> list[Answer]:
         rows = [(str(h.job_id), h.attempt, round(h.seconds * 1_000_000)) for h in held]
-        found = await self._together(self._statements["renew"], {"worker": worker, "held": json.dumps(rows)})
+        found = self._run(self._statements["renew"], {"worker": worker, "held": json.dumps(rows)})
         return [Answer(UUID(job_id), attempt, lost) for job_id, attempt, lost in found]
 
     async def expire(self, worker: str) -> tuple[int, int]:
         # Other processes see it by the change counter.
-        return len(await self._together([self._statements["expire"]], {"worker": worker})), 0
+        async with self.writing():
+            return len(self._run([self._statements["expire"]], {"worker": worker})), 0
 
-    async def _together(self, statements: list[Statement], parameters: dict[str, Any]) -> list[Any]:
-        """One transaction; the rows of the last statement."""
-        await self._patiently("BEGIN IMMEDIATE")
+    @asynccontextmanager
+    async def writing(self, waits: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
+        await self._patiently("BEGIN IMMEDIATE", waits)
         assert self._connection is not None
-        given = {**parameters, "now": time.time_ns() // 1000}
         try:
-            rows = [self._connection.execute(statement["sql"], given).fetchall() for statement in statements]
+            yield
             self._connection.execute("COMMIT")
         except BaseException:
             self._connection.rollback()
             raise
-        return rows[-1]
 
-    async def _patiently(self, sql: str) -> None:
+    def _run(self, statements: list[Statement], parameters: dict[str, Any]) -> list[Any]:
+        """The rows of the last statement."""
+        assert self._connection is not None
+        given = {**parameters, "now": time.time_ns() // 1000}
+        return [self._connection.execute(statement["sql"], given).fetchall() for statement in statements][-1]
+
+    async def _patiently(self, sql: str, waits: Callable[[], None] = lambda: None) -> None:
         assert self._connection is not None
         while True:
             try:
@@ -195,6 +220,7 @@ class SqliteClient:
                     raise
             else:
                 return
+            waits()
             await asyncio.sleep(random.uniform(0.00025, 0.00075))
 
     def cut_off(self) -> None:

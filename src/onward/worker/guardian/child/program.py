@@ -78,8 +78,11 @@ class _Child:
         self._client.drop()
 
     @asynccontextmanager
-    async def _patience(self, seconds: float) -> AsyncIterator[None]:
+    async def _patience(self, seconds: float | None) -> AsyncIterator[None]:
         """Wait for the database no longer than this; being cancelled is not enough to end every client's wait."""
+        if seconds is None:
+            yield
+            return
         cutting = asyncio.get_running_loop().call_later(seconds, self._client.cut_off)
         try:
             async with asyncio.timeout(seconds + _MOMENT):
@@ -97,20 +100,27 @@ class _Child:
             await self._parent.wake(min(self._interval, 0.1 * 2**failures) if failures else self._interval)
 
     async def _try_to_renew(self) -> bool:
+        patience = None if self._client.waits_for_writers else min(max(self._interval, 0.5), _ANSWER)
         try:
-            async with self._patience(min(max(self._interval, 0.5), _ANSWER)):
+            async with self._patience(patience):
                 await self._client.connect()
-                await self._renew()
+                if self._table.held():
+                    await self._renew()
+                else:
+                    self._table.renewed(time.monotonic())
         except Exception as error:  # noqa: BLE001 - one turn of a loop; the worker is told
             self._client.drop()
             self._parent.tell({"error": type(error).__name__, "message": str(error)})
             return False
+        finally:
+            self._table.waited(0.0)
         return True
 
     async def _renew(self) -> None:
-        begun = time.monotonic()
-        held = [Held(UUID(bytes=job_id), attempt, seconds) for job_id, attempt, seconds in self._table.held()]
-        answers = await self._client.renew(self._worker, held) if held else []
+        async with self._client.writing(lambda: self._table.waited(time.monotonic())):
+            begun = time.monotonic()  # not before: what the worker took while others were writing is held as well
+            held = [Held(UUID(bytes=job_id), attempt, seconds) for job_id, attempt, seconds in self._table.held()]
+            answers = await self._client.renew(self._worker, held)
         self._table.renewed(begun)
         lost = {(answer.job_id, answer.attempt, answer.lost) for answer in answers if answer.lost is not None}
         # Once each: a worker that is stuck does not read, and what it has been told stays held until it does.
