@@ -186,10 +186,9 @@ def describe(error: BaseException) -> JobError:
         return error.error
     text = "".join(traceback.format_exception(error))
     message = str(error)[:2_000]
-    return JobError(
-        type=type(error).__name__, message=_storable(message), traceback=_storable(text[-_MOST_ERROR_TEXT:])
-    )
+    return JobError(type=type(error).__name__, message=storable(message), traceback=storable(text[-_MOST_ERROR_TEXT:]))
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
+    """Free of what a database cannot keep."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

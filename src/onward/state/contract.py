@@ -18,6 +18,7 @@ from onward.model import (
     Deduplication,
     FailureReason,
     Job,
+    JobError,
     JobId,
     JobStatus,
     LossReason,
@@ -189,11 +190,21 @@ class Expired(msgspec.Struct, frozen=True):
 
 
 class LeaseStatements(msgspec.Struct, frozen=True):
-    """The SQL of `renew` and `expire`, with `:name` parameters, for a process that keeps leases and does no more."""
+    """The SQL of the methods of the same name, with `:name` parameters, for a process that only keeps leases."""
 
     renew: tuple[str, ...]
     """Several make one transaction; the last one answers."""
     expire: str
+    time_out: str
+    give_back: str
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """An attempt that did not end in time, and whose worker is too stuck to say so."""
+
+    job_id: JobId
+    attempt: int
+    error: JobError
 
 
 class Promoted(msgspec.Struct, frozen=True):
@@ -362,6 +373,16 @@ class StateAdapter(Protocol):
         """Let all leases of a worker run out that is known to be dead, skipping rows that are locked."""
         ...
 
+    async def time_out(
+        self, connection: Connection, *, worker: WorkerId, overdue: Sequence[TimedOut]
+    ) -> Sequence[JobId]:
+        """Let go of attempts and keep why among their errors, skipping rows that are locked; those it could."""
+        ...
+
+    async def give_back(self, connection: Connection, *, worker: WorkerId) -> Expired:
+        """Let all jobs of a worker be taken again, uncounted, skipping rows that are locked."""
+        ...
+
     async def strays(
         self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
     ) -> Sequence[TakenJob]:
@@ -369,7 +390,7 @@ class StateAdapter(Protocol):
         ...
 
     def lease_statements(self) -> LeaseStatements:
-        """What `renew` and `expire` run."""
+        """What these methods run."""
         ...
 
     # -- change

@@ -46,6 +46,11 @@ def write_errors(before: str | None, error: JobError) -> str:
     return _encode((*read_errors(before), error)[-_MOST_ERRORS:]).decode()
 
 
+def write_error(error: JobError) -> str:
+    """One error, as it stands among the others."""
+    return _encode(error).decode()
+
+
 def read_job(row: Sequence[Any], read_id: Callable[[Any], UUID], read_time: Callable[[Any], datetime]) -> Job:
     """The job in a row of JOB_COLUMNS."""
     r = dict(zip(JOB_COLUMNS, row, strict=True))

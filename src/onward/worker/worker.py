@@ -30,6 +30,7 @@ from onward.state.driver import Connection
 from onward.worker.attempt import RunningAttempt
 from onward.worker.connections import Reserved
 from onward.worker.frontier import Frontier
+from onward.worker.guardian.blocked import End, Watch
 from onward.worker.guardian.choose import choose_guardian
 from onward.worker.guardian.contract import GuardianKind
 from onward.worker.leftovers import Leftovers
@@ -40,6 +41,7 @@ from onward.worker.runner import Runner
 from onward.worker.settler import Settler
 from onward.worker.stall import StallWatch
 from onward.worker.stragglers import Stragglers
+from onward.worker.timed_out import timeout_of
 from onward.worker.upkeep import Looks, Upkeep
 
 logger = logging.getLogger("onward.worker")
@@ -51,6 +53,8 @@ _SETTLE_AFTER_GRACE = 5.0
 _LAST_LOOK = 1.0
 _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _NAME_AT_MOST = 10
+_STARTING = 60.0
+"""Seconds that a process may take to start and import the handler, beside the timeout."""
 _JAMMED = 0.05
 """Seconds between looks whether handlers still wait for connections."""
 
@@ -122,7 +126,12 @@ class Worker:
             longest=max(self._leases.values()),
             concurrency=concurrency,
             lost=self._lost,
+            watch=Watch(self.id, has_returned=self._has_returned, end=lambda: self.when_blocked),
         )
+        self.when_blocked: End | None = None
+        """Ends the process, from another thread, when its event loop is blocked beyond the timeout of an attempt.
+
+        None: it is not ours to end."""
         self._stall_watch = None if stall is None else StallWatch(stall.total_seconds(), self._running_in)
         self._processes = Processes(
             registry, types, started=self._guardian.add_process, ended=self._guardian.remove_process
@@ -319,8 +328,14 @@ class Worker:
         if stale is not None:
             stale.cancel(LossReason.TAKEN_BY_ANOTHER_WORKER)
         self._attempts[job.id] = attempt
-        self._guardian.hold(job.id, job.attempt, self._leases[job.type_name], since)
+        self._guardian.hold(job.id, job.attempt, self._leases[job.type_name], since, self._limit(kind))
         return attempt
+
+    def _limit(self, kind: Registered) -> float | None:
+        """Seconds after which an attempt has ended or been let go of."""
+        if kind.time_limit is None:
+            return None
+        return kind.time_limit + self._stragglers.grace + (_STARTING if kind.runs_in_process else 0.0)
 
     def _held_here(self) -> list[JobId]:
         """What this worker runs; not what is stuck here: the next reaper, be it this one, takes that back."""
@@ -408,7 +423,12 @@ class Worker:
             await self._settler.put(self._progress.last_word(settlement))
 
     async def _crashed(self, job: TakenJob) -> None:
-        await self._settler.put(settle.crash(job, self.id, self._policies[job.type_name]))
+        policy, timeout = self._policies[job.type_name], timeout_of(job)
+        if timeout is None:
+            await self._settler.put(settle.crash(job, self.id, policy))
+        else:
+            job, error = timeout
+            await self._settler.put(settle.counted_failure(job, self.id, error, policy))
 
     def _settled(self, settlement: Settlement, in_time: bool) -> None:
         attempt = self._attempts.get(settlement.job_id)
@@ -438,6 +458,11 @@ class Worker:
         named = [f"{attempt.job.type_name} (job {attempt.job.id})" for attempt in found[:_NAME_AT_MOST]]
         more = [f"{len(found) - len(named)} more"] if len(found) > len(named) else []
         return ", ".join(named + more) or "no handler"
+
+    def _has_returned(self, job_id: JobId, number: int) -> bool:
+        """Called by the guardian, from another thread."""
+        attempt = self._attempts.get(job_id)
+        return attempt is None or attempt.job.attempt != number or attempt.has_returned
 
     def _lost(self, job_id: JobId, number: int, reason: LossReason) -> None:
         """Called by the guardian: the job is no longer ours, or should end."""

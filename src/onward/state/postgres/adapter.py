@@ -33,12 +33,13 @@ from onward.state.contract import (
     Settlement,
     Started,
     TakenJob,
+    TimedOut,
     TypeClaim,
     seconds,
     to_remove,
 )
 from onward.state.driver import Connection, Dialect, Statement, transaction
-from onward.state.rows import JOB_COLUMNS, JSON_COLUMNS, STATUS, read_chain, read_job
+from onward.state.rows import JOB_COLUMNS, JSON_COLUMNS, STATUS, read_chain, read_job, write_error
 from onward.state.statement import Statements, checked_identifier
 
 _ONWARD = (
@@ -365,6 +366,21 @@ class PostgresState:
         count, held = rows[0]
         return Expired(count, held - count)
 
+    async def time_out(
+        self, connection: Connection, *, worker: WorkerId, overdue: Sequence[TimedOut]
+    ) -> Sequence[JobId]:
+        parameters = {
+            "ids": [o.job_id for o in overdue],
+            "attempts": [o.attempt for o in overdue],
+            "errors": [write_error(o.error) for o in overdue],
+            "worker": worker,
+        }
+        return [row[0] for row in await connection.fetch(self.sql("time_out"), parameters)]
+
+    async def give_back(self, connection: Connection, *, worker: WorkerId) -> Expired:
+        count, held = (await connection.fetch(self.sql("give_back"), {"worker": worker}))[0]
+        return Expired(count, held - count)
+
     async def strays(
         self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
     ) -> Sequence[TakenJob]:
@@ -372,7 +388,7 @@ class PostgresState:
         return [TakenJob(*row) for row in await connection.fetch(self.sql("strays"), parameters)]
 
     def lease_statements(self) -> LeaseStatements:
-        return LeaseStatements((self.sql("renew"),), self.sql("expire"))
+        return LeaseStatements((self.sql("renew"),), self.sql("expire"), self.sql("time_out"), self.sql("give_back"))
 
     # -- change
 

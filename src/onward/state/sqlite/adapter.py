@@ -32,11 +32,12 @@ from onward.state.contract import (
     Settlement,
     Started,
     TakenJob,
+    TimedOut,
     TypeClaim,
     to_remove,
 )
 from onward.state.driver import Connection, Dialect, Rows, Statement, transaction
-from onward.state.rows import JOB_COLUMNS, STATUS
+from onward.state.rows import JOB_COLUMNS, STATUS, write_error
 from onward.state.sqlite import values
 from onward.state.sqlite.at_once import at_once
 from onward.state.sqlite.expiry import LOOK_AGAIN, Lease, Watched
@@ -276,6 +277,16 @@ class SqliteState:
         rows = await connection.fetch(self.sql("expire"), {"worker": worker})
         return Expired(len(rows), 0)
 
+    async def time_out(
+        self, connection: Connection, *, worker: WorkerId, overdue: Sequence[TimedOut]
+    ) -> Sequence[JobId]:
+        rows = many([(o.job_id, o.attempt, write_error(o.error)) for o in overdue])
+        found = await connection.fetch(self.sql("time_out"), {"overdue": rows, "worker": worker})
+        return [UUID(row[0]) for row in found]
+
+    async def give_back(self, connection: Connection, *, worker: WorkerId) -> Expired:
+        return Expired(len(await connection.fetch(self.sql("give_back"), {"worker": worker})), 0)
+
     async def strays(
         self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
     ) -> Sequence[TakenJob]:
@@ -283,7 +294,8 @@ class SqliteState:
         return values.taken(await connection.fetch(self.sql("strays"), parameters))
 
     def lease_statements(self) -> LeaseStatements:
-        return LeaseStatements((self.sql("renew"), self.sql("renewed")), self.sql("expire"))
+        renew = self.sql("renew"), self.sql("renewed")
+        return LeaseStatements(renew, self.sql("expire"), self.sql("time_out"), self.sql("give_back"))
 
     # -- change
 

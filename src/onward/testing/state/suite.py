@@ -5,7 +5,7 @@ from onward.testing.state.cancelling import TestCancelling, TestDeleting
 from onward.testing.state.continuing import TestContinuing
 from onward.testing.state.counting import TestCounting, TestFailed
 from onward.testing.state.deduplicating import TestDeduplication
-from onward.testing.state.expiring import TestExpiring
+from onward.testing.state.expiring import TestExpiring, TestGivingBack, TestTimingOut
 from onward.testing.state.failing import TestFailingBlockers, TestRetrying
 from onward.testing.state.leases import TestLockedJobs, TestProgress, TestReaping, TestRenewing, TestStrays
 from onward.testing.state.races import TestChainsThatMoveOn, TestRaces
@@ -28,6 +28,7 @@ __all__ = [
     "TestFailed",
     "TestFailingBlockers",
     "TestFinding",
+    "TestGivingBack",
     "TestIds",
     "TestListing",
     "TestLockedJobs",
@@ -44,4 +45,5 @@ __all__ = [
     "TestStrays",
     "TestTaking",
     "TestTheFence",
+    "TestTimingOut",
 ]

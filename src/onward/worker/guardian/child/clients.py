@@ -1,4 +1,4 @@
-"""The two things the child does to the database, through each client library; statements come spelled."""
+"""The few things the child does to the database, through each client library; statements come spelled."""
 
 import asyncio
 import json
@@ -25,6 +25,8 @@ class Statements(TypedDict):
 
     renew: list[Statement]
     expire: Statement
+    time_out: Statement
+    give_back: Statement
     hint: Statement | None
     """Sends `hint_parameters` when its transaction commits."""
     hint_parameters: dict[str, Any]
@@ -46,6 +48,14 @@ class Answer(NamedTuple):
     lost: str | None
 
 
+class Overdue(NamedTuple):
+    """A lease to let go of, and why, as it is kept among the job's errors."""
+
+    job_id: UUID
+    attempt: int
+    error: str
+
+
 class Client(Protocol):
     """A connection that is made when needed."""
 
@@ -64,6 +74,14 @@ class Client(Protocol):
 
     async def expire(self, worker: str) -> tuple[int, int]:
         """Let all leases of the worker run out and say so to other workers; how many did, and how many are locked."""
+        ...
+
+    async def time_out(self, worker: str, overdue: Sequence[Overdue]) -> set[UUID]:
+        """Let go of attempts and keep why; those that were not locked."""
+        ...
+
+    async def give_back(self, worker: str) -> tuple[int, int]:
+        """Let the worker's jobs be taken again and say so; how many were, and how many are locked."""
         ...
 
     def cut_off(self) -> None:
@@ -105,11 +123,26 @@ class AsyncpgClient:
         return nullcontext()
 
     async def expire(self, worker: str) -> tuple[int, int]:
+        return await self._release(self._statements["expire"], {"worker": worker, "now": None})
+
+    async def give_back(self, worker: str) -> tuple[int, int]:
+        return await self._release(self._statements["give_back"], {"worker": worker})
+
+    async def _release(self, statement: Statement, parameters: dict[str, Any]) -> tuple[int, int]:
         async with self._connection.transaction():
-            rows = await self._fetch(self._statements["expire"], {"worker": worker, "now": None})
-            if rows[0][0] and self._statements["hint"]:
-                await self._fetch(self._statements["hint"], self._statements["hint_parameters"])
+            rows = await self._fetch(statement, parameters)
+            await self._hint(rows[0][0])
         return rows[0][0], rows[0][1] - rows[0][0]
+
+    async def time_out(self, worker: str, overdue: Sequence[Overdue]) -> set[UUID]:
+        async with self._connection.transaction():
+            rows = await self._fetch(self._statements["time_out"], _overdue_columns(worker, overdue))
+            await self._hint(len(rows))
+        return {row[0] for row in rows}
+
+    async def _hint(self, released: int) -> None:
+        if released and self._statements["hint"]:
+            await self._fetch(self._statements["hint"], self._statements["hint_parameters"])
 
     async def _fetch(self, statement: Statement, parameters: dict[str, Any]) -> Any:
         return await self._connection.fetch(statement["sql"], *[parameters[name] for name in statement["names"]])
@@ -147,11 +180,26 @@ class PsycopgClient:
         return nullcontext()
 
     async def expire(self, worker: str) -> tuple[int, int]:
+        return await self._release(self._statements["expire"], {"worker": worker, "now": None})
+
+    async def give_back(self, worker: str) -> tuple[int, int]:
+        return await self._release(self._statements["give_back"], {"worker": worker})
+
+    async def _release(self, statement: Statement, parameters: dict[str, Any]) -> tuple[int, int]:
         async with self._connection.transaction():
-            rows = await self._fetch(self._statements["expire"], {"worker": worker, "now": None})
-            if rows[0][0] and self._statements["hint"]:
-                await self._fetch(self._statements["hint"], self._statements["hint_parameters"])
+            rows = await self._fetch(statement, parameters)
+            await self._hint(rows[0][0])
         return rows[0][0], rows[0][1] - rows[0][0]
+
+    async def time_out(self, worker: str, overdue: Sequence[Overdue]) -> set[UUID]:
+        async with self._connection.transaction():
+            rows = await self._fetch(self._statements["time_out"], _overdue_columns(worker, overdue))
+            await self._hint(len(rows))
+        return {row[0] for row in rows}
+
+    async def _hint(self, released: int) -> None:
+        if released and self._statements["hint"]:
+            await self._fetch(self._statements["hint"], self._statements["hint_parameters"])
 
     async def _fetch(self, statement: Statement, parameters: dict[str, Any]) -> Any:
         cursor = await self._connection.execute(statement["sql"], parameters)
@@ -192,6 +240,17 @@ class SqliteClient:
         # Other processes see it by the change counter.
         async with self.writing():
             return len(self._run([self._statements["expire"]], {"worker": worker})), 0
+
+    async def give_back(self, worker: str) -> tuple[int, int]:
+        async with self.writing():
+            return len(self._run([self._statements["give_back"]], {"worker": worker})), 0
+
+    async def time_out(self, worker: str, overdue: Sequence[Overdue]) -> set[UUID]:
+        rows = json.dumps([(str(o.job_id), o.attempt, o.error) for o in overdue])
+        async with self.writing():
+            return {
+                UUID(row[0]) for row in self._run([self._statements["time_out"]], {"worker": worker, "overdue": rows})
+            }
 
     @asynccontextmanager
     async def writing(self, waits: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
@@ -239,6 +298,15 @@ def _columns(worker: str, held: Sequence[Held]) -> dict[str, Any]:
         "leases": [h.seconds for h in held],
         "worker": worker,
         "now": None,
+    }
+
+
+def _overdue_columns(worker: str, overdue: Sequence[Overdue]) -> dict[str, Any]:
+    return {
+        "ids": [o.job_id for o in overdue],
+        "attempts": [o.attempt for o in overdue],
+        "errors": [o.error for o in overdue],
+        "worker": worker,
     }
 
 
