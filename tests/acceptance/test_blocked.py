@@ -111,7 +111,7 @@ async def test_a_supervisor_replaces_a_blocked_worker(app: Onward, work: Callabl
 
     assert await chain.wait(timeout=LONGER) == 2
     await asyncio.to_thread(command.says, "takes jobs", times=3, within=LONGER.total_seconds())
-    assert "blocked its event loop (exit code 3)" in command.said
+    assert "made room because a handler did not stop (exit code 3)" in command.said
 
 
 @pytest.mark.chaos

@@ -130,5 +130,5 @@ def _in_words(code: int) -> str:
         known = {number.value: number.name for number in signal.Signals}
         return f"was ended by {known.get(-code, f'signal {-code}')}"
     if code == NOT_STOPPED:
-        return f"made room because a handler did not stop, or blocked its event loop (exit code {code})"
+        return f"made room because a handler did not stop (exit code {code})"
     return f"ended with exit code {code}"
