@@ -2,16 +2,19 @@
 
 import asyncio
 import os
+import signal
+import sqlite3
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from onward import Onward
-from programs.guarded import busy, hang, hang_briefly, make_app, say
+from programs.guarded import busy, hang, hang_briefly, make_app, patient, say, writer
 from support import SOON
 
 Launch = Callable[..., subprocess.Popen[bytes]]
@@ -145,6 +148,63 @@ async def test_a_handler_that_blocks_for_many_leases_runs_once(
         assert said.count("the event loop has not turned") == 1
         assert f"kept by busy (job {chain.id})" in said
         assert "in busy" in said
+
+
+@contextmanager
+def locked(target: str) -> Iterator[None]:
+    """Nobody else can write meanwhile."""
+    with closing(sqlite3.connect(target.removeprefix("sqlite:///"), isolation_level=None, timeout=60)) as raw:
+        raw.execute("BEGIN IMMEDIATE")
+        yield
+        raw.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("guardian", ["thread", "process"])
+async def test_jobs_run_once_although_a_program_keeps_the_file_locked_for_many_leases(
+    app: Onward, ready: Any, target: str, tmp_path: Path, guardian: str
+) -> None:
+    for _ in range(2):
+        await ready(guardian)
+    files = [tmp_path / str(n) for n in range(4)]  # every slot of both
+    chains = [await app.start(patient, (6.0, str(file))) for file in files]
+    for file in files:
+        await begun(file, 1)
+
+    for _ in range(3):
+        with locked(target):
+            await asyncio.sleep(1.6)
+        await asyncio.sleep(0.005)  # reapers and guardians find the gap at the same time
+
+    assert [await chain.wait(timeout=LONGER) for chain in chains] == [1] * 4
+    assert [len(runs_in(file)) for file in files] == [1] * 4
+    assert [job.failures for job in (await app.jobs(types=[patient])).items] == [0] * 4
+
+
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_a_process_that_is_stopped_with_the_lock_costs_nobody_a_lease(
+    app: Onward, ready: Any, tmp_path: Path, goes_on: bool
+) -> None:
+    """Its own job is another's only if it does not go on."""
+    workers = {worker.pid: worker for worker in [(await ready("process"))[0] for _ in range(2)]}
+    files = [tmp_path / str(n) for n in range(3)]
+    others = [await app.start(patient, (5.0, str(file))) for file in files]
+    holders = {(await begun(file, 1))[0].pid for file in files}
+    written = tmp_path / "written"
+    chain = await app.start(writer, (1.0, str(written)))
+    stopped = workers[(await begun(written, 1))[0].pid]
+
+    stopped.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(3.0)
+    stopped.send_signal(signal.SIGCONT if goes_on else signal.SIGKILL)
+
+    assert holders == set(workers)
+    assert await chain.wait(timeout=LONGER) == (1 if goes_on else 2)
+    lived = [n for n, file in enumerate(files) if goes_on or runs_in(file)[0].pid != stopped.pid]
+    assert lived
+    for n in lived:
+        assert await others[n].wait(timeout=LONGER) == 1
 
 
 async def test_processes_of_a_killed_worker_are_killed_too(ready: Any) -> None:

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from onward.state.contract import TypeClaim
 from onward.state.driver import transaction
 from onward.state.postgres.asyncpg import AsyncpgDriver
 from onward.state.postgres.psycopg import PsycopgDriver
+from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.process import ProcessGuardian
 from proxy import proxied
 from support import SOON, Recorder
@@ -168,6 +170,7 @@ async def _take_over(app: Onward, holder: str, *, held: list[JobId]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
 async def test_a_handler_is_told_before_a_lease_runs_out_that_cannot_be_renewed(running: Any, guardian: str) -> None:
     lease = timedelta(seconds=2)
     handler = Endless(lease=lease)
@@ -181,6 +184,44 @@ async def test_a_handler_is_told_before_a_lease_runs_out_that_cannot_be_renewed(
 
     assert handler.told == [LossReason.ERROR]
     assert handler.told_at - locked_at < lease.total_seconds()
+
+
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+async def test_a_lease_is_kept_while_nobody_can_write(running: Any, recorder: Recorder, guardian: str) -> None:
+    """There is one lock for all: who cannot renew knows that nobody can take its job either."""
+    handler = Endless(lease=BRIEF)
+    app: Onward = await running(handler.job, worker={"guardian": guardian})
+    await running(handler.job)  # stands by
+    chain = await app.start(handler.job, 1)
+    await recorder.next(events.LeaseRenewed)
+
+    for _ in range(2):
+        async with database_locked(app):
+            await asyncio.sleep(2 * BRIEF.total_seconds())  # many renewals would have been due
+        await recorder.next(events.LeaseRenewed, count=len(recorder.of(events.LeaseRenewed)) + 1)
+    handler.let_go.set()
+
+    assert await chain.wait(timeout=SOON) == 1
+    assert (handler.runs, handler.told) == (1, [])
+    assert recorder.of(events.JobReaped) == []
+
+
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+async def test_a_phase_may_hold_the_lock_for_longer_than_the_lease(
+    running: Any, recorder: Recorder, guardian: str
+) -> None:
+    @job("long", lease=BRIEF, max_attempts=1)
+    async def long(attempt: Attempt[int]) -> int:
+        async with attempt.complete() as tx:
+            await tx.execute("CREATE TABLE written (n)")
+            await asyncio.sleep(2 * BRIEF.total_seconds())
+            return attempt.number
+
+    app: Onward = await running(long, worker={"guardian": guardian})
+    await running(long)  # stands by
+
+    assert await (await app.start(long, 1)).wait(timeout=SOON) == 1
+    assert recorder.of(events.LeaseLost) == recorder.of(events.JobReaped) == []
 
 
 async def test_when_the_child_is_killed_a_thread_takes_over_although_the_loop_is_blocked(
@@ -228,6 +269,24 @@ async def test_a_child_that_is_stuck_is_replaced_before_leases_run_out(
     assert "is stuck" in log.text
 
 
+async def test_a_child_that_died_is_replaced_by_another(running: Any, log: pytest.LogCaptureFixture) -> None:
+    handler = Endless(lease=BRIEF)
+    app: Onward = await running(handler.job, worker={"guardian": "process"})
+    chain = await app.start(handler.job, 1)
+    await until(lambda: handler.runs == 1)
+
+    for number in (1, 2):
+        os.kill(int(CHILD.findall(log.text)[-1]), signal.SIGKILL)
+        await until(lambda number=number: len(CHILD.findall(log.text)) == number + 1)  # type: ignore[misc]
+        await until(lambda: sum(thread.name.startswith("onward-guardian") for thread in threading.enumerate()) == 1)
+    handler.let_go.set()
+
+    assert await chain.wait(timeout=SOON) == 1
+    assert (handler.runs, handler.told) == (1, [])
+    assert log.text.count("ended with code -9") == 2
+    assert log.text.count("in place of the child process") == 2
+
+
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)
 @pytest.mark.parametrize("driver", [AsyncpgDriver, PsycopgDriver])
 async def test_a_child_whose_connection_falls_silent_makes_another_and_keeps_the_lease(
@@ -242,6 +301,7 @@ async def test_a_child_whose_connection_falls_silent_makes_another_and_keeps_the
         guardian = ProcessGuardian(
             app._store, "w", driver(dsn).address, app._notify,
             shortest=6.0, longest=6.0, concurrency=1, lost=lambda _job, _attempt, reason: lost.append(reason),
+            watch=Watch("w", has_returned=lambda _job, _attempt: False, end=lambda: None),
         )  # fmt: skip
         guardian.start()
         guardian.hold(chain.id, 1, 6.0, time.monotonic())

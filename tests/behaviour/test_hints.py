@@ -76,6 +76,58 @@ async def test_a_hint_that_comes_while_a_look_is_being_answered_is_not_lost(
     assert await second.wait(timeout=SOON) == 2
 
 
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+@pytest.mark.parametrize("delay", [timedelta(0), timedelta(milliseconds=300)])
+async def test_a_job_that_was_locked_when_it_was_announced_is_taken_soon_after_the_lock(
+    running: Any, opened: Any, delay: timedelta
+) -> None:
+    """Nobody tells when a lock ends without a change; only there can one row be locked."""
+    app: Onward = await running(double, worker=NEVER)
+    client: Onward = await opened(double)
+    async with client.transaction() as tx:
+        chain = await client.start(double, 2, delay=delay, tx=tx)
+    async with client.complete(chain):
+        await asyncio.sleep(1.0)  # it has been announced, or due, and passed over
+
+    assert await chain.wait(timeout=SOON) == 4
+    assert app.is_open
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_a_jammed_worker_leaves_what_it_is_told_of_to_others(
+    running: Any, opened: Any, recorder: Recorder
+) -> None:
+    """One handler has the only connection of its pool, seven wait for it, two of ten slots are free."""
+    release = asyncio.Event()
+
+    @job("slow")
+    async def slow(attempt: Attempt[int]) -> int:
+        async with attempt.complete():
+            await release.wait()
+            return attempt.input
+
+    jammed: Onward = await running(slow, double, worker={**NEVER, "name": "jammed"}, pool_size=1)
+    client: Onward = await opened(slow, double)
+    await client.start_many([slow.with_input(n) for n in range(8)])
+    await recorder.next(events.AttemptStarted, count=8)
+    idle: Onward = await running(slow, double, worker={**NEVER, "name": "idle"})
+    async with asyncio.timeout(SOON.total_seconds()):
+        while not (knows_another(jammed) and knows_another(idle)):  # until then each takes everything for its own
+            await asyncio.sleep(0.01)
+
+    try:
+        for n in range(5):
+            assert await (await client.start(double, n)).wait(timeout=SOON) == 2 * n
+    finally:
+        release.set()
+    done = [event.worker for event in recorder.of(events.AttemptStarted) if event.type_name == "double"]
+    assert {name.rpartition("-")[0] for name in done} == {"idle"}
+
+
+def knows_another(app: Onward) -> bool:
+    return bool(app._notify._presence._others)  # type: ignore[attr-defined]
+
+
 async def test_a_start_on_a_bare_connection_is_noticed_after_its_commit(running: Any, opened: Any, target: str) -> None:
     await running(double, worker=NEVER)
     client: Onward = await opened(double)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -44,6 +45,33 @@ async def test_a_handler_that_ignores_cancellation_is_named_in_the_log_and_other
         assert [record.levelno for record in caplog.records if "stubborn" in record.message] == [logging.ERROR]
         release.set()
         assert await late.wait(timeout=SOON) == "at last"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_the_job_of_a_stuck_handler_is_taken_back_by_a_worker_of_the_same_app(
+    opened: Any, recorder: Recorder, workers: int
+) -> None:
+    release = asyncio.Event()
+
+    @job("stubborn", timeout=timedelta(milliseconds=10), lease=timedelta(seconds=1))
+    async def stubborn(attempt: Attempt[None]) -> int:
+        while attempt.number == 1 and not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+        return attempt.number
+
+    app: Onward = await opened(stubborn)
+    async with AsyncExitStack() as stack:
+        for _ in range(workers):
+            await stack.enter_async_context(app.worker(concurrency=2 // workers, grace=timedelta(0)))
+        stack.callback(release.set)
+        chain = await app.start(stubborn, None)
+
+        assert await chain.wait(timeout=SOON) == 2
+
+    assert len(recorder.of(events.JobReaped)) == 1
 
 
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)

@@ -49,6 +49,25 @@ async def busy(attempt: Attempt[tuple[str, str]]) -> int:
     return attempt.number
 
 
+@job("patient", lease=timedelta(seconds=1))
+async def patient(attempt: Attempt[tuple[float, str]]) -> int:
+    """Runs for many leases, and does not write."""
+    seconds, file = attempt.input
+    note(attempt, file)
+    await asyncio.sleep(seconds)
+    return attempt.number
+
+
+@job("writer", lease=timedelta(seconds=1))
+async def writer(attempt: Attempt[tuple[float, str]]) -> int:
+    """Holds its transaction for many leases."""
+    seconds, file = attempt.input
+    async with attempt.complete():
+        note(attempt, file)
+        await asyncio.sleep(seconds if attempt.number == 1 else 0)
+        return attempt.number
+
+
 def sleep() -> None:
     time.sleep(BLOCKED)
 
@@ -71,7 +90,7 @@ def match() -> None:
 
 
 def make_app(url: str, schema: str) -> Onward:
-    return Onward(url, jobs=[hang, hang_briefly, busy], schema=schema, migrate=True)
+    return Onward(url, jobs=[hang, hang_briefly, busy, patient, writer], schema=schema, migrate=True)
 
 
 def start_sleeper() -> "subprocess.Popen[bytes]":

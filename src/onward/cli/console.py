@@ -38,10 +38,7 @@ class Numbered(io.TextIOWrapper):
 
 
 def set_up_logging(level: str, *, number: int | None = None) -> None:
-    """Log to standard error: coloured on a terminal, plain lines elsewhere.
-
-    Before the application is imported: observers ask for the level when the app is built.
-    """
+    """Log to standard error: coloured on a terminal, plain lines elsewhere."""
     console = Console(stderr=True)
     if number is not None:
         sys.stderr = numbered = Numbered(sys.stderr, number)

@@ -106,6 +106,10 @@ class Steering:
         """End the process now: nothing is left but handlers that do not stop."""
         self._deadlines.put(time.monotonic())
 
+    def blocked(self, why: str) -> Never:
+        """End the process now: its event loop does not turn. For any thread."""
+        _last_words(why, NOT_STOPPED)
+
     # -- what is heard
 
     def _receive(self, number: int, frame: FrameType | None) -> None:

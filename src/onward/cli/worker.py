@@ -51,6 +51,7 @@ async def _work(app: Onward, options: Options, steering: Steering) -> None:
         name=options.name,
         guardian=options.guardian,
     )
+    worker.when_blocked = steering.blocked
     ready = asyncio.Event()
     with steering.steer(worker):
         async with app, asyncio.TaskGroup() as tasks:

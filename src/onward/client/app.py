@@ -138,6 +138,8 @@ class Onward:
         self._sync_driver = self.driver.sync_sibling() if self.driver.is_async else self.driver
         self._looks: Looks = {}
         self._stack: AsyncExitStack | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """In which it was opened last."""
         _check_transaction_types(self.registry, self.driver)
 
     # -- life
@@ -167,7 +169,12 @@ class Onward:
         """Connect, and check or make the tables."""
         self._refuse_after_fork()
         if self._stack is not None:
-            raise ConfigurationError("the app is already open")
+            raise ConfigurationError(
+                "the app was opened in an event loop that has ended, and never closed: use `async with app`, or "
+                "`await app.close()` before its loop ends"
+                if self._loop is not None and self._loop.is_closed()
+                else "the app is already open"
+            )
         if not self.driver.is_async:
             raise ConfigurationError("this app is built on a sync engine or pool: use app.sync")
         async with AsyncExitStack() as stack:
@@ -185,7 +192,9 @@ class Onward:
                 # In a thread: it waits for its server, and the loop may have other things to do meanwhile.
                 await asyncio.to_thread(run_now, self._sync_driver.open())
                 stack.push_async_callback(asyncio.to_thread, self._close_sync_driver, self._sync_driver)
-            self._stack, self._opened_in, self._ready.tasks = stack.pop_all(), os.getpid(), tasks
+            self._looks.clear()
+            self._stack, self._loop = stack.pop_all(), asyncio.get_running_loop()
+            self._opened_in, self._ready.tasks = os.getpid(), tasks
 
     async def close(self) -> None:
         """Send what is to be sent, and disconnect."""

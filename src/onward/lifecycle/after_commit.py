@@ -31,23 +31,33 @@ class Effects(msgspec.Struct):
 
 
 class Awaited:
-    """The chains somebody waits for, as far as this process has heard; forgotten after a while."""
+    """The chains somebody waits for, as far as this process has heard; forgotten after a while.
 
-    def __init__(self, *, remember: float = 120.0) -> None:
-        self._until: dict[str, float] = {}
-        self._remember = remember
+    Whoever waits says so again and again, so that it is enough to remember for a little longer than that. Two
+    generations, each of bounded size: adding costs the same however many there are.
+    """
+
+    def __init__(
+        self, *, remember: float = 15.0, most: int = 50_000, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._remember, self._most, self._now = remember, most, now
+        self._young: set[str] = set()
+        self._old: set[str] = set()
+        self._turn_at = self._over_at = 0.0
 
     def add(self, chain_id: str) -> None:
-        if len(self._until) > 10_000:
-            now = time.monotonic()
-            self._until = {key: until for key, until in self._until.items() if until > now}
-        self._until[chain_id] = time.monotonic() + self._remember
+        now = self._now()
+        if now >= self._turn_at or len(self._young) >= self._most:
+            self._old, self._young = self._young if now < self._over_at else set(), set()
+            self._turn_at = now + self._remember
+        self._young.add(chain_id)
+        self._over_at = now + self._remember
 
     def __contains__(self, chain_id: str) -> bool:
-        return chain_id in self._until
+        return bool(self) and (chain_id in self._young or chain_id in self._old)
 
     def __bool__(self) -> bool:
-        return bool(self._until)
+        return self._now() < self._over_at
 
 
 class Consequences:
@@ -181,9 +191,9 @@ def describe(error: BaseException) -> JobError:
     if isinstance(error, HandlerFailed):
         return error.error
     return JobError(
-        type=_storable(type(error).__name__[:_LONGEST_NAME]),
-        message=_storable(_made(lambda: str(error))[:_LONGEST_MESSAGE]),
-        traceback=_storable(_made(lambda: "".join(traceback.format_exception(error)))[-_MOST_ERROR_TEXT:]),
+        type=storable(type(error).__name__[:_LONGEST_NAME]),
+        message=storable(_made(lambda: str(error))[:_LONGEST_MESSAGE]),
+        traceback=storable(_made(lambda: "".join(traceback.format_exception(error)))[-_MOST_ERROR_TEXT:]),
     )
 
 
@@ -195,5 +205,6 @@ def _made(make: Callable[[], str]) -> str:
         return f"<its text cannot be made: {type(error).__name__}>"
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
+    """Free of what a database cannot keep."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -99,8 +99,12 @@ class BackgroundAnnouncer:
 
     def start(self, tasks: asyncio.TaskGroup) -> asyncio.Task[None]:
         """Send whatever is posted from now on, until closed."""
-        self._ended.clear()
-        self._closing, self._loop = False, asyncio.get_running_loop()
+        # Made anew: it may have been closed before, in another event loop.
+        self._ready, self._ended = asyncio.Event(), asyncio.Event()
+        if self._hints:
+            self._ready.set()
+        self._closing, self._is_failing, self._loop = False, False, asyncio.get_running_loop()
+        self._next_round = self._next_ride = 0.0
         return tasks.create_task(self._run(), name="onward announcer")
 
     async def _run(self) -> None:

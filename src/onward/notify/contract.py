@@ -62,6 +62,10 @@ class Listener(Protocol):
         """End the wait under way, or the next one, without a hint."""
         ...
 
+    def decline(self, hints: Sequence[Hint]) -> None:
+        """Those among these hints that are about scheduled jobs cannot be followed: have others do so."""
+        ...
+
 
 class NotifyAdapter(Protocol):
     """Carries hints between processes.

@@ -77,6 +77,7 @@ class LinkedNotify(ABC, Generic[W]):
         if self._tasks is not None:
             raise ConfigurationError("this notify adapter is in use already: every app needs one of its own")
         self._tasks, self._changed = tasks, changed
+        self._tried = asyncio.Event()  # it may have been closed before, in another event loop
 
     async def close(self) -> None:
         ending = [*self._errands, *([self._keeper] if self._keeper else [])]
@@ -86,7 +87,6 @@ class LinkedNotify(ABC, Generic[W]):
         if ending:
             await asyncio.wait(ending)
         self._passing.clear()
-        self._tried.clear()
         self._switchboard.wake_all()
 
     def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:

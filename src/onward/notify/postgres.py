@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from onward.notify.contract import Hint, HintKind
+from onward.notify.contract import Changed, Hint, HintKind, ignore
 from onward.notify.encoding import decode_hints, encode_hints
 from onward.notify.link import ANSWER, LinkedNotify
 from onward.notify.local import LocalNotify
@@ -36,6 +36,10 @@ class PostgresNotify(LinkedNotify["_Channel"]):
     def riding(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
         # Whoever listens here does so over the wire; while that is down, they are told by `announce`.
         return self.within_transaction(hints) if self._wire is not None or self._keeper is None else None
+
+    async def open(self, tasks: asyncio.TaskGroup, changed: Changed = ignore) -> None:
+        await super().open(tasks, changed)
+        self._presence = Presence(secrets.token_hex(6))  # others have forgotten who was here before
 
     async def close(self) -> None:
         if self._wire is not None and self._presence.is_known:

@@ -43,16 +43,20 @@ class _Line:
     def wake(self) -> None:
         self._ready.set()
 
-    def decline(self) -> None:
+    def decline(self, hints: Sequence[Hint]) -> None:
         """Give back the jobs that were meant for this listener, who cannot take them; each hint stood for one."""
-        declined = [Hint(hint.kind, hint.key) for hint in self._hints if hint.kind is HintKind.SCHEDULED]
+        declined = [Hint(hint.kind, hint.key) for hint in hints if hint.kind is HintKind.SCHEDULED]
         if declined:
-            self._hints = [hint for hint in self._hints if hint.kind is not HintKind.SCHEDULED]
             self._give_back(declined)
+
+    def decline_all(self) -> None:
+        """The same for what it has not heard yet."""
+        hints, self._hints = self._hints, [hint for hint in self._hints if hint.kind is not HintKind.SCHEDULED]
+        self.decline(hints)
 
     async def wait(self, timeout: float | None) -> Sequence[Hint]:
         if not self.has_room:
-            self.decline()  # they came while it was filling up
+            self.decline_all()  # they came while it was filling up
         self.is_waiting = True
         try:
             async with asyncio.timeout(timeout):
@@ -92,7 +96,7 @@ class Switchboard:
             yield line
         finally:
             self._lines.remove(line)
-            line.decline()
+            line.decline_all()
             line.wake()
 
     def deliver(self, hints: Sequence[Hint]) -> None:

@@ -18,6 +18,7 @@ from onward.model import (
     Deduplication,
     FailureReason,
     Job,
+    JobError,
     JobId,
     JobStatus,
     LossReason,
@@ -204,11 +205,21 @@ class Expired(msgspec.Struct, frozen=True):
 
 
 class LeaseStatements(msgspec.Struct, frozen=True):
-    """The SQL of `renew` and `expire`, with `:name` parameters, for a process that keeps leases and does no more."""
+    """The SQL of the methods of the same name, with `:name` parameters, for a process that only keeps leases."""
 
     renew: tuple[str, ...]
     """Several make one transaction; the last one answers."""
     expire: str
+    time_out: str
+    give_back: str
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """An attempt that did not end in time, and whose worker is too stuck to say so."""
+
+    job_id: JobId
+    attempt: int
+    error: JobError
 
 
 class Promoted(msgspec.Struct, frozen=True):
@@ -285,6 +296,8 @@ class StateAdapter(Protocol):
     dialect: Dialect
     clock: Clock
     """Set by tests to move time."""
+    locks_rows: bool
+    """Whether writers wait for each other's rows only. If not, all wait for one lock, which says nothing about them."""
 
     # -- schema
     async def schema_version(self, connection: Connection) -> int:
@@ -330,6 +343,10 @@ class StateAdapter(Protocol):
 
         A row that cannot be read fails alone, here and in `reap` and `strays`; listings show it with its problem.
         """
+        ...
+
+    async def left_behind(self, connection: Connection, *, types: Sequence[TypeClaim]) -> bool:
+        """Whether a `take` that has just brought too few jobs passed some over because they were locked."""
         ...
 
     async def promote(self, connection: Connection, *, type_names: Sequence[str], limit: int) -> Promoted:
@@ -397,6 +414,16 @@ class StateAdapter(Protocol):
         """Let all leases of a worker run out that is known to be dead, skipping rows that are locked."""
         ...
 
+    async def time_out(
+        self, connection: Connection, *, worker: WorkerId, overdue: Sequence[TimedOut]
+    ) -> Sequence[JobId]:
+        """Let go of attempts and keep why among their errors, skipping rows that are locked; those it could."""
+        ...
+
+    async def give_back(self, connection: Connection, *, worker: WorkerId) -> Expired:
+        """Let all jobs of a worker be taken again, uncounted, skipping rows that are locked."""
+        ...
+
     async def strays(
         self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
     ) -> Sequence[TakenJob]:
@@ -404,7 +431,7 @@ class StateAdapter(Protocol):
         ...
 
     def lease_statements(self) -> LeaseStatements:
-        """What `renew` and `expire` run."""
+        """What these methods run."""
         ...
 
     # -- change

@@ -60,6 +60,11 @@ def write_errors(before: str | None, error: JobError) -> str:
     return _encode((*read_errors(before), error)[-_MOST_ERRORS:]).decode()
 
 
+def write_error(error: JobError) -> str:
+    """One error, as it stands among the others."""
+    return _encode(error).decode()
+
+
 def shown(value: object) -> str:
     """What a column holds, for people, at no great length."""
     text = repr(value)

@@ -56,14 +56,16 @@ class StallWatch:
                     )  # fmt: skip
 
     def _report(self, loop: asyncio.AbstractEventLoop, thread_id: int, asked: float) -> None:
-        frame = sys._current_frames().get(thread_id)
-        stack = (
-            "".join(traceback.format_stack(frame, limit=_FRAMES)) if frame is not None else "(its thread has ended)\n"
-        )
         logger.warning(
             "the event loop has not turned for %.1f s, kept by %s; a def handler would not block it. Its stack:\n%s",
-            time.monotonic() - asked, self._running(_task_of(loop)), stack.rstrip(),
+            time.monotonic() - asked, self._running(_task_of(loop)), stack_of(thread_id).rstrip(),
         )  # fmt: skip
+
+
+def stack_of(thread_id: int) -> str:
+    """What a thread is doing."""
+    frame = sys._current_frames().get(thread_id)
+    return "".join(traceback.format_stack(frame, limit=_FRAMES)) if frame is not None else "(its thread has ended)\n"
 
 
 def _task_of(loop: asyncio.AbstractEventLoop) -> "asyncio.Task[Any] | None":

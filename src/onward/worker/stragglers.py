@@ -27,7 +27,8 @@ class Stragglers:
         let_go: Callable[[JobId, int], None],
     ) -> None:
         self._attempts, self._settler, self._let_go = attempts, settler, let_go
-        self._grace = max(grace, _LEAST_GRACE)
+        self.grace = max(grace, _LEAST_GRACE)
+        """Seconds that handlers have to stop when they are told to."""
         self._stuck: set[RunningAttempt] = set()
         self._changed = asyncio.Event()
         self.found = asyncio.Event()
@@ -35,7 +36,7 @@ class Stragglers:
 
     def was_told(self, attempt: RunningAttempt) -> None:
         """A handler was told to stop: look later whether it has."""
-        asyncio.get_running_loop().call_later(self._grace, self._look, attempt)
+        asyncio.get_running_loop().call_later(self.grace, self._look, attempt)
 
     def _look(self, attempt: RunningAttempt) -> None:
         if attempt.is_running:
@@ -47,6 +48,10 @@ class Stragglers:
             self._stuck.add(attempt)
             self._changed.set()
             self.found.set()
+
+    def has_lost(self, attempt: RunningAttempt) -> bool:
+        """Whether a handler is stuck, so that its lease has been let go."""
+        return attempt in self._stuck
 
     def has_ended(self, attempt: RunningAttempt) -> None:
         """An attempt, stuck or not, has come to its end."""

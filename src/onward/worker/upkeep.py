@@ -19,7 +19,9 @@ from onward.worker.connections import Reserved
 _REAP_LEASE = 30.0
 _AT_MOST = 500
 _AT_MOST_EVERY = 0.1
-"""Where every commit looks like a possible change of schedule."""
+"""Where every commit looks like a possible change of schedule, or something is due and cannot be had."""
+_AT_LEAST_EVERY = 1.0
+"""The latter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class Upkeep:
     """Promotes and reaps whenever something is due, and often enough to learn what will be.
 
     Looking four times in the shortest lease sees every foreign lease before it expires, and wakes when it does.
+    The workers of an app take turns: what the one that looked holds itself, it has not looked at.
     """
 
     store: Store
@@ -54,6 +57,8 @@ class Upkeep:
     """The shortest there is. Should this worker die too before it has settled what it reaped, others do so then."""
     looks: Looks = field(default_factory=dict)
     next_look: float = 0.0
+    _in_vain: int = 0
+    """How many looks in a row have brought nothing of what was due."""
     _serves_from: float = 0.0
     """A look of another worker that began after this makes the next one superfluous."""
 
@@ -71,16 +76,17 @@ class Upkeep:
         if now < self.next_look:
             return False
         if self._last.at > self._serves_from:
-            # A little later than whoever looked: it will do so again, unless it has stopped.
-            self._plan(self._last.at + self.every * 1.1)
+            self._plan(self._last.at + self.every * random.uniform(0.85, 0.95))
             return False
         promoted, reaped = await self.reserved.run(self._promote_and_reap)
         for job in reaped.jobs:
             await self._take_back(job)
-        waits = [max(wait, 0.01) for wait in (promoted.next_in, reaped.next_in) if wait is not None]
-        due = now if promoted.count == _AT_MOST else now + min(waits, default=math.inf)
+        waits = [wait for wait in (promoted.next_in, reaped.next_in) if wait is not None]
+        wait = min(waits, default=math.inf)
+        self._in_vain = self._in_vain + 1 if wait <= 0 and not (promoted.count or reaped.jobs) else 0
+        due = now if promoted.count == _AT_MOST else now + self._soon(wait)
         self.looks[frozenset(self.type_names)] = Look(now, due)
-        self._plan(now + self.every * random.uniform(0.9, 1.0))
+        self._plan(now + self.every * random.uniform(1.0, 1.1))  # unless it is another's turn before
         return promoted.count > 0
 
     @property
@@ -91,6 +97,10 @@ class Upkeep:
         last = self._last
         due = last.due + random.uniform(0.0, 0.02)
         self.next_look, self._serves_from = (due, last.due) if due < regular else (regular, last.at)
+
+    def _soon(self, wait: float) -> float:
+        """When to look again for what is due then. If it is due already, somebody has locked it."""
+        return max(wait, 0.01) if wait > 0 else min(_AT_MOST_EVERY * 2 ** min(self._in_vain, 10), _AT_LEAST_EVERY)
 
     async def _promote_and_reap(self, connection: Connection) -> tuple[Promoted, Reaped]:
         promoted = await self.store.state.promote(connection, type_names=self.type_names, limit=_AT_MOST)

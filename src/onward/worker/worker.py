@@ -30,8 +30,10 @@ from onward.state.driver import Connection
 from onward.worker.attempt import RunningAttempt
 from onward.worker.connections import Reserved
 from onward.worker.frontier import Frontier
+from onward.worker.guardian.blocked import End, Watch
 from onward.worker.guardian.choose import choose_guardian
 from onward.worker.guardian.contract import GuardianKind
+from onward.worker.leftovers import Leftovers
 from onward.worker.middleware import check_required, opened
 from onward.worker.processes.pool import Processes
 from onward.worker.progress import ProgressBoard
@@ -39,6 +41,7 @@ from onward.worker.runner import Runner
 from onward.worker.settler import Settler
 from onward.worker.stall import StallWatch
 from onward.worker.stragglers import Stragglers
+from onward.worker.timed_out import timeout_of
 from onward.worker.upkeep import Looks, Upkeep
 
 logger = logging.getLogger("onward.worker")
@@ -50,6 +53,10 @@ _SETTLE_AFTER_GRACE = 5.0
 _LAST_LOOK = 1.0
 _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _NAME_AT_MOST = 10
+_STARTING = 60.0
+"""Seconds that a process may take to start and import the handler, beside the timeout."""
+_JAMMED = 0.05
+"""Seconds between looks whether handlers still wait for connections."""
 
 
 class Worker:
@@ -119,7 +126,12 @@ class Worker:
             longest=max(self._leases.values()),
             concurrency=concurrency,
             lost=self._lost,
+            watch=Watch(self.id, has_returned=self._has_returned, end=lambda: self.when_blocked),
         )
+        self.when_blocked: End | None = None
+        """Ends the process, from another thread, when its event loop is blocked beyond the timeout of an attempt.
+
+        None: it is not ours to end."""
         self._stall_watch = None if stall is None else StallWatch(stall.total_seconds(), self._running_in)
         self._processes = Processes(
             registry, types, started=self._guardian.add_process, ended=self._guardian.remove_process
@@ -130,11 +142,14 @@ class Worker:
             self.id,
             tuple(self._types),
             crashed=self._crashed,
-            held_here=lambda: self._attempts,
+            held_here=self._held_here,
             every=min(shortest / 4, self._poll),
             lease=shortest,
             looks={} if looks is None else looks,
         )
+        self._leftovers = Leftovers(self._are_left_behind)
+        self._expected: int | None = None
+        """How many jobs the next take is to bring if nobody else is faster; None: unknown."""
         self._next_poll = 0.0
         self._woken = False
         self._runner: Runner | None = None
@@ -263,9 +278,12 @@ class Worker:
         self._may_have_strays = True
         taken, blockers = await self._taking.run(partial(self._take, limit=free))
         self._may_have_strays = False
+        if not self._store.state.locks_rows:
+            since = time.monotonic()  # the leases count from when the only lock there is was granted
         self._recovering = 0
         poll = self._poll if self._notify.is_up else min(self._poll, _POLL_WITHOUT_HINTS.total_seconds())
         self._next_poll = time.monotonic() + poll
+        self._check_for_leftovers(len(taken), free)
         return [self._begin(job, blockers.get(job.id, ()), since) for job in taken]
 
     async def _take(
@@ -277,6 +295,16 @@ class Worker:
         taken = await self._frontier.take(take, limit)
         waited = [job.id for job in taken if job.blockers]
         return taken, await self._store.state.blockers_of(connection, waited) if waited else {}
+
+    def _check_for_leftovers(self, taken: int, free: int) -> None:
+        expected, self._expected = free if self._expected is None else min(self._expected, free), None
+        if taken >= expected or not self._store.state.locks_rows or self._poll <= _POLL_WITHOUT_HINTS.total_seconds():
+            self._leftovers.took_enough()
+        else:
+            self._leftovers.took_too_few()
+
+    async def _are_left_behind(self) -> bool:
+        return await self._taking.run(partial(self._store.state.left_behind, types=self._frontier.claims))
 
     async def _give_back_strays(self) -> None:
         """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure."""
@@ -306,8 +334,18 @@ class Worker:
         if stale is not None:
             stale.cancel(LossReason.TAKEN_BY_ANOTHER_WORKER)
         self._attempts[job.id] = attempt
-        self._guardian.hold(job.id, job.attempt, self._leases[job.type_name], since)
+        self._guardian.hold(job.id, job.attempt, self._leases[job.type_name], since, self._limit(kind))
         return attempt
+
+    def _limit(self, kind: Registered) -> float | None:
+        """Seconds after which an attempt has ended or been let go of."""
+        if kind.time_limit is None:
+            return None
+        return kind.time_limit + self._stragglers.grace + (_STARTING if kind.runs_in_process else 0.0)
+
+    def _held_here(self) -> list[JobId]:
+        """What this worker runs; not what is stuck here: the next reaper, be it this one, takes that back."""
+        return [job_id for job_id, attempt in self._attempts.items() if not self._stragglers.has_lost(attempt)]
 
     def _is_jammed(self) -> bool:
         """Whether most of what runs waits for connections: what is not taken is there for other workers."""
@@ -318,14 +356,32 @@ class Worker:
             await self._settler.put(settle.given_back(attempt.job, self.id))
 
     async def wait(self) -> None:
-        assert self._listener is not None
-        self._listener.has_room = self._loop.free > 0
-        while not await self._upkeep.look() and time.monotonic() < self._next_poll:
-            until = min(self._upkeep.next_look, self._next_poll)
-            worth_a_look = self._heed(await self._listener.wait(max(until - time.monotonic(), 0.0)))
-            if worth_a_look or self._woken:
+        while not await self._is_time_to_look():
+            hints = await self._next_hints()
+            if self._heed(hints):
+                self._expected = sum(hint.count for hint in hints if hint.kind is HintKind.SCHEDULED)
+                break
+            if self._woken:
                 break
         self._woken = False
+
+    async def _is_time_to_look(self) -> bool:
+        return await self._upkeep.look() or time.monotonic() >= self._next_poll or await self._leftovers.look()
+
+    async def _next_hints(self) -> Sequence[Hint]:
+        """Wait for hints, or until something is due. Those about jobs that cannot be taken are left to others."""
+        assert self._listener is not None
+        self._listener.has_room = has_room = self._loop.has_room
+        is_jammed = self._loop.free > 0 and not has_room
+        until = min(self._upkeep.next_look, self._next_poll, self._leftovers.next_look)
+        left = max(until - time.monotonic(), 0.0)
+        hints = await self._listener.wait(min(left, _JAMMED) if is_jammed else left)
+        self._listener.has_room = has_room = self._loop.has_room
+        if not has_room:
+            self._listener.decline(hints)
+        elif is_jammed:
+            self._woken = True  # what came meanwhile went to others, if there are any
+        return hints
 
     def _heed(self, hints: Sequence[Hint]) -> bool:
         """Act on hints; whether there may be something to take."""
@@ -378,7 +434,12 @@ class Worker:
             await self._settler.put(self._progress.last_word(settlement))
 
     async def _crashed(self, job: TakenJob) -> None:
-        await self._settler.put(settle.crash(job, self.id, self._policies[job.type_name]))
+        policy, timeout = self._policies[job.type_name], timeout_of(job)
+        if timeout is None:
+            await self._settler.put(settle.crash(job, self.id, policy))
+        else:
+            job, error = timeout
+            await self._settler.put(settle.counted_failure(job, self.id, error, policy))
 
     def _unstorable(self, settlement: Settlement, error: Exception) -> Settlement:
         attempt = self._attempts.get(settlement.job_id)
@@ -415,6 +476,11 @@ class Worker:
         named = [f"{attempt.job.type_name} (job {attempt.job.id})" for attempt in found[:_NAME_AT_MOST]]
         more = [f"{len(found) - len(named)} more"] if len(found) > len(named) else []
         return ", ".join(named + more) or "no handler"
+
+    def _has_returned(self, job_id: JobId, number: int) -> bool:
+        """Called by the guardian, from another thread."""
+        attempt = self._attempts.get(job_id)
+        return attempt is None or attempt.job.attempt != number or attempt.has_returned
 
     def _lost(self, job_id: JobId, number: int, reason: LossReason) -> None:
         """Called by the guardian: the job is no longer ours, or should end."""

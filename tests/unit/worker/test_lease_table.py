@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from onward.worker.guardian.leases import Deadlines, Lease, Leases
-from onward.worker.guardian.table import Reader, Shape, TableFull, Writer
+from onward.worker.guardian.table import Reader, Shape, TableFull, Writer, is_overdue
 
 SHAPE = Shape(leases=2, processes=1)
 
@@ -33,8 +33,8 @@ def test_what_is_put_is_held_until_it_is_cleared(writer: Writer, reader: Reader)
 
     writer.clear(place)
 
-    assert both == {(first, 3, 60.0), (second, 1, 1.5)}
-    assert reader.held() == [(second, 1, 1.5)]
+    assert both == {(first, 3, 60.0, 0.0), (second, 1, 1.5, 0.0)}
+    assert reader.held() == [(second, 1, 1.5, 0.0)]
 
 
 def test_a_full_table_refuses_and_a_cleared_place_can_be_used_again(writer: Writer, reader: Reader) -> None:
@@ -47,7 +47,7 @@ def test_a_full_table_refuses_and_a_cleared_place_can_be_used_again(writer: Writ
     job_id = uuid4().bytes
     writer.put(job_id, 2, 30.0)
 
-    assert (job_id, 2, 30.0) in reader.held()
+    assert (job_id, 2, 30.0, 0.0) in reader.held()
 
 
 def test_a_process_is_seen_only_while_its_number_is_still_its_own(
@@ -91,3 +91,19 @@ def test_a_lease_about_to_run_out_is_given_up_once() -> None:
 
     assert list(deadlines.overdue()) == [(late, 2)]
     assert list(deadlines.overdue()) == []
+
+
+@pytest.mark.parametrize(
+    ("deadline", "beat", "now", "overdue"),
+    [
+        (0.0, 100.0, 200.0, False),  # it has none
+        (150.0, 100.0, 149.0, False),  # it is still to come
+        (150.0, 149.0, 150.5, False),  # the loop has turned just now, and sees to it
+        (150.0, 151.0, 200.0, False),  # the loop has seen to it before it was blocked
+        (150.0, 149.0, 151.5, True),
+    ],
+)
+def test_an_attempt_is_overdue_when_its_time_runs_out_while_the_loop_is_blocked(
+    deadline: float, beat: float, now: float, overdue: bool
+) -> None:
+    assert is_overdue(deadline, beat, now) == overdue

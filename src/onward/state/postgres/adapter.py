@@ -33,6 +33,7 @@ from onward.state.contract import (
     Settlement,
     Started,
     TakenJob,
+    TimedOut,
     TypeClaim,
     to_remove,
 )
@@ -47,6 +48,7 @@ from onward.state.rows import (
     read_blocker,
     read_chain,
     read_job,
+    write_error,
 )
 from onward.state.statement import Statements, checked_identifier
 
@@ -73,6 +75,7 @@ class PostgresState:
     """Keeps jobs in a schema of a Postgres database."""
 
     dialect: Dialect = "postgres"
+    locks_rows = True
 
     def __init__(self, *, schema: str = "onward") -> None:
         self.schema = checked_identifier(schema, option="schema")
@@ -347,6 +350,13 @@ class PostgresState:
             },
         )
 
+    async def left_behind(self, connection: Connection, *, types: Sequence[TypeClaim]) -> bool:
+        claims = {
+            "type_names": [claim.type_name for claim in types],
+            "versions": [claim.payload_version for claim in types],
+        }
+        return bool((await connection.fetch(self.sql("left_behind"), claims))[0][0])
+
     async def reap(
         self,
         connection: Connection,
@@ -376,6 +386,21 @@ class PostgresState:
         count, held = rows[0]
         return Expired(count, held - count)
 
+    async def time_out(
+        self, connection: Connection, *, worker: WorkerId, overdue: Sequence[TimedOut]
+    ) -> Sequence[JobId]:
+        parameters = {
+            "ids": [o.job_id for o in overdue],
+            "attempts": [o.attempt for o in overdue],
+            "errors": [write_error(o.error) for o in overdue],
+            "worker": worker,
+        }
+        return [row[0] for row in await connection.fetch(self.sql("time_out"), parameters)]
+
+    async def give_back(self, connection: Connection, *, worker: WorkerId) -> Expired:
+        count, held = (await connection.fetch(self.sql("give_back"), {"worker": worker}))[0]
+        return Expired(count, held - count)
+
     async def strays(
         self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
     ) -> Sequence[TakenJob]:
@@ -383,7 +408,7 @@ class PostgresState:
         return [TakenJob(*row) for row in await connection.fetch(self.sql("strays"), parameters)]
 
     def lease_statements(self) -> LeaseStatements:
-        return LeaseStatements((self.sql("renew"),), self.sql("expire"))
+        return LeaseStatements((self.sql("renew"),), self.sql("expire"), self.sql("time_out"), self.sql("give_back"))
 
     # -- change
 

@@ -7,6 +7,7 @@ queue for the write lock.
 
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -32,14 +33,16 @@ from onward.state.contract import (
     Settlement,
     Started,
     TakenJob,
+    TimedOut,
     TypeClaim,
     to_remove,
 )
 from onward.state.driver import Connection, Dialect, Rows, Statement, transaction
 from onward.state.refusals import Problem, refuse
-from onward.state.rows import JOB_COLUMNS, REASON, STATUS, write_errors
+from onward.state.rows import JOB_COLUMNS, REASON, STATUS, write_error, write_errors
 from onward.state.sqlite import values
 from onward.state.sqlite.at_once import at_once
+from onward.state.sqlite.expiry import LOOK_AGAIN, Lease, Watched
 from onward.state.sqlite.graph import Graph
 from onward.state.sqlite.retrying import Comeback
 from onward.state.sqlite.starting import start_checked
@@ -53,6 +56,7 @@ class SqliteState:
     """Keeps jobs in tables of a SQLite file; their names begin with `prefix`."""
 
     dialect: Dialect = "sqlite"
+    locks_rows = False
 
     def __init__(self, *, prefix: str = "onward_") -> None:
         self.prefix = checked_identifier(prefix, option="prefix")
@@ -63,6 +67,7 @@ class SqliteState:
             job_columns=", ".join("NULL" if name == "problem" else f"job.{name}" for name in JOB_COLUMNS),
         )
         self._graph = Graph(self.sql)
+        self._watched = Watched()
 
     def _now(self) -> int:
         moment = values.instant(self.clock())
@@ -185,6 +190,9 @@ class SqliteState:
                 raise
         return await self._apart(connection, name, parameters, columns)
 
+    async def left_behind(self, connection: Connection, *, types: Sequence[TypeClaim]) -> bool:
+        return False  # no row is ever locked by itself
+
     @at_once
     async def promote(self, connection: Connection, *, type_names: Sequence[str], limit: int) -> Promoted:
         parameters: dict[str, Any] = {"type_names": many(list(type_names)), "now": self._now()}
@@ -295,7 +303,7 @@ class SqliteState:
         limit: int,
         lease: float,
     ) -> Reaped:
-        now = self._now()  # before waiting for the write lock: who held it could not renew
+        now = self._now()
         parameters: dict[str, Any] = {
             "worker": worker,
             "type_names": many(list(type_names)),
@@ -306,11 +314,22 @@ class SqliteState:
         expired, next_at = (await connection.fetch(self.sql("reap_next"), parameters))[0]
         if not expired:
             return Reaped([], _seconds_until(next_at, now))
+        began = time.monotonic()
         async with transaction(connection):
-            until = self._now() + duration(lease)
-            jobs = await self._reap(connection, worker, {**parameters, "limit": limit, "until": until})
+            waited = time.monotonic() - began
+            found = [Lease(*row) for row in await connection.fetch(self.sql("expired"), {**parameters, "limit": limit})]
+            places = self._ripe(found, waited)
+            taking = {"places": many(places), "worker": worker, "until": self._now() + duration(lease)}
+            jobs = await self._reap(connection, worker, taking) if places else []
             expired, next_at = (await connection.fetch(self.sql("reap_next"), parameters))[0]
+        if len(places) < len(found):
+            return Reaped(jobs, LOOK_AGAIN)
         return Reaped(jobs, 0.0 if expired else _seconds_until(next_at, now))
+
+    def _ripe(self, found: Sequence[Lease], waited: float) -> list[int]:
+        if self.clock() is not None:  # a test says what time it is
+            return [lease.place for lease in found]
+        return self._watched.ripe(found, waited=waited)
 
     async def _reap(self, connection: Connection, worker: WorkerId, parameters: dict[str, Any]) -> list[TakenJob]:
         try:
@@ -323,8 +342,18 @@ class SqliteState:
         return await self._taken(connection, rows, worker)
 
     async def expire(self, connection: Connection, *, worker: WorkerId) -> Expired:
-        rows = await connection.fetch(self.sql("expire"), {"worker": worker, "now": self._now()})
+        rows = await connection.fetch(self.sql("expire"), {"worker": worker})
         return Expired(len(rows), 0)
+
+    async def time_out(
+        self, connection: Connection, *, worker: WorkerId, overdue: Sequence[TimedOut]
+    ) -> Sequence[JobId]:
+        rows = many([(o.job_id, o.attempt, write_error(o.error)) for o in overdue])
+        found = await connection.fetch(self.sql("time_out"), {"overdue": rows, "worker": worker})
+        return [UUID(row[0]) for row in found]
+
+    async def give_back(self, connection: Connection, *, worker: WorkerId) -> Expired:
+        return Expired(len(await connection.fetch(self.sql("give_back"), {"worker": worker})), 0)
 
     async def strays(
         self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
@@ -333,7 +362,8 @@ class SqliteState:
         return await self._taken(connection, await self._read(connection, "strays", parameters, 16), worker)
 
     def lease_statements(self) -> LeaseStatements:
-        return LeaseStatements((self.sql("renew"), self.sql("renewed")), self.sql("expire"))
+        renew = self.sql("renew"), self.sql("renewed")
+        return LeaseStatements(renew, self.sql("expire"), self.sql("time_out"), self.sql("give_back"))
 
     # -- change
 

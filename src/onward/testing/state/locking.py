@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from onward.state.contract import Held
+from onward.state.contract import Held, TypeClaim
 from onward.testing.state.session import LEASE, WORKER, completing
 from onward.testing.state.store import Store
 
@@ -89,3 +89,34 @@ class TestRowLocks:
                 async with store.promptly():
                     assert [job.id for job in await worker.take()] == [free.id]
             assert [job.id for job in await worker.take()] == [locked.id]
+
+    async def test_that_a_locked_job_was_passed_over_can_be_asked(self, store: Store) -> None:
+        job = store.job()
+        claims = [TypeClaim(job.type_name, job.payload_version, LEASE)]
+        async with store.connect() as client, store.reserve() as worker:
+            await client.start(job)
+            async with client.transaction():
+                await store.state.lock_current(client.connection, job.id)
+                assert list(await worker.take()) == []
+
+                async with store.promptly():
+                    assert await store.state.left_behind(worker.connection, types=claims)
+                await store.state.pause(worker.connection, [job.type_name])
+                assert not await store.state.left_behind(worker.connection, types=claims)
+                await store.state.resume(worker.connection, [job.type_name])
+
+            await worker.take()
+            assert not await store.state.left_behind(worker.connection, types=claims)
+
+    async def test_a_due_job_that_is_locked_is_said_to_be_overdue(self, store: Store) -> None:
+        job = store.job(delay=1.0)
+        async with store.connect() as client, store.reserve() as worker:
+            await client.start(job)
+            async with client.transaction():
+                await store.state.lock_current(client.connection, job.id)
+                store.clock.advance(timedelta(seconds=2))
+
+                async with store.promptly():
+                    promoted = await store.state.promote(worker.connection, type_names=[job.type_name], limit=10)
+
+            assert (promoted.count, promoted.next_in) == (0, -1.0)

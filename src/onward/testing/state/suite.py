@@ -6,7 +6,7 @@ from onward.testing.state.changing_races import TestRacesOfChanges
 from onward.testing.state.continuing import TestContinuing
 from onward.testing.state.counting import TestCounting, TestFailed
 from onward.testing.state.deduplicating import TestDeduplication
-from onward.testing.state.expiring import TestExpiring
+from onward.testing.state.expiring import TestExpiring, TestGivingBack, TestTimingOut
 from onward.testing.state.failing import TestFailingBlockers, TestRetrying
 from onward.testing.state.leases import TestLockedJobs, TestProgress, TestReaping, TestRenewing, TestStrays
 from onward.testing.state.races import TestChainsThatMoveOn, TestRaces
@@ -29,6 +29,7 @@ __all__ = [
     "TestFailed",
     "TestFailingBlockers",
     "TestFinding",
+    "TestGivingBack",
     "TestIds",
     "TestListing",
     "TestLockedJobs",
@@ -46,4 +47,5 @@ __all__ = [
     "TestStrays",
     "TestTaking",
     "TestTheFence",
+    "TestTimingOut",
 ]

@@ -7,6 +7,7 @@ from onward.lifecycle.store import Store
 from onward.model import WorkerId
 from onward.notify.contract import NotifyAdapter
 from onward.state.driver import Driver
+from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.contract import Guardian, GuardianKind, Told
 from onward.worker.guardian.process import ProcessGuardian
 from onward.worker.guardian.thread import ThreadGuardian
@@ -22,14 +23,23 @@ def choose_guardian(
     longest: float,
     concurrency: int,
     lost: Told,
+    watch: Watch,
 ) -> Guardian:
     """A child process where one is wanted and can do it, else a thread."""
     address, why_not = store.driver.address, _why_no_process(kind, store.driver)
     if why_not is None and address is not None:
         return ProcessGuardian(
-            store, worker, address, notify, shortest=shortest, longest=longest, concurrency=concurrency, lost=lost
+            store,
+            worker,
+            address,
+            notify,
+            shortest=shortest,
+            longest=longest,
+            concurrency=concurrency,
+            lost=lost,
+            watch=watch,
         )
-    return ThreadGuardian(store, worker, shortest=shortest, lost=lost, why=why_not or "")
+    return ThreadGuardian(store, worker, shortest=shortest, lost=lost, watch=watch, why=why_not or "")
 
 
 def _why_no_process(kind: GuardianKind, driver: Driver) -> str | None:

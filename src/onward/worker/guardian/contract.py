@@ -7,6 +7,8 @@ from onward.model import JobId, LossReason
 
 Told: TypeAlias = Callable[[JobId, int, LossReason], None]
 """Called in the worker's event loop: job, attempt, and why it is lost or should end."""
+HasReturned: TypeAlias = Callable[[JobId, int], bool]
+"""Called in another thread: whether an attempt's handler has ended, so that only its outcome waits to be settled."""
 GuardianKind: TypeAlias = Literal["thread", "process"]
 
 
@@ -24,8 +26,11 @@ class Guardian(Protocol):
         """End; leases still held are left to run out."""
         ...
 
-    def hold(self, job_id: JobId, attempt: int, seconds: float, since: float) -> None:
-        """Keep a lease that was taken at `since` (monotonic)."""
+    def hold(self, job_id: JobId, attempt: int, seconds: float, since: float, limit: float | None = None) -> None:
+        """Keep a lease that was taken at `since` (monotonic).
+
+        `limit`: seconds after which the worker will have ended the attempt and let it go, if its event loop turns.
+        """
         ...
 
     def let_go(self, job_id: JobId, attempt: int) -> None:

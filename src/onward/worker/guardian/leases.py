@@ -22,6 +22,8 @@ class Lease:
     """Where it stands in the table of a child process."""
     is_given_up: bool = False
     """Its handler has been told."""
+    deadline: float = 0.0
+    """When the attempt should have ended; 0.0: whenever it likes."""
 
     def renewed_at(self, begun: float) -> None:
         """A renewal of everything held at `begun` has succeeded."""

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 from uuid import UUID
 
+from onward.lifecycle.after_commit import storable
 from onward.lifecycle.store import Store
 from onward.model import JobError, JobId, LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.observe import events
 from onward.state.driver import Address
 from onward.state.statement import Spelled, spell
+from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.contract import Told
 from onward.worker.guardian.home import Home
 from onward.worker.guardian.leases import Deadlines, Lease, Leases, let_go
@@ -32,12 +34,20 @@ _PROGRAM = Path(__file__).parent / "child" / "__main__.py"
 _PROCESSES = 512
 _STARTING = 5.0
 """Seconds a child has to come up before it counts as stuck."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+"""Seconds until another child is started after one has ended."""
+_HEALTHY = 60.0
+"""Seconds after which a child has proved itself: should it end, the next one starts soon."""
+_MOST_STACK = 3_000
+_WAITED_LATELY = 1.0
+"""Seconds for which a child that waits for the write lock of a file is taken to be still waiting."""
 _STOPPING = 3.0
 """Seconds it has to end before it is killed."""
 
 
 class ProcessGuardian:
-    """A child process renews; a thread here hears what it says. Should the child fail, a thread guardian takes over.
+    """A child process renews; a thread here hears what it says. Should it end, a thread guardian stands in for it until
+    another child has come up.
 
     The thread, and not the event loop: a handler that blocks the loop must not keep the leases of a dead child waiting.
     """
@@ -53,7 +63,9 @@ class ProcessGuardian:
         longest: float,
         concurrency: int,
         lost: Told,
+        watch: Watch,
     ) -> None:
+        self._watch, self._stack = watch, ""
         self._store, self._worker, self._address, self._lost = store, worker, address, lost
         self._notify = notify
         self._shortest, self._longest = shortest, longest
@@ -69,20 +81,25 @@ class ProcessGuardian:
         """Why the child was killed."""
         self._kill_at: float | None = None
         """Set when stopping."""
+        self._stopped = threading.Event()
+        self._is_full = False
+        """More leases than a child can be told of: another one would not help."""
 
     # -- called from the worker's loop
 
-    def hold(self, job_id: JobId, attempt: int, seconds: float, since: float) -> None:
+    def hold(self, job_id: JobId, attempt: int, seconds: float, since: float, limit: float | None = None) -> None:
         table, replaced, place = self._table, self._leases.get(job_id), -1
+        deadline = 0.0 if limit is None else since + limit
         if table is not None:
             if replaced is not None and replaced.place >= 0:
                 table.clear(replaced.place)
             try:
-                place = table.put(job_id.bytes, attempt, seconds)
+                place = table.put(job_id.bytes, attempt, seconds, deadline)
             except TableFull:
+                self._is_full = True
                 self._kill("cannot hold so many leases")
         # Held since now and not since before: a renewal begun in between may not have seen it in the table.
-        self._leases[job_id] = Lease(attempt, seconds, time.monotonic(), since + seconds, place)
+        self._leases[job_id] = Lease(attempt, seconds, time.monotonic(), since + seconds, place, deadline=deadline)
 
     def let_go(self, job_id: JobId, attempt: int) -> None:
         self._lose(job_id, attempt)
@@ -94,8 +111,9 @@ class ProcessGuardian:
         return lease is not None
 
     def check_now(self) -> None:
-        if self._fallback is not None:
-            self._fallback.check_now()
+        fallback = self._fallback
+        if fallback is not None:
+            fallback.check_now()
         else:
             self._say(b"check\n")
 
@@ -114,28 +132,37 @@ class ProcessGuardian:
         observers = self._store.observers
         home = Home(asyncio.get_running_loop(), let_go=self._lose, lost=self._lost, observers=observers)
         self._table = table = Writer(self._shape)
-        try:
-            self._child = child = self._spawn(table.descriptor)
-        except OSError as error:
-            self._fall_back(home, f"cannot be started: {error}")
-            return
-        logger.info("worker %s: a child process (pid %d) renews the leases", self._worker, child.pid)
-        name = f"onward-guardian-{self._worker}"
-        self._listening = threading.Thread(target=self._listen, args=(child, table, home), name=name, daemon=True)
+        self._watch.start(threading.get_ident(), table.beat)
+        child, name = self._start_child(table), f"onward-guardian-{self._worker}"
+        self._listening = threading.Thread(target=self._keep, args=(child, table, home), name=name, daemon=True)
         self._listening.start()
 
     async def stop(self) -> None:
+        self._watch.stop()
         self._kill_at = time.monotonic() + _STOPPING
+        self._stopped.set()
         self._say(b"stop\n")
         if self._child is not None and self._child.stdin is not None:
             self._child.stdin.close()
         if self._listening is not None:
             await asyncio.to_thread(self._listening.join)
         if self._fallback is not None:
-            await self._fallback.stop()
+            await asyncio.to_thread(self._fallback.end)
         if self._table is not None:
             table, self._table = self._table, None
             table.close()
+
+    def _start_child(self, table: Writer) -> "Child | None":
+        """A child that comes up; None if it cannot be started."""
+        self._trouble = None
+        table.anew()
+        try:
+            self._child = child = self._spawn(table.descriptor)
+        except OSError as error:
+            self._trouble = f"cannot be started: {error}"
+            return None
+        logger.info("worker %s: a child process (pid %d) renews the leases", self._worker, child.pid)
+        return child
 
     def _spawn(self, descriptor: int) -> Child:
         configuration = json.dumps(self._configuration(descriptor)).encode() + b"\n"
@@ -166,6 +193,8 @@ class ProcessGuardian:
             "statements": {
                 "renew": [self._spelled(sql) for sql in statements.renew],
                 "expire": self._spelled(statements.expire),
+                "time_out": self._spelled(statements.time_out),
+                "give_back": self._spelled(statements.give_back),
                 "hint": hint and self._spelled(hint[0]),
                 "hint_parameters": hint[1] if hint else {},
             },
@@ -175,6 +204,7 @@ class ProcessGuardian:
             "interval": self._shortest / 3,
             "longest": self._longest,
             "tells_renewals": self._store.observers.wants(events.LeaseRenewed),
+            "ends_worker": self._watch.ends_process,
         }
 
     def _spelled(self, sql: str) -> dict[str, Any]:
@@ -190,7 +220,7 @@ class ProcessGuardian:
     def _say(self, line: bytes) -> None:
         # A child that does not read, or is gone, is noticed by the thread.
         if self._child is not None and self._child.stdin is not None and not self._child.stdin.closed:
-            with suppress(OSError):
+            with suppress(OSError, ValueError):  # just closed
                 self._child.stdin.write(line)
 
     def _kill(self, trouble: str) -> None:
@@ -200,7 +230,27 @@ class ProcessGuardian:
 
     # -- in the thread
 
+    def _keep(self, child: "Child | None", table: Writer, home: Home) -> None:
+        """One child after the other, until the worker stops."""
+        pause = _FIRST_PAUSE
+        while True:
+            began = time.monotonic()
+            if child is not None:
+                self._listen(child, table, home)
+            if self._kill_at is not None:
+                return
+            self._fall_back(home)
+            if time.monotonic() > began + _HEALTHY:
+                pause = _FIRST_PAUSE
+            if self._is_full or self._stopped.wait(pause):
+                return
+            pause = min(pause * 2, _LONGEST_PAUSE)
+            child = self._start_child(table)
+            if child is not None and self._stopped.is_set():
+                child.kill()
+
     def _listen(self, child: Child, table: Writer, home: Home) -> None:
+        """Until the child has ended."""
         assert child.stdout is not None
         try:
             self._hear_until_it_ends(child.stdout, table, home)
@@ -209,8 +259,9 @@ class ProcessGuardian:
             self._kill("cannot be understood")
         child.stdout.close()
         code = child.wait()
-        if self._kill_at is None:
-            self._fall_back(home, self._trouble or f"ended with code {code}")
+        if child.stdin is not None:
+            child.stdin.close()
+        self._trouble = self._trouble or f"ended with code {code}"
 
     def _hear_until_it_ends(self, output: IO[bytes], table: Writer, home: Home) -> None:
         started, unread = time.monotonic(), b""
@@ -226,6 +277,9 @@ class ProcessGuardian:
                         self._hear(json.loads(line), home)
                 self._watch_deadlines(table, home)
                 self._watch_child(table, started)
+                if self._fallback is not None and table.renewed > started:
+                    fallback, self._fallback = self._fallback, None
+                    fallback.end()
 
     def _hear(self, news: dict[str, Any], home: Home) -> None:
         match news:
@@ -233,14 +287,36 @@ class ProcessGuardian:
                 home.lost(UUID(job_id), attempt, LossReason(reason))
             case {"renewed": count}:
                 home.emit(events.LeaseRenewed(worker=self._worker, count=count))
+            case {"overdue": keys}:
+                self._say_what_blocks(_read(keys))
+            case {"timed_out": keys}:
+                self._were_let_go(_read(keys), home)
             case {"error": kind, "message": message}:
                 home.emit(events.StateError(doing="renew leases", error=JobError(type=kind, message=message)))
             case _:
                 raise ValueError(news)
 
+    def _say_what_blocks(self, keys: list[tuple[JobId, int]]) -> None:
+        self._stack = self._watch.stack()
+        returned = [(str(job_id), attempt) for job_id, attempt in keys if self._watch.has_returned(job_id, attempt)]
+        words = {"stack": storable(self._stack)[-_MOST_STACK:], "returned": returned}
+        self._say(json.dumps(words).encode() + b"\n")
+
+    def _were_let_go(self, keys: list[tuple[JobId, int]], home: Home) -> None:
+        for job_id, attempt in keys:
+            lease = self._leases.get(job_id)
+            if lease is not None and lease.attempt == attempt:
+                lease.is_given_up = True
+            home.lost(job_id, attempt, LossReason.TIMEOUT)
+        self._watch.report(keys, self._stack)
+        if self._watch.is_to_end():
+            self._watch.end()  # the child gives back the rest
+
     def _watch_deadlines(self, table: Writer, home: Home) -> None:
         for lease in self._leases.copy().values():
             lease.renewed_at(table.renewed)
+        if table.waited > time.monotonic() - _WAITED_LATELY:
+            return  # nobody can take the jobs either
         for job_id, attempt in self._deadlines.overdue():
             home.lost(job_id, attempt, LossReason.ERROR)
 
@@ -255,15 +331,23 @@ class ProcessGuardian:
         elif now > table.turned + max(self._shortest * 2 / 3, 1.0):
             self._kill("is stuck")
 
-    def _fall_back(self, home: Home, trouble: str) -> None:
-        logger.warning("worker %s: the child process that renews the leases %s", self._worker, trouble)
+    def _fall_back(self, home: Home) -> None:
+        """Have a thread stand in, if none does yet."""
+        logger.warning("worker %s: the child process that renews the leases %s", self._worker, self._trouble)
+        if self._fallback is not None:
+            return
         fallback = ThreadGuardian(
             self._store,
             self._worker,
             shortest=self._shortest,
             lost=self._lost,
+            watch=self._watch,
             why="in place of the child process",
             leases=self._leases,
         )
-        fallback.start(home.loop)
+        fallback.start_for(home)
         self._fallback = fallback
+
+
+def _read(keys: list[tuple[str, int]]) -> list[tuple[JobId, int]]:
+    return [(UUID(job_id), attempt) for job_id, attempt in keys]

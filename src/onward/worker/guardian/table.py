@@ -2,8 +2,9 @@
 
 Nothing but the standard library: the child process imports this file without the rest of Onward.
 
-    renewed, turned           seconds, written by the child
-    lease × leases            attempt (0: free), seconds, job id
+    renewed, turned, waited   seconds, written by the child
+    beat                      seconds, written by the worker's event loop
+    lease × leases            attempt (0: free), seconds, deadline (0: none), job id
     process × processes       pid (0: free), when it was started
 
 A lease is published by writing its attempt last and withdrawn by writing 0 there, so that a worker killed in the middle
@@ -15,15 +16,38 @@ import os
 import struct
 import tempfile
 from dataclasses import dataclass
+from typing import NamedTuple
 
-_HEADER = struct.Struct("<dd")
+_HEADER = struct.Struct("<dddd")
 _TIME = struct.Struct("<d")
-_LEASE = struct.Struct("<iid16s")
-_LEASE_BODY = struct.Struct("<d16s")
+_LEASE = struct.Struct("<iidd16s")
+_LEASE_BODY = struct.Struct("<dd16s")
 _ATTEMPT = struct.Struct("<i")
 _PROCESS = struct.Struct("<qq")
-_TURNED = 8
+_TURNED, _WAITED, _BEAT = 8, 16, 24
 _BODY = 8
+_BLOCKED = 2.0
+"""Seconds without a beat after which an event loop counts as blocked."""
+
+
+def is_overdue(deadline: float, beat: float, now: float) -> bool:
+    """Whether an attempt's time ran out while the event loop was blocked; while it turns, it sees to that itself."""
+    return beat < deadline < now and now > beat + _BLOCKED
+
+
+def overdue_message(blocked_for: float) -> str:
+    """What the error of such an attempt says."""
+    return f"the event loop was blocked beyond the attempt's timeout and grace period ({blocked_for:.1f} s so far)"
+
+
+class Entry(NamedTuple):
+    """A lease in the table."""
+
+    job_id: bytes
+    attempt: int
+    seconds: float
+    deadline: float
+    """When the attempt should have ended (monotonic; 0.0: whenever it likes)."""
 
 
 class TableFull(Exception):
@@ -59,12 +83,12 @@ class Writer:
         self._memory.close()
         os.close(self.descriptor)
 
-    def put(self, job_id: bytes, attempt: int, seconds: float) -> int:
+    def put(self, job_id: bytes, attempt: int, seconds: float, deadline: float = 0.0) -> int:
         """Publish a lease; its place."""
         if not self._free:
             raise TableFull
         place = self._free.pop()
-        _LEASE_BODY.pack_into(self._memory, place + _BODY, seconds, job_id)
+        _LEASE_BODY.pack_into(self._memory, place + _BODY, seconds, deadline, job_id)
         _ATTEMPT.pack_into(self._memory, place, attempt)
         return place
 
@@ -87,6 +111,14 @@ class Writer:
             _PROCESS.pack_into(self._memory, place, 0, 0)
             self._free_processes.append(place)
 
+    def beat(self, now: float) -> None:
+        """The event loop turns."""
+        _TIME.pack_into(self._memory, _BEAT, now)
+
+    def anew(self) -> None:
+        """Another child is about to come up."""
+        _TIME.pack_into(self._memory, _TURNED, 0.0)
+
     @property
     def renewed(self) -> float:
         """When the last renewal that succeeded was begun (monotonic; 0.0: none has)."""
@@ -97,6 +129,11 @@ class Writer:
         """When the child last said that it is alive (monotonic; 0.0: never)."""
         return float(_TIME.unpack_from(self._memory, _TURNED)[0])
 
+    @property
+    def waited(self) -> float:
+        """When the child last said that its renewal waits for the file's write lock (monotonic; 0.0: it does not)."""
+        return float(_TIME.unpack_from(self._memory, _WAITED)[0])
+
 
 class Reader:
     """The child's side."""
@@ -106,11 +143,17 @@ class Reader:
         self._leases = slice(_HEADER.size, _HEADER.size + shape.leases * _LEASE.size)
         self._processes = slice(self._leases.stop, shape.size)
 
-    def held(self) -> list[tuple[bytes, int, float]]:
-        """Job id, attempt and seconds of every lease that was held all the while this took."""
+    def held(self) -> list[Entry]:
+        """Every lease that was held all the while this took."""
         copies = [_LEASE.iter_unpack(self._memory[self._leases]) for _ in range(2)]
-        return [(job_id, attempt, seconds) for (attempt, _, seconds, job_id), again in zip(*copies, strict=True)
-                if attempt and again == (attempt, 0, seconds, job_id)]  # fmt: skip
+        return [
+            Entry(one[4], one[0], one[2], one[3]) for one, again in zip(*copies, strict=True) if one[0] and one == again
+        ]
+
+    @property
+    def beat(self) -> float:
+        """When the worker's event loop last turned (monotonic)."""
+        return float(_TIME.unpack_from(self._memory, _BEAT)[0])
 
     def processes(self) -> list[int]:
         """The processes of the worker that are still the same: a pid may be used again."""
@@ -125,6 +168,10 @@ class Reader:
         """The child is alive."""
         _TIME.pack_into(self._memory, _TURNED, now)
 
+    def waited(self, now: float) -> None:
+        """The child waits for the write lock; 0.0: no longer."""
+        _TIME.pack_into(self._memory, _WAITED, now)
+
 
 def started_at(pid: int) -> int:
     """When a process was started, in ticks; -1 where the system does not say, or it has ended."""
@@ -133,6 +180,15 @@ def started_at(pid: int) -> int:
             return int(file.read().rpartition(b")")[2].split()[19])
     except (OSError, IndexError, ValueError):
         return -1
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped a process, and may let it go on; False where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
 
 
 def _shared_memory(size: int) -> int:

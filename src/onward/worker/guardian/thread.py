@@ -4,20 +4,31 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
-from onward.lifecycle.after_commit import describe
+import msgspec
+
+from onward.lifecycle.after_commit import Effects, describe, storable
 from onward.lifecycle.store import Store
-from onward.model import JobId, LossReason, WorkerId
+from onward.model import JobError, JobId, LossReason, WorkerId
+from onward.notify.contract import Hint, HintKind
 from onward.observe import events
-from onward.state.contract import Held, Renewal
+from onward.state.contract import Held, Renewal, TimedOut
 from onward.state.driver import Connection
 from onward.worker.connections import Reserved
+from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.contract import Told
 from onward.worker.guardian.home import Home
 from onward.worker.guardian.leases import Deadlines, Lease, Leases, let_go
+from onward.worker.guardian.table import is_overdue, overdue_message
 
 logger = logging.getLogger("onward.worker")
+_LETTING_GO = 2.0
+"""Seconds to let go of what is overdue: a transaction of its own may be in the way."""
+_MOMENT = 0.25
+"""Seconds that a renewal under way has to end when the worker stops."""
 
 
 class ThreadGuardian:
@@ -33,32 +44,39 @@ class ThreadGuardian:
         *,
         shortest: float,
         lost: Told,
+        watch: Watch,
         why: str,
         leases: Leases | None = None,
     ) -> None:
         self._store, self._worker, self._why = store, worker, why
         self._interval = shortest / 3
-        self._lost = lost
+        self._lost, self._watch = lost, watch
         self._leases: Leases = {} if leases is None else leases
         self._deadlines = Deadlines(self._leases, shortest=shortest)
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._away: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
+        self._stop: asyncio.Event | None = None
+        self._waits_for_writers = not store.state.locks_rows
+        self._is_renewing = False
 
     # -- called from the worker's loop
 
-    def hold(self, job_id: JobId, attempt: int, seconds: float, since: float) -> None:
-        self._leases[job_id] = Lease(attempt, seconds, time.monotonic(), since + seconds)
+    def hold(self, job_id: JobId, attempt: int, seconds: float, since: float, limit: float | None = None) -> None:
+        deadline = 0.0 if limit is None else since + limit
+        self._leases[job_id] = Lease(attempt, seconds, time.monotonic(), since + seconds, deadline=deadline)
 
     def let_go(self, job_id: JobId, attempt: int) -> None:
         let_go(self._leases, job_id, attempt)
 
     def check_now(self) -> None:
-        away = self._away
-        if away is not None and self._wake is not None:
+        self._set(self._wake)
+
+    def _set(self, event: asyncio.Event | None) -> None:
+        if self._away is not None and event is not None:
             with suppress(RuntimeError):  # it has ended
-                away.call_soon_threadsafe(self._wake.set)
+                self._away.call_soon_threadsafe(event.set)
 
     def add_process(self, pid: int) -> None:
         """Nothing: this thread dies with the worker."""
@@ -66,20 +84,28 @@ class ThreadGuardian:
     def remove_process(self, pid: int) -> None:
         """Nothing: this thread dies with the worker."""
 
-    def start(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """`loop`: where the worker runs, if this is called elsewhere."""
-        loop, observers = loop or asyncio.get_running_loop(), self._store.observers
-        home = Home(loop, let_go=self._lose, lost=self._lost, observers=observers)
+    def start(self) -> None:
+        observers = self._store.observers
+        self._watch.start(threading.get_ident())
+        self.start_for(Home(asyncio.get_running_loop(), let_go=self._lose, lost=self._lost, observers=observers))
+
+    def start_for(self, home: Home) -> None:
+        """`start` for a worker whose event loop is watched already; from any thread."""
         logger.info("worker %s: a thread of this process renews the leases: %s", self._worker, self._why)
         name = f"onward-guardian-{self._worker}"
         self._thread = threading.Thread(target=self._run, args=(home,), name=name, daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:
+        self._watch.stop()
+        await asyncio.to_thread(self.end)
+
+    def end(self) -> None:
+        """`stop`, from another thread."""
         self._stopping = True
-        self.check_now()
+        self._set(self._stop)
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
+            self._thread.join()
 
     def _lose(self, job_id: JobId, attempt: int) -> bool:
         return let_go(self._leases, job_id, attempt) is not None
@@ -93,15 +119,22 @@ class ThreadGuardian:
             logger.exception("the guardian of worker %s has ended; leases are no longer renewed", self._worker)
 
     async def _guard(self, home: Home) -> None:
-        self._away, self._wake = asyncio.get_running_loop(), asyncio.Event()
-        reserved = Reserved(self._store.driver)
+        self._wake, self._stop = asyncio.Event(), asyncio.Event()
+        self._away = asyncio.get_running_loop()
+        reserved, for_overdue = Reserved(self._store.driver), Reserved(self._store.driver)
         try:
             async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(self._watch_deadlines(home))
-                await self._renew_until_stopped(reserved, self._wake, home)
+                watching = tasks.create_task(self._watch_deadlines(home, for_overdue))
+                renewing = tasks.create_task(self._renew_until_stopped(reserved, self._wake, home))
+                if not self._stopping:
+                    await self._stop.wait()
+                self._wake.set()
+                await asyncio.wait([renewing], timeout=_MOMENT)
+                renewing.cancel()  # it may be waiting for others who write
                 watching.cancel()
         finally:
             await reserved.close()
+            await for_overdue.close()
 
     async def _renew_until_stopped(self, reserved: Reserved, wake: asyncio.Event, home: Home) -> None:
         failures = 0
@@ -123,12 +156,17 @@ class ThreadGuardian:
         async def renew(connection: Connection) -> list[Renewal]:
             return list(await self._store.state.renew(connection, worker=self._worker, held=held))
 
+        self._is_renewing = True
         try:
-            async with asyncio.timeout(max(self._interval, 0.5)):
+            async with asyncio.timeout(None if self._waits_for_writers else max(self._interval, 0.5)):
                 renewals = await reserved.run(renew)
         except Exception as error:  # noqa: BLE001 - one turn of a loop
             home.emit(events.StateError(doing="renew leases", error=describe(error)))
             return False
+        finally:
+            self._is_renewing = False
+        if self._waits_for_writers:
+            begun = time.monotonic()  # the lease counts from when the lock was granted
         for renewal in renewals:
             if renewal.lost in (None, LossReason.CANCELLED):
                 leases[renewal.job_id].renewed_at(begun)
@@ -138,9 +176,50 @@ class ThreadGuardian:
             home.emit(events.LeaseRenewed(worker=self._worker, count=len(renewals)))
         return True
 
-    async def _watch_deadlines(self, home: Home) -> None:
+    async def _watch_deadlines(self, home: Home, reserved: Reserved) -> None:
         """Apart from the renewals, which may be waiting for a database that does not answer."""
         while True:
-            for job_id, attempt in self._deadlines.overdue():
-                home.lost(job_id, attempt, LossReason.ERROR)
+            # While a renewal waits for others who write, nobody can take the jobs either.
+            if not (self._waits_for_writers and self._is_renewing):
+                for job_id, attempt in self._deadlines.overdue():
+                    home.lost(job_id, attempt, LossReason.ERROR)
+            await self._look_for_overdue(home, reserved)
             await asyncio.sleep(self._deadlines.look_every)
+
+    # -- when the event loop is blocked
+
+    async def _look_for_overdue(self, home: Home, reserved: Reserved) -> None:
+        now, beat = time.monotonic(), self._watch.beat
+        overdue = {
+            job_id: lease
+            for job_id, lease in self._leases.copy().items()
+            if is_overdue(lease.deadline, beat, now) and not lease.is_given_up
+        }
+        keys = [(job_id, lease.attempt) for job_id, lease in overdue.items()]
+        keys = [key for key in keys if not self._watch.has_returned(*key)]
+        if keys:
+            for job_id, _ in keys:
+                overdue[job_id].is_given_up = True
+            await self._let_go(home, reserved, keys, blocked_for=now - beat)
+
+    async def _let_go(
+        self, home: Home, reserved: Reserved, keys: Sequence[tuple[JobId, int]], *, blocked_for: float
+    ) -> None:
+        stack = self._watch.stack()
+        error = JobError(type="TimeoutError", message=overdue_message(blocked_for), traceback=storable(stack))
+        timed_out = [TimedOut(job_id, n, msgspec.structs.replace(error, attempt=n)) for job_id, n in keys]
+        await self._quickly(reserved, partial(self._store.state.time_out, worker=self._worker, overdue=timed_out))
+        self._watch.report(keys, stack)
+        self._store.release(Effects(hints=[Hint(HintKind.EXPIRED, "")]))
+        for job_id, attempt in keys:
+            home.lost(job_id, attempt, LossReason.TIMEOUT)
+        if self._watch.is_to_end():
+            await self._quickly(reserved, partial(self._store.state.give_back, worker=self._worker))
+            self._watch.end()
+
+    async def _quickly(self, reserved: Reserved, operation: Callable[[Connection], Awaitable[object]]) -> None:
+        try:
+            async with asyncio.timeout(_LETTING_GO):
+                await reserved.run(operation)
+        except Exception as error:  # noqa: BLE001 - then the leases run out by themselves
+            logger.warning("worker %s: a lease cannot be let go of: %s", self._worker, error)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from contextlib import suppress
 from enum import Enum
 from typing import Any
@@ -25,6 +26,7 @@ class Parent:
         self._input = self._output = b""
         self._fate: Fate | None = None
         self._wake = asyncio.Event()
+        self._words: dict[str, Any] | None = None
         self._ended = asyncio.Event()
 
     def first_line(self) -> bytes:
@@ -76,6 +78,9 @@ class Parent:
             return
         # What came together with the first line is still there.
         *lines, self._input = (self._input + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"{"):
+                self._words = json.loads(line)
         if b"stop" in lines:
             self._end(Fate.STOPPED)
         elif not data:
@@ -99,13 +104,27 @@ class Parent:
         assert self._fate is not None
         return self._fate
 
-    async def wake(self, timeout: float) -> None:
-        """Wait until the worker says something, ends, or the time is up."""
+    async def wake(self, timeout: float) -> bool:
+        """Wait until the worker says something, ends, or the time is up; whether it was one of the former."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._wake.wait()
+        is_woken = self._wake.is_set()
         if not self.has_ended:
             self._wake.clear()
+        return is_woken
+
+    async def ask(self, question: dict[str, Any], *, within: float) -> dict[str, Any] | None:
+        """Say something and wait for the answer; None: the worker, or the thread that would give it, is stuck too."""
+        self._words = None
+        self.tell(question)
+        deadline = time.monotonic() + within
+        while not self._has_answered() and (left := deadline - time.monotonic()) > 0:
+            await self.wake(left)
+        return self._words
+
+    def _has_answered(self) -> bool:
+        return self._words is not None or self.has_ended
 
     def tell(self, news: dict[str, Any]) -> None:
         """Say something; kept while the worker does not read."""

@@ -1,0 +1,97 @@
+"""An app at module level lives longer than an event loop: it is closed with one and opened again in another."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from onward import Attempt, ConfigurationError, Onward, job
+from onward.notify.nats import NatsNotify
+from onward.notify.redis import RedisNotify
+from support import SOON
+
+SEVERAL = 3
+NEVER = timedelta(hours=1)
+
+
+@job("double")
+async def double(attempt: Attempt[int]) -> int:
+    return attempt.input * 2
+
+
+@job("in_thread")
+def in_thread(attempt: Attempt[int]) -> int:
+    return attempt.input * 2
+
+
+async def work(app: Onward, *, guardian: Any = "thread") -> list[int]:
+    """Open, start, run and close."""
+    async with app, app.worker(poll=NEVER, guardian=guardian, lease=timedelta(seconds=1)):
+        chains = [await app.start(kind, 2) for kind in (double, in_thread)]
+        return [await chain.wait(timeout=SOON) for chain in chains]
+
+
+async def only_start(app: Onward) -> None:
+    async with app:
+        await app.start(double, 1)
+
+
+@pytest.fixture(params=["", "redis", "nats"])
+def notify(request: pytest.FixtureRequest) -> Callable[[], Any]:
+    """How hints travel: as the database has it, or by a broker."""
+    if not request.param:
+        return lambda: None
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    name = f"test_{secrets.token_hex(4)}"
+    if request.param == "redis":
+        return lambda: RedisNotify(url, channel=name)
+    return lambda: NatsNotify(url, subject=name)
+
+
+@pytest.mark.parametrize("guardian", ["thread", "process"])
+def test_an_app_works_in_one_event_loop_after_another(
+    make_app: Callable[..., Onward], notify: Any, guardian: str
+) -> None:
+    app = make_app(double, in_thread, observers=[], notify=notify())
+
+    for _ in range(SEVERAL):
+        assert asyncio.run(work(app, guardian=guardian)) == [4, 4]
+        asyncio.run(only_start(app))
+
+
+@pytest.mark.parametrize("address", ["memory://", "postgresql+psycopg", "sqlalchemy"])
+def test_so_does_one_on_another_driver(address: str, postgres_dsn: str) -> None:
+    target: Any = address
+    if address == "postgresql+psycopg":
+        target = postgres_dsn.replace("postgresql", address)
+    elif address == "sqlalchemy":
+        from sqlalchemy.pool import NullPool
+
+        # What an engine's own pool keeps is bound to its loop: that is SQLAlchemy's to say.
+        target = create_async_engine(postgres_dsn.replace("postgresql", "postgresql+asyncpg"), poolclass=NullPool)
+    app = Onward(target, jobs=[double], schema=f"t_{secrets.token_hex(6)}", migrate=True, observers=[])
+
+    async def run() -> int:
+        async with app, app.worker(poll=NEVER):
+            return await (await app.start(double, 2)).wait(timeout=SOON)
+
+    assert [asyncio.run(run()) for _ in range(SEVERAL)] == [4, 4, 4]
+
+
+def test_an_app_whose_event_loop_ended_before_it_was_closed_says_so() -> None:
+    app = Onward("memory://", jobs=[double], observers=[])
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(app.open())
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            loop.run_until_complete(task)
+    loop.close()
+
+    with pytest.raises(ConfigurationError, match="in an event loop that has ended"):
+        asyncio.run(only_start(app))
