@@ -15,7 +15,7 @@ from onward.model import ChainId, Deduplication, FailureReason, JobId, JobStatus
 from onward.state.contract import Change, NewJob, Started
 from onward.state.driver import Connection
 from onward.state.sqlite.graph import Graph
-from onward.state.sqlite.values import duration, many, new_row
+from onward.state.sqlite.values import duration, is_id, many, new_row
 from onward.state.statement import Statements
 
 
@@ -77,7 +77,8 @@ async def _winners(connection: Connection, sql: Statements, jobs: Sequence[NewJo
     if not keys:
         return {}
     rows = await connection.fetch(sql("start_winners"), {"keys": many(keys)})
-    return {position: UUID(winner) for position, winner in rows if winner is not None}
+    # A row that only a hand can have written does not count: nobody could wait for it.
+    return {position: UUID(winner) for position, winner in rows if winner is not None and is_id(winner)}
 
 
 def _key(position: int, type_name: str, wanted: Deduplication, now: int) -> tuple[Any, ...]:
