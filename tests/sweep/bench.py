@@ -278,22 +278,25 @@ class PostgresBench(Bench):
 
     @asynccontextmanager
     async def native(self, room: Room) -> AsyncIterator[Any]:
-        if self._engine is not None:
-            async with create_async_engine(self._url(self._engine)).connect() as _:
-                raise AssertionError("an engine's own connections are `room.app.transaction()`'s")
         if self.is_sync:
-            with psycopg.connect(self.dsn, application_name="theirs") as raw:
-                yield raw
-        elif self._library == "psycopg":
-            async with await psycopg.AsyncConnection.connect(self.dsn, application_name="theirs") as raw_async:
-                yield raw_async
-        else:
-            native: Any = await asyncpg.connect(self.dsn, server_settings={"application_name": "theirs"})
+            raw = psycopg.connect(self.dsn, application_name="theirs")
             try:
-                async with native.transaction():
-                    yield native
+                with raw:
+                    yield raw
             finally:
-                await native.close(timeout=2)
+                raw.close()
+            return
+        if self._library == "psycopg":
+            native: Any = await psycopg.AsyncConnection.connect(self.dsn, application_name="theirs")
+            block, close = native, lambda: native.pgconn.finish()
+        else:
+            native = await asyncpg.connect(self.dsn, server_settings={"application_name": "theirs"})
+            block, close = native.transaction(), native.terminate
+        try:
+            async with block:
+                yield native
+        finally:
+            close()
 
     def troubles(self) -> list[str]:
         open_ones = (

@@ -26,7 +26,7 @@ _NEVER_FAIL = ("BEGIN", "ROLLBACK", "RELEASE", "SAVEPOINT", "DEALLOCATE", "DISCA
 
 def can_fail(label: str) -> bool:
     """Whether a server that is there can refuse the statement."""
-    return not label.upper().startswith(_NEVER_FAIL) or ";" in label
+    return not label.upper().startswith(_NEVER_FAIL) or ";" in label.rstrip(" ;")
 
 
 def _instead(blow: Blow, sql: str) -> str:
@@ -109,6 +109,35 @@ def _failing(raw: Any, blow: Blow, text: str) -> Iterator[Any]:
     raise errors.error_from_result(results[-1], encoding="utf-8")
 
 
+def _refuse(blow: Blow | None) -> None:
+    """A server that is not reached, or has no room."""
+    if blow is Blow.CUT_BEFORE:
+        raise psycopg.OperationalError("connection failed: Connection refused (injected)")
+    if blow is Blow.FULL:
+        raise psycopg.OperationalError("connection failed: FATAL:  sorry, too many clients already (injected)")
+
+
+def _met_psycopg(raw: Any, gen: Any) -> tuple[Blow | None, str]:
+    text = None if raw in UNTAPPED or _says_nothing(raw, gen) else _text_of(gen)
+    return (TAP.statement(text) if text is not None else None), text or ""
+
+
+def _before(raw: Any, gen: Any, blow: Blow | None) -> None:
+    if blow is Blow.INTERRUPTED_BEFORE:
+        gen.close()
+        raise KeyboardInterrupt
+    if blow is Blow.CUT_BEFORE:
+        cut_off(raw.pgconn.socket)
+
+
+def _after(raw: Any, blow: Blow | None) -> None:
+    if blow is Blow.CUT_AFTER:
+        raw.pgconn.finish()
+        raise _lost()
+    if blow is Blow.INTERRUPTED_AFTER:
+        raise KeyboardInterrupt
+
+
 def _lost() -> psycopg.OperationalError:
     return psycopg.OperationalError("consuming input failed: server closed the connection unexpectedly (injected)")
 
@@ -117,55 +146,34 @@ def _patch_psycopg(patch: pytest.MonkeyPatch) -> None:
     async_wait, wait = psycopg.AsyncConnection.wait, psycopg.Connection.wait
     async_connect, connect = psycopg.AsyncConnection.connect, psycopg.Connection.connect
 
-    def met(raw: Any, gen: Any) -> tuple[Blow | None, str]:
-        text = None if raw in UNTAPPED or _says_nothing(raw, gen) else _text_of(gen)
-        return (TAP.statement(text) if text is not None else None), text or ""
-
     async def tapped_async_wait(self: Any, gen: Any, *arguments: Any, **options: Any) -> Any:
-        blow, text = met(self, gen)
+        blow, text = _met_psycopg(self, gen)
         if blow in ERRORS:
             gen.close()
             return await async_wait(self, _failing(self, blow, text), *arguments, **options)
-        if blow is Blow.CUT_BEFORE:
-            cut_off(self.pgconn.socket)
+        _before(self, gen, blow)
         answer = await async_wait(self, gen, *arguments, **options)
-        if blow is Blow.CUT_AFTER:
-            self.pgconn.finish()
-            raise _lost()
+        _after(self, blow)
         return answer
 
     def tapped_wait(self: Any, gen: Any, *arguments: Any, **options: Any) -> Any:
-        blow, text = met(self, gen)
+        blow, text = _met_psycopg(self, gen)
         if blow in ERRORS:
             gen.close()
             return wait(self, _failing(self, blow, text), *arguments, **options)
-        if blow is Blow.INTERRUPTED_BEFORE:
-            gen.close()
-            raise KeyboardInterrupt
-        if blow is Blow.CUT_BEFORE:
-            cut_off(self.pgconn.socket)
+        _before(self, gen, blow)
         answer = wait(self, gen, *arguments, **options)
-        if blow is Blow.CUT_AFTER:
-            self.pgconn.finish()
-            raise _lost()
-        if blow is Blow.INTERRUPTED_AFTER:
-            raise KeyboardInterrupt
+        _after(self, blow)
         return answer
-
-    def refused(blow: Blow | None) -> None:
-        if blow is Blow.CUT_BEFORE:
-            raise psycopg.OperationalError("connection failed: Connection refused (injected)")
-        if blow is Blow.FULL:
-            raise psycopg.OperationalError("connection failed: FATAL:  sorry, too many clients already (injected)")
 
     @classmethod  # type: ignore[misc]
     async def tapped_async_connect(cls: Any, *arguments: Any, **options: Any) -> Any:
-        refused(TAP.statement("connect"))
+        _refuse(TAP.statement("connect"))
         return await async_connect.__func__(cls, *arguments, **options)  # type: ignore[attr-defined]
 
     @classmethod  # type: ignore[misc]
     def tapped_connect(cls: Any, *arguments: Any, **options: Any) -> Any:
-        refused(TAP.statement("connect"))
+        _refuse(TAP.statement("connect"))
         return connect.__func__(cls, *arguments, **options)  # type: ignore[attr-defined]
 
     patch.setattr(psycopg.AsyncConnection, "wait", tapped_async_wait)
