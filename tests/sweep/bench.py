@@ -75,6 +75,14 @@ class Room:
         else:
             await got(tx.execute(sql.format(":what"), what=what))
 
+    async def read(self, tx: Any, what: str | None = None) -> int:
+        """How many rows of the application's own there are, or how many of these."""
+        sql = f"SELECT count(*) FROM {self.bench.ledger} WHERE what = coalesce({{}}, what)"
+        if type(tx).__module__.partition(".")[0] == "sqlalchemy":
+            found = await got(tx.execute(sqlalchemy.text(sql.format("CAST(:what AS text)")), {"what": what}))
+            return int(found.scalar())
+        return int(await got(tx.fetchval(sql.format("CAST(:what AS text)"), what=what)))
+
     async def lend_all(self) -> None:
         """Every connection of the pool at the same time, each able to do its work."""
         await self._lend(POOL)
@@ -195,6 +203,17 @@ class Bench(ABC):
 
     def unfinished(self) -> int:
         return len(self.run(f"SELECT 1 FROM {self.job} WHERE chain_index = 0 AND chain_ended_at IS NULL"))
+
+    def running(self) -> list[tuple[Any, ...]]:
+        return self.run(f"SELECT id FROM {self.job} WHERE status = 'running'")
+
+    def lose(self, job_id: Any) -> None:
+        """A worker that has died was running this job."""
+        then = "now() - interval '1 minute'" if self.dialect == "postgres" else "1"
+        self.run(
+            f"UPDATE {self.job} SET status = 'running', attempt = 1, leased_by = 'dead', leased_until = {then} "
+            f"WHERE id = '{job_id}'"
+        )
 
     async def wait_until(self, condition: Callable[[], bool], *, within: float) -> bool:
         """Ask until it is so; whether it has come to that."""
@@ -343,12 +362,11 @@ class SqliteBench(Bench):
         super().__init__(name, **options)
         self._folder = folder
         self.job, self.ledger = "onward_job", "ledger"
-        self._abandoned = 0
         self.renew()
 
     def renew(self) -> None:
         """Another file: whoever hangs may still hold this one."""
-        self._abandoned = len(_threads())
+        self._known = _threads()
         self.path = self._folder / f"{secrets.token_hex(4)}.db"
         driven_alone(self._prepare())
         self._admin = untapped_sqlite(self.path)
@@ -400,9 +418,10 @@ class SqliteBench(Bench):
         return []
 
     def remains(self) -> list[str]:
-        return [f"thread left after close: {name}" for name in _threads()[self._abandoned :]]
+        return [f"thread left after close: {one.name}" for one in _threads() if one not in self._known]
 
     def break_locks(self) -> None:
+        self._known = _threads()
         with suppress(sqlite3.Error):
             self._admin.close()
         self._admin = untapped_sqlite(self.path)
@@ -418,8 +437,8 @@ def driven_alone(work: Any) -> None:
     thread.join()
 
 
-def _threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("onward")]
+def _threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("onward")]
 
 
 def make_bench(name: str, *, dsn: Callable[[], str], folder: Path) -> Any:

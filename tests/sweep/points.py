@@ -1,5 +1,6 @@
 """Where an operation can be hit, and by what: points are found by a recording run, and hit one at a time afterwards."""
 
+import os
 import re
 import threading
 import zlib
@@ -8,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 
+ONLY = os.environ.get("ONWARD_SWEEP_ONLY", "")
 under_test: ContextVar[bool] = ContextVar("sweep_under_test", default=False)
 """Set in the context of the operation: what runs beside it is not hit, unless the whole process is under test."""
 
@@ -57,7 +59,12 @@ class Point:
         return f"{self.blow} at {self.place}"
 
     def is_chosen(self, share: float, seed: int) -> bool:
-        """Whether it belongs to the share of all points that this run tries: another one for each seed."""
+        """Whether it belongs to the share of all points that this run tries: another one for each seed.
+
+        ONWARD_SWEEP_ONLY="words of a report" tries these points alone.
+        """
+        if ONLY:
+            return ONLY in str(self)
         number = zlib.crc32(f"{seed}/{self.place.label}/{self.place.nth}/{self.blow}".encode()) % 1000
         return number < share * 1000
 

@@ -9,15 +9,17 @@ import traceback
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from onward.lifecycle import settle
 from onward.state.driver import run_now
 from sweep.bench import Bench, Image, Room, at_once, soon_nothing
 from sweep.client_operations import JOBS, Operation
-from sweep.points import CANCELS, ERRORS, INTERRUPTS, TAP, Blow, Place, Point
-from sweep.stepping import Cancelled, stepped
+from sweep.points import CANCELS, ERRORS, INTERRUPTS, TAP, Blow, Place, Point, under_test
+from sweep.stepping import Cancelled, all_tasks_stepped, stepped
 from sweep.taps import can_fail, can_fail_on_sqlite, tapped
+from sweep.worker_operations import Stage, Work
 
 SEED = int(os.environ.get("ONWARD_SWEEP_SEED", time.time() // 86400))
 """Which points belong to the share that is tried: others each day, or those of a day that is named."""
@@ -89,6 +91,27 @@ def _blows(bench: Bench, label: str) -> list[Blow]:
     return [*interrupts, Blow.CUT_BEFORE, Blow.CUT_AFTER, *errors]
 
 
+def try_point(bench: Bench, point: Point, report: Report, hit: Any) -> None:
+    """Hit one point, and add to the report."""
+    report.tried += 1
+    problems: list[str] = []
+    try:
+        driven(hit(point, problems), is_sync=bench.is_sync)
+    except Hangs as error:
+        problems.append(f"hangs for ever: {error}"[:600])
+        bench.renew()
+    except BaseException as error:  # noqa: BLE001 - a point that breaks the sweep itself is a finding
+        problems.append(f"the app could not go on: {error!r}"[:300])
+    TAP.disarm()
+    if not problems or TAP.was_hit:
+        problems += at_once(bench.remains)
+    if problems:
+        bench.break_locks()
+    if not TAP.was_hit:
+        report.missed += 1
+    report.problems += [f"{point}: {problem}" for problem in problems]
+
+
 class ClientSweep:
     """An operation of a client."""
 
@@ -106,27 +129,8 @@ class ClientSweep:
             report.points = len(points)
             for point in points:
                 if point.is_chosen(SHARE, SEED) and len(report.problems) < _ENOUGH:
-                    self._try(point, report)
+                    try_point(self.bench, point, report, self._hit)
         return report
-
-    def _try(self, point: Point, report: Report) -> None:
-        report.tried += 1
-        problems: list[str] = []
-        try:
-            self._drive(self._hit(point, problems))
-        except Hangs as error:
-            problems.append(f"hangs for ever: {error}"[:600])
-            self.bench.renew()
-        except BaseException as error:  # noqa: BLE001 - a point that breaks the sweep itself is a finding
-            problems.append(f"the app could not go on: {error!r}"[:300])
-        TAP.disarm()
-        if not problems or TAP.was_hit:
-            problems += at_once(self.bench.remains)
-        if problems:
-            self.bench.break_locks()
-        if not TAP.was_hit:
-            report.missed += 1
-        report.problems += [f"{point}: {problem}" for problem in problems]
 
     def _drive(self, work: Coroutine[Any, Any, None]) -> None:
         driven(work, is_sync=self.bench.is_sync)
@@ -205,9 +209,118 @@ class ClientSweep:
         assert found == self.after, f"the tables differ: {_difference(self.after, found)}"
 
 
-def _sync_scope() -> Any:
-    from sweep.points import under_test
+_TWICE = 2
+"""In a worker the same things come again and again: the first and the second time are tried."""
 
+
+class WorkerSweep:
+    """A worker, from its start until its chains have ended; if it is ended by the blow, another one goes on."""
+
+    def __init__(self, bench: Bench, work: Work) -> None:
+        self.bench, self.work = bench, work
+        self.after: Image = ()
+
+    def run(self) -> Report:
+        """Record, then hit the chosen points; what went wrong."""
+        report = Report(f"worker: {self.work.name} on {self.bench.name}")
+        with tapped(), hurried():
+            driven(self._record(), is_sync=False)
+            statements = [place for place in TAP.statements if place.nth <= _TWICE]
+            awaits = [place for place in TAP.awaits if place.nth <= _TWICE]
+            points = [p for p in points_of(self.bench, statements, awaits) if p.blow is not Blow.CANCELLED_UNSENT]
+            points += [Point(place, Blow.STOPPED_WAITING) for place in awaits]
+            report.points = len(points)
+            for point in points:
+                if point.is_chosen(SHARE, SEED) and len(report.problems) < _ENOUGH:
+                    try_point(self.bench, point, report, self._hit)
+        return report
+
+    async def _record(self) -> None:
+        self.bench.clean()
+        async with self.bench.room(*self.work.jobs, threads=self.work.threads) as room:
+            await self._work(room, None)
+        self.after = self.bench.image(attempts=False)
+
+    async def _hit(self, point: Point, problems: list[str]) -> None:
+        beginning = _tasks(self.bench)
+        self.bench.clean()
+        async with self.bench.room(*self.work.jobs, threads=self.work.threads) as room:
+            tasks = asyncio.all_tasks()
+            error = await self._work(room, point)
+            if error is not None:
+                problems.append(f"the worker ended with {error!r}"[:300])
+            found = self.bench.image(attempts=False)
+            if found != self.after:
+                problems.append(f"the tables differ: {_difference(self.after, found)}"[:900])
+            problems += await _left_running(self.bench, tasks)
+            problems += await soon_nothing(self.bench.troubles, is_sync=False)
+            if not problems:
+                problems += await _said("the pool does not work", room.lend_all())
+        problems += await _left_running(self.bench, beginning, also=())
+
+    async def _work(self, room: Room, point: Point | None) -> BaseException | None:
+        """Workers until all chains have ended, the first of them hit; the error it ended with."""
+        Stage.set(room)
+        given = await self.work.arrange(room)
+        TAP.arm(point, everywhere=True)
+        try:
+            error = await self._first(room, given)
+        finally:
+            TAP.disarm()
+        for _ in range(3):
+            if not self.bench.unfinished():
+                break
+            async with asyncio.timeout(_PATIENCE / 2):
+                error = await self._one(room, given, _ignore) or error
+        return error
+
+    async def _first(self, room: Room, given: Any) -> BaseException | None:
+        loop = asyncio.get_running_loop()
+        blows: list[Any] = []
+        loop.set_task_factory(all_tasks_stepped(lambda blow: blows[0](blow)))
+        token = under_test.set(True)
+        try:
+            return await self._one(room, given, blows.append)
+        finally:
+            under_test.reset(token)
+            loop.set_task_factory(None)
+
+    async def _one(self, room: Room, given: Any, tell: Any) -> BaseException | None:
+        """A worker until all chains have ended, or it has."""
+        soon = timedelta(seconds=0.3)
+        worker = room.app.worker(concurrency=3, poll=soon, grace=soon, stall=None)
+        running = asyncio.get_running_loop().create_task(worker.run())  # owned by this function
+
+        def hit(blow: Blow) -> None:
+            if blow is Blow.STOPPED_WAITING:
+                worker.stop()
+                worker.give_back()
+            else:
+                running.cancel()
+
+        tell(hit)
+        outside = under_test.set(False)
+        try:
+            if self.work.beside is not None:
+                await self.work.beside(room, given, worker)
+            over = lambda: running.done() or not self.bench.unfinished()  # noqa: E731
+            await self.bench.wait_until(over, within=_PATIENCE / 2)
+        finally:
+            under_test.reset(outside)
+        if not running.done():
+            worker.stop()
+        await asyncio.wait([running], timeout=_PATIENCE / 2)
+        if not running.done():
+            running.cancel()
+            return TimeoutError("the worker does not stop")
+        return None if running.cancelled() else running.exception()
+
+
+def _ignore(hit: Any) -> None:
+    """Nothing is going to be hit."""
+
+
+def _sync_scope() -> Any:
     token = under_test.set(True)
     return lambda: under_test.reset(token)
 
