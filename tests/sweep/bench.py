@@ -201,8 +201,12 @@ class Bench(ABC):
             *(("ledger", *w) for w in ledger),
         )
 
-    def unfinished(self) -> int:
-        return len(self.run(f"SELECT 1 FROM {self.job} WHERE chain_index = 0 AND chain_ended_at IS NULL"))
+    def unfinished(self) -> list[tuple[Any, ...]]:
+        """Chains that have not ended."""
+        return self.run(
+            f"SELECT type_name, status, attempt, leased_by, leased_until, errors FROM {self.job} "
+            "WHERE chain_index = 0 AND chain_ended_at IS NULL"
+        )
 
     def running(self) -> list[tuple[Any, ...]]:
         return self.run(f"SELECT id FROM {self.job} WHERE status = 'running'")

@@ -251,6 +251,7 @@ class WorkerSweep:
                 problems.append(f"the worker ended with {error!r}"[:300])
             found = self.bench.image(attempts=False)
             if found != self.after:
+                problems += [f"unfinished: {row}" for row in self.bench.unfinished()]
                 problems.append(f"the tables differ: {_difference(self.after, found)}"[:900])
             problems += await _left_running(self.bench, tasks)
             problems += await soon_nothing(self.bench.troubles, is_sync=False)
@@ -267,11 +268,10 @@ class WorkerSweep:
             error = await self._first(room, given)
         finally:
             TAP.disarm()
-        for _ in range(3):
+        for _ in range(2):
             if not self.bench.unfinished():
                 break
-            async with asyncio.timeout(_PATIENCE / 2):
-                error = await self._one(room, given, _ignore) or error
+            error = await self._one(room, given, _ignore) or error
         return error
 
     async def _first(self, room: Room, given: Any) -> BaseException | None:
@@ -344,7 +344,7 @@ def driven(work: Coroutine[Any, Any, None], *, is_sync: bool) -> None:
 
     thread = threading.Thread(target=run, name="sweep", daemon=True)
     thread.start()
-    thread.join(_PATIENCE * 2)
+    thread.join(_PATIENCE * 4)
     if thread.is_alive():
         stack = traceback.format_stack(sys._current_frames()[thread.ident or 0])
         others = [t.name for t in threading.enumerate() if t.name.startswith("onward")]
@@ -354,7 +354,7 @@ def driven(work: Coroutine[Any, Any, None], *, is_sync: bool) -> None:
 
 
 async def _bounded(work: Coroutine[Any, Any, None]) -> None:
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(_PATIENCE * 3):
         await work
 
 
