@@ -35,7 +35,7 @@ def say(text: str, end: str = "\n") -> None:
 def run(suite: str, source: Path, *options: str) -> list[str] | None:
     """The tests that fail; None if time was up."""
     environment = {
-        **os.environ, "PYTHONPATH": str(source), "ONWARD_TEST_SCALE": SCALE[suite], "ONWARD_SWEEP_SEED": "12"
+        **os.environ, "PYTHONPATH": str(source), "ONWARD_TEST_SCALE": SCALE[suite], "ONWARD_SWEEP_SEED": "12", "ONWARD_STATEFUL_SHRINK": "no"
     }  # fmt: skip
     command = [sys.executable, "-m", "pytest", "-q", "-n2", "-p", "no:cacheprovider", "--tb=no", *SUITES[suite]]
     command += options

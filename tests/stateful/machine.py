@@ -99,9 +99,16 @@ class Machine(RuleBasedStateMachine):
         return found
 
     def _name(self, chain: UUID) -> None:
+        """With all that waits for it, or that it waits for, and so on: any of that may be locked with it."""
         model = self.open or self.model
-        self.named |= {row.id for row in model.rows.values() if row.chain_id == chain}
-        self.named |= {waiting.id for waiting in model.waiting_for(chain)}
+        chains, frontier = set[UUID](), {chain}
+        while frontier:
+            chains |= frontier
+            jobs = [row.id for row in model.rows.values() if row.chain_id in frontier]
+            there = {other for job in jobs for other in model.edges.get(job, [])}
+            here = {row.chain_id for one in frontier for row in model.waiting_for(one)}
+            frontier = (there | here) - chains
+        self.named |= {row.id for row in model.rows.values() if row.chain_id in chains}
 
     # -- start
 

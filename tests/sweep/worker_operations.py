@@ -144,7 +144,7 @@ async def long(attempt: Attempt[str]) -> str:
     return attempt.input
 
 
-@job("held", lease=timedelta(seconds=5))
+@job("held", lease=timedelta(seconds=1))
 async def held(attempt: Attempt[str]) -> str:
     """Runs until it is told to stop, the first time."""
     if first_time(attempt.job_id):
@@ -152,7 +152,7 @@ async def held(attempt: Attempt[str]) -> str:
     return attempt.input
 
 
-@job("doomed", lease=timedelta(seconds=5))
+@job("doomed", lease=timedelta(seconds=1))
 async def doomed(attempt: Attempt[str]) -> str:
     """Runs until somebody cancels it."""
     await asyncio.Event().wait()
@@ -172,6 +172,8 @@ class Work:
     beside: Callable[[Room, Any, Any], Awaitable[None]] | None = None
     """With the room, what was arranged, and the worker."""
     threads: bool = False
+    may_crash: bool = False
+    """Whether a worker that is cancelled may leave a job to its lease: it was stopping already."""
 
 
 async def _outcomes(room: Room) -> None:
@@ -224,7 +226,7 @@ WORKS = {
         Work("phases", (first, second, atomic, starting, twice, gathering, plain), _phases),
         Work("leases", (plain, long), _leases),
         Work("threads", (in_thread,), _threads, threads=True),
-        Work("stopping", (held,), _held, beside=_stop),
+        Work("stopping", (held,), _held, beside=_stop, may_crash=True),
         Work("cancelling", (doomed,), _doomed, beside=_cancel),
     )
 }
