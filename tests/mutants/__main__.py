@@ -23,6 +23,7 @@ SUITES = {
     BEHAVIOUR: ["tests/behaviour/test_hints.py"],
 }
 SCALE = {STATEFUL: "0.9", CONFORMANCE: "0.2", CLIENT: "0.3", WORKER: "0.3", BEHAVIOUR: "0.1"}
+SETTINGS = {"ONWARD_SWEEP_SEED": "12", "ONWARD_STATEFUL_SHRINK": "no"}
 LIMIT = 600
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?: - .*)?$", re.MULTILINE)
 
@@ -34,9 +35,7 @@ def say(text: str, end: str = "\n") -> None:
 
 def run(suite: str, source: Path, *options: str) -> list[str] | None:
     """The tests that fail; None if time was up."""
-    environment = {
-        **os.environ, "PYTHONPATH": str(source), "ONWARD_TEST_SCALE": SCALE[suite], "ONWARD_SWEEP_SEED": "12", "ONWARD_STATEFUL_SHRINK": "no"
-    }  # fmt: skip
+    environment = {**os.environ, **SETTINGS, "PYTHONPATH": str(source), "ONWARD_TEST_SCALE": SCALE[suite]}
     command = [sys.executable, "-m", "pytest", "-q", "-n2", "-p", "no:cacheprovider", "--tb=no", *SUITES[suite]]
     command += options
     pipe = subprocess.PIPE
