@@ -1,12 +1,12 @@
 # Everything a contributor runs. `make` alone prints the table.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all chaos check bench docs format clean
+.PHONY: help demo test test-all chaos mutants check bench docs format clean
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 # Most tests wait more than they compute. Those of whole processes want the machine for themselves.
-SIDE_BY_SIDE := tests/unit tests/conformance tests/sql tests/behaviour -n $(or $(JOBS),2) --dist worksteal
+SIDE_BY_SIDE := tests/unit tests/conformance tests/sql tests/behaviour tests/stateful tests/sweep -n $(or $(JOBS),2) --dist worksteal
 # DEBUG=1 make test: the log while the tests run, one after another.
 ifneq ($(filter-out 0,$(DEBUG)),)
 PYTEST += -o log_cli=true -o log_cli_level=DEBUG
@@ -37,6 +37,9 @@ test-all: .venv/.installed-dev ## Every test with full counts, slow and chaos to
 
 chaos: .venv/.installed-dev ## Only the tests that kill servers and processes
 	@$(call run,tests -m chaos)
+
+mutants: .venv/.installed-dev ## Plant defects and see which test finds each (half an hour; ARGS="words of their names")
+	cd tests && ../$(BIN)/python -m mutants $(ARGS)
 
 check: .venv/.installed-dev ## Lint, format, types (mypy and pyright), import layers; changes nothing
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """A program for chaos tests: handlers that leave rows in the user's own table, and that say when they began.
 
-under_chaos.py URL SCHEMA CONCURRENCY, with GUARDIAN_PROCESS in the environment for a guardian that is one
+under_chaos.py URL SCHEMA CONCURRENCY, with GUARDIAN_PROCESS in the environment for a guardian that is one, and with
+SLEEP for handlers that take their time
 """
 
 import asyncio
@@ -34,6 +35,7 @@ async def two(attempt: Attempt[int]) -> Next[int]:
 
 @job("one", continues_to=[two], lease=LEASE)
 async def one(attempt: Attempt[int]) -> Next[int]:
+    await asyncio.sleep(float(os.environ.get("SLEEP", "0")))
     async with attempt.complete() as tx:
         await tx.execute(INSERT, chain=str(attempt.chain_id), step=1)
         return attempt.continue_with(two, attempt.input)

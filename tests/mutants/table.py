@@ -1,0 +1,216 @@
+"""Defects to plant: each is of a kind that really happens, and one of the suites must find it."""
+
+from dataclasses import dataclass
+
+STATEFUL, CONFORMANCE, CLIENT, WORKER, BEHAVIOUR = "stateful", "conformance", "client", "worker", "behaviour"
+_MIGRATION = "state/postgres/migrations/0001_*.sql"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A defect."""
+
+    name: str
+    files: str
+    """Where, below src/onward; the first file that has the text is changed."""
+    old: str | tuple[str, ...]
+    """The text, or the spellings it may have."""
+    new: str
+    expected: str
+    """The suite that should find it, and is therefore asked first."""
+
+
+MUTANTS = [
+    # -- Postgres
+    Mutant(
+        "settling completed jobs does not look at the attempt",
+        "state/postgres/sql/settle_completed.sql",
+        "AND job.attempt = o.attempt AND job.leased_by = :holder::text",
+        "AND job.leased_by = :holder::text",
+        STATEFUL,
+    ),
+    Mutant(
+        "settling does not look at the holder",
+        "state/postgres/sql/settle.sql",
+        "AND job.leased_by IS NOT DISTINCT FROM o.holder",
+        "",
+        STATEFUL,
+    ),
+    Mutant(
+        "settling changes jobs that have ended",
+        "state/postgres/sql/settle.sql",
+        "AND job.ended_at IS NULL  --",
+        "--",
+        STATEFUL,
+    ),
+    Mutant(
+        "take does not raise the attempt",
+        "state/postgres/sql/take.sql",
+        ("attempt = job.attempt + 1,", "attempt = least(job.attempt, 2147483646) + 1,"),
+        "attempt = greatest(job.attempt, 1),",
+        STATEFUL,
+    ),
+    Mutant(
+        "take takes what is not due",
+        "state/postgres/sql/take.sql",
+        "AND status = 'pending' AND NOT deferred /*each*/",
+        "AND status = 'pending' /*each*/",
+        STATEFUL,
+    ),
+    Mutant(
+        "take ignores that a type is paused",
+        "state/postgres/sql/take.sql",
+        "CASE WHEN paused.type_name IS NULL THEN asked.name END",
+        "asked.name",
+        STATEFUL,
+    ),
+    Mutant(
+        "renew renews the leases of others",
+        "state/postgres/sql/renew.sql",
+        "WHERE job.leased_by = :worker::text\n",
+        "WHERE job.leased_by IS NOT NULL\n",
+        STATEFUL,
+    ),
+    Mutant(
+        "the reaper takes what runs here",
+        "state/postgres/sql/reap.sql",
+        "AND NOT id = ANY(:held_here::uuid[])",
+        "AND (true OR id = ANY(:held_here::uuid[]))",
+        STATEFUL,
+    ),
+    Mutant(
+        "scheduled jobs are due at the wrong time",
+        "state/postgres/sql/promote.sql",
+        "AND scheduled_at <= coalesce(",
+        "AND scheduled_at >= coalesce(",
+        STATEFUL,
+    ),
+    Mutant(
+        "the last blocker does not unblock",
+        _MIGRATION,
+        "WHEN j.open_blockers <= v.ended THEN 'pending'",
+        "WHEN j.open_blockers < v.ended THEN 'pending'",
+        STATEFUL,
+    ),
+    Mutant(
+        "a blocker does not know that somebody waits for it",
+        _MIGRATION,
+        "UPDATE /*schema*/job h SET has_dependents = true WHERE h.id = ANY(edges) AND NOT h.has_dependents;",
+        "",
+        STATEFUL,
+    ),
+    Mutant(
+        "starting does not lock the blockers",
+        _MIGRATION,
+        "PERFORM 1 FROM /*schema*/job h WHERE h.id = ANY(edges) AND h.chain_index = 0 ORDER BY h.id FOR NO KEY UPDATE;",
+        "",
+        CONFORMANCE,
+    ),
+    Mutant(
+        "two starts with one key do not wait for each other",
+        _MIGRATION,
+        "PERFORM pg_advisory_xact_lock(k.lock) FROM (",
+        "PERFORM 1 FROM (",
+        CONFORMANCE,
+    ),
+    Mutant(
+        "the scope of a deduplication is ignored",
+        _MIGRATION,
+        "(wanted.deduplication_scope = 'any' OR j.chain_ended_at IS NULL)",
+        "(wanted.deduplication_scope IS NOT NULL)",
+        STATEFUL,
+    ),
+    Mutant(
+        "the end of a stale attempt is not refused",
+        _MIGRATION,
+        "IF held IS NULL THEN",
+        "IF held IS NOT NULL AND NOT held THEN",
+        STATEFUL,
+    ),
+    Mutant(
+        "holding an attempt does not lock its row",
+        "state/postgres/sql/lock_attempt.sql",
+        ("FOR NO KEY UPDATE", "FOR UPDATE"),
+        "",
+        CONFORMANCE,
+    ),
+    # -- SQLite
+    Mutant(
+        "settling does not look at the attempt",
+        "state/sqlite/sql/settle.sql",
+        "AND job.attempt = o.attempt AND job.leased_by IS o.holder",
+        "AND job.leased_by IS o.holder",
+        STATEFUL,
+    ),
+    Mutant(
+        "several blockers that end together count as one",
+        "state/sqlite/sql/unblock.sql",
+        "open_blockers = job.open_blockers - v.ended",
+        "open_blockers = job.open_blockers - 1",
+        STATEFUL,
+    ),
+    Mutant(
+        "a window of deduplication looks the wrong way",
+        "state/sqlite/sql/start_winners.sql",
+        "job.created_at > json_extract(asked.value, '$[4]')",
+        "job.created_at < json_extract(asked.value, '$[4]')",
+        STATEFUL,
+    ),
+    Mutant(
+        "a BEGIN that fails does not let others in",
+        "state/sqlite/connection.py",
+        "except BaseException:\n            self._leave()\n            raise",
+        "except BaseException:\n            raise",
+        CLIENT,
+    ),
+    # -- what is above the adapters
+    Mutant(
+        "the client does not try again",
+        "lifecycle/store.py",
+        "_TRIES = 6",
+        "_TRIES = 1",
+        CLIENT,
+    ),
+    Mutant(
+        "a start of unknown outcome is not looked up",
+        "lifecycle/start.py",
+        "if tries > 1:",
+        "if tries > 99:",
+        CLIENT,
+    ),
+    Mutant(
+        "an error while settling is swallowed",
+        "worker/settler.py",
+        "            return error\n",
+        "            return None\n",
+        WORKER,
+    ),
+    Mutant(
+        "jobs whose take was not answered are forgotten",
+        "worker/worker.py",
+        "self._may_have_strays = True",
+        "self._may_have_strays = False",
+        WORKER,
+    ),
+    Mutant(
+        "a phase does not give its connection back",
+        "worker/attempt.py",
+        "await lending.__aexit__(None, None, None)",
+        "await lending.__aexit__(None, None, None) if self.settled else None",
+        WORKER,
+    ),
+    Mutant(
+        "a COMMIT that the server has turned into a ROLLBACK counts as done",
+        "state/postgres/asyncpg*.py",
+        'if answer == "ROLLBACK":',
+        'if answer == "NEVER":',
+        CONFORMANCE,
+    ),
+    Mutant(
+        "hints do not leave after the commit",
+        "lifecycle/store.py",
+        "        if effects.hints:\n            self._announcer.post(effects.hints)",
+        "        if effects.hints:\n            return",
+        BEHAVIOUR,
+    ),
+]
