@@ -3,6 +3,8 @@
 import asyncio
 import contextvars
 import sqlite3
+import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -334,3 +336,34 @@ async def test_a_chain_started_by_a_handler_may_block_what_continues_it(running:
     app: Onward = await running(parent, child, add_up)
 
     assert await (await app.start(parent, 1)).wait(timeout=SOON) == 6
+
+
+async def test_a_cancelled_step_that_goes_on_in_a_phase_leaves_nothing_behind(running: Any) -> None:
+    @job("next", internal=True)
+    async def follow(attempt: Attempt[int]) -> int:
+        return attempt.input
+
+    @job("stubborn", continues_to=[follow])
+    def stubborn(attempt: Attempt[int]) -> Next[int]:
+        started.set()
+        while attempt.cancelled is None:  # told, and goes on all the same
+            time.sleep(0.01)
+        with attempt.complete() as tx:
+            tx.execute("INSERT INTO notes VALUES (1)")  # type: ignore[unused-coroutine]
+            return attempt.continue_with(follow, 1)
+
+    started = threading.Event()
+    app: Onward = await running(stubborn, follow)
+    async with app.transaction() as tx:
+        await tx.execute("DROP TABLE IF EXISTS notes")
+        await tx.execute("CREATE TABLE notes (number integer)")
+    chain = await app.start(stubborn, 1)
+    await asyncio.to_thread(started.wait)
+    await app.cancel(chain)
+
+    with pytest.raises(ChainFailed) as failed:
+        await chain.wait(timeout=SOON)
+
+    async with app.transaction() as tx:
+        assert await tx.fetchval("SELECT count(*) FROM notes") == 0
+    assert failed.value.reason == "cancelled"

@@ -32,6 +32,12 @@ class Unspeakable(Exception):
         sys.exit("no text either")
 
 
+class Unlookable(Exception):
+    @property
+    def sqlstate(self) -> str:
+        raise ValueError("not even looked at")
+
+
 async def cancel_a_part() -> NoReturn:
     async with asyncio.TaskGroup() as tasks:
         part = tasks.create_task(asyncio.sleep(SOON.total_seconds()))
@@ -124,7 +130,9 @@ async def test_it_counts_in_a_thread_too(running: Any, error: BaseException) -> 
     assert await (await app.start(fine, 7)).wait(timeout=SOON) == 7
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(3), Wordless()], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError(), SystemExit(3), Wordless(), Unlookable()], ids=lambda e: type(e).__name__
+)
 @pytest.mark.parametrize("hook", ["around_handler", "around_prepare", "around_complete"])
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_it_counts_when_middleware_raises_it(running: Any, error: BaseException, hook: str, when: str) -> None:

@@ -161,7 +161,7 @@ class Operations:
                     return await self._brought_back(connection, asked.ids)
                 raise
             except Exception as error:
-                answer_was_lost = answer_was_lost or self.store.driver.fault(error) is Fault.LOST
+                answer_was_lost = answer_was_lost or self.store.fault(error) is Fault.LOST
                 raise
 
         return await self._change(retry, asked, "retry", tx)

@@ -46,11 +46,19 @@ class Store:
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._warned = False
 
+    def fault(self, error: BaseException) -> Fault | None:
+        """What an error says about the database; nothing, if it is one of the application's that cannot be looked at."""
+        try:
+            return self.driver.fault(error)
+        except Exception:
+            logger.exception("an error of type %s cannot be looked at", type(error).__name__)
+            return None
+
     def is_transient(self, error: BaseException) -> bool:
         """Whether trying again may help, by the driver's judgement or the application's."""
         if isinstance(error, DatabaseError) and error.__cause__ is not None:
             error = error.__cause__
-        fault = self.driver.fault(error)
+        fault = self.fault(error)
         return (fault is not None and fault.is_transient) or self.is_said_to_be_transient(error)
 
     def is_said_to_be_transient(self, error: BaseException) -> bool:
@@ -70,7 +78,7 @@ class Store:
         try:
             yield
         except Exception as error:
-            fault = self.driver.fault(error)
+            fault = self.fault(error)
             is_transient = fault is not None and fault.is_transient
             if isinstance(error, OnwardError) or not (is_transient or (is_clients_own(error) and not commits)):
                 raise
@@ -118,7 +126,7 @@ class Store:
             try:
                 result, effects = await operation(connection)
             except Exception as error:
-                if self.driver.fault(error) is Fault.READ_ONLY:
+                if self.fault(error) is Fault.READ_ONLY:
                     raise TransactionUnsuitable(
                         f"{doing}: the transaction passed as tx= is read-only; begin one that may write"
                     ) from error

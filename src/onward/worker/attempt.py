@@ -20,7 +20,7 @@ from onward.define.request import BlockerSource, NewChain, StartedChain, StartOp
 from onward.errors import AttemptLost, JobAlreadyCompleted, PhaseError, TransactionUnsuitable
 from onward.lifecycle.after_commit import describe
 from onward.lifecycle.context import OpenMark, Origin, open_transaction
-from onward.lifecycle.settle import settlement_of
+from onward.lifecycle.settle import cancelled, settlement_of
 from onward.lifecycle.start import plan_chains, start_jobs
 from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import OpenTransaction
@@ -238,7 +238,7 @@ class RunningAttempt:
                 self._cause, self._at_fault = before[-1], "handler"
 
     def _is_poisoned(self, error: BaseException) -> bool:
-        return isinstance(error, TransactionUnsuitable) or self._store.driver.fault(error) is Fault.POISONED
+        return isinstance(error, TransactionUnsuitable) or self._store.fault(error) is Fault.POISONED
 
     def _check_order(self, phase: PhaseKind) -> None:
         what = "complete()" if phase == "complete" else "prepare()"
@@ -303,7 +303,7 @@ class RunningAttempt:
     def _may_be_handlers(self, error: BaseException) -> bool:
         """A statement of its own that takes too long may do so every time; an OSError inside a phase may come from what
         else the handler does there."""
-        timed_out = self._store.driver.fault(error) is Fault.TIMEOUT
+        timed_out = self._store.fault(error) is Fault.TIMEOUT
         return timed_out or (self._at_fault == "unknown" and isinstance(error, OSError))
 
     def is_about_this(self, error: AttemptLost) -> bool:
@@ -369,8 +369,13 @@ class RunningAttempt:
             last = self._store.state.end_attempt(self.job, settlement) if self._is_held(tx) else None
             if last is None:
                 changes = await self._store.state.settle(tx.link, [settlement])
-                if not any(change.kind == "settled" and change.job_id == self.job.id for change in changes):
+                own = [change for change in changes if change.kind == "settled" and change.job_id == self.job.id]
+                if not own:
                     raise JobAlreadyCompleted(self.job.id, self.job.attempt)
+                if own[0].status is JobStatus.FAILED:
+                    # It was to be cancelled, and neither goes on nor comes back: nor does what the phase has written.
+                    await self.discard()
+                    return cancelled(self.job, self.worker)
             else:
                 changes = [Change(self.job.id, self.job.chain_id, self.job.type_name, "settled", JobStatus.COMPLETED)]
             effects = self._store.consequences.of_settlements([settlement], changes)
@@ -391,7 +396,7 @@ class RunningAttempt:
         try:
             await self._commit(last)
         except Exception as error:
-            fault = self._store.driver.fault(error)
+            fault = self._store.fault(error)
             if fault is Fault.STALE:
                 raise JobAlreadyCompleted(self.job.id, self.job.attempt) from error
             if not (fault is Fault.LOST and await self._was_settled()):

@@ -175,7 +175,7 @@ class Settler:
 
     def _storable(self, settlement: Settlement, error: Exception) -> Settlement:
         """The outcome, or what is settled in its place if the database will never take it."""
-        if self._store.driver.fault(error) is not Fault.VALUE or settlement.job_id in self._substituted:
+        if self._store.fault(error) is not Fault.VALUE or settlement.job_id in self._substituted:
             return settlement
         self._substituted.add(settlement.job_id)
         return self._substitute(settlement, error)
@@ -192,10 +192,10 @@ class Settler:
 
     def _concerns_all(self, error: Exception) -> bool:
         """Whether an error has nothing to do with what was to be settled: the database is away, or in trouble."""
-        return self._store.driver.fault(error) in (Fault.LOST, Fault.READ_ONLY, Fault.TROUBLE)
+        return self._store.fault(error) in (Fault.LOST, Fault.READ_ONLY, Fault.TROUBLE)
 
     def _tell(self, error: Exception) -> None:
-        if self._store.driver.fault(error) is not Fault.TIMEOUT:  # as a rule somebody's lock
+        if self._store.fault(error) is not Fault.TIMEOUT:  # as a rule somebody's lock
             self._store.observers.emit(events.StateError(doing="settle", error=describe(error)))
 
     async def _report(

@@ -226,7 +226,7 @@ class AsyncpgDriver:
             return Fault.LOST
         if isinstance(error, asyncpg.InterfaceError) and any(words in str(error) for words in _CLOSED):
             return Fault.LOST
-        return fault_of_code(getattr(error, "sqlstate", None), str(error)) or value_fault(error)
+        return fault_of_code(getattr(error, "sqlstate", None), error) or value_fault(error)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

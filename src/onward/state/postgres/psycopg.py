@@ -271,7 +271,7 @@ class _Psycopg(ABC):
             return None
         code = getattr(error, "sqlstate", None)
         if code is not None:
-            return fault_of_code(code, str(error))
+            return fault_of_code(code, error)
         if isinstance(error, psycopg.OperationalError):
             return fault_of_libpq(str(error))
         return Fault.VALUE if isinstance(error, psycopg.DataError) else value_fault(error)

@@ -80,11 +80,11 @@ def libpq_options(*, unanswered: float) -> dict[str, int]:
     }
 
 
-def fault_of_code(code: str | None, message: str = "") -> Fault | None:
+def fault_of_code(code: str | None, error: BaseException | None = None) -> Fault | None:
     """What the server means by a SQLSTATE. OW003 is what our functions raise that settle one attempt."""
     if code is None:
         return None
-    if code == "0A000" and "cached" in message:  # a table was altered since a client prepared its statement
+    if code == "0A000" and "cached" in str(error):  # a table was altered since a client prepared its statement
         return Fault.TROUBLE
     return Fault.LOST if code in _ENDED else _BY_CODE.get(code) or _BY_CLASS.get(code[:2])
 

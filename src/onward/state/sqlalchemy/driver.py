@@ -162,7 +162,7 @@ class _SqlAlchemy(ABC):
         return JoinedConnection(raw, begun=begun)
 
     def fault(self, error: BaseException) -> Fault | None:
-        said = fault_of_code(sqlstate(error), str(error)) if self.dialect == "postgres" else None
+        said = fault_of_code(sqlstate(error), error) if self.dialect == "postgres" else None
         if said is Fault.READ_ONLY:  # also where it has made us give up the connection
             return said
         if self._is_lost(error):
