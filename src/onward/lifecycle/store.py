@@ -47,7 +47,7 @@ class Store:
         self._warned = False
 
     def fault(self, error: BaseException) -> Fault | None:
-        """What an error says about the database; nothing, if it is one of the application's that cannot be looked at."""
+        """What an error says about the database; nothing, if it is the application's and cannot be looked at."""
         try:
             return self.driver.fault(error)
         except Exception:
