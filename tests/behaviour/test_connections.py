@@ -5,12 +5,13 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any, NoReturn
 
 import pytest
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from onward import Attempt, Onward, job
 from onward.notify.contract import Hint, HintKind
@@ -136,6 +137,51 @@ async def test_a_connection_that_cannot_write_any_more_is_not_used_again(postgre
     async with driver.connection() as connection:
         assert not {await reserved.run(process_of), await process_of(connection)} & set(processes)
     await reserved.close()
+
+
+@pytest.mark.parametrize("whose", ["ours", "the user's", "the user's, through what he was given"])
+async def test_its_sisters_are_not_used_again_either(postgres_dsn: str, opened_driver: Any, whose: str) -> None:
+    """Whosever statement it was that could not write: they all lead to the same server."""
+
+    async def several(driver: Driver) -> set[int]:
+        async with AsyncExitStack() as stack:
+            lent = [await stack.enter_async_context(driver.connection()) for _ in range(3)]
+            return {await process_of(connection) for connection in lent}
+
+    async def fail_to_write(connection: Connection) -> None:
+        await connection.script("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+        if whose == "ours":
+            await connection.fetch("CREATE TABLE never (n int)", {})
+        elif whose == "the user's":
+            await connection.query("CREATE TABLE never (n int)", {})
+        else:
+            statement = "CREATE TABLE never (n int)"
+            raw = connection.raw
+            await raw.execute(text(statement) if isinstance(raw, AsyncConnection) else statement)
+
+    driver: Driver = await opened_driver(postgres_dsn)
+    before = await several(driver)
+    with pytest.raises(Exception, match="read-only"):
+        async with driver.connection() as connection:
+            await fail_to_write(connection)
+
+    assert not before & await several(driver)
+
+
+async def test_a_transaction_that_is_to_be_read_only_says_nothing_of_the_server(
+    postgres_dsn: str, opened_driver: Any
+) -> None:
+    driver: Driver = await opened_driver(postgres_dsn)
+    async with driver.connection() as connection:
+        before = await process_of(connection)
+
+    with pytest.raises(Exception, match="read-only"):
+        async with driver.connection() as connection, transaction(connection):
+            await connection.script("SET TRANSACTION READ ONLY")
+            await connection.query("CREATE TABLE never (n int)", {})
+
+    async with driver.connection() as connection:
+        assert await process_of(connection) == before
 
 
 @pytest.mark.parametrize("library", ["asyncpg", "psycopg"])
