@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any, NoReturn
 
+import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
@@ -227,6 +228,51 @@ async def test_a_transaction_whose_connection_is_lost_says_so_and_not_something_
             await process_of(connection)
 
     assert driver.fault(raised.value) is Fault.LOST
+
+
+@pytest.mark.parametrize("how", ["ours", "the user's"])
+async def test_a_session_that_the_server_has_just_ended_is_lost_and_not_a_riddle(
+    postgres_dsn: str, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """Between hearing of it and seeing the end asyncpg speaks of states of its protocol."""
+    driver = AsyncpgDriver(postgres_dsn)
+    await driver.open()
+    async with driver.reserved() as other:
+        for _ in range(10):
+            with pytest.raises(asyncpg.PostgresError) as raised:
+                async with driver.connection() as connection:
+                    process = await process_of(connection)
+                    heard = _heard_of_the_end(connection)
+                    await other.fetch("SELECT pg_terminate_backend(:process::int)", {"process": process})
+                    await heard
+                    if how == "ours":
+                        await connection.begin_with(("SELECT 1", {}))
+                    else:
+                        await connection.query("SELECT 1", {})
+            assert driver.fault(raised.value) is Fault.LOST
+    await driver.close()
+
+    assert not caplog.records
+
+
+def _heard_of_the_end(connection: Any) -> "asyncio.Future[None]":
+    """Done when the server's last words have been read, but not yet the end of the stream."""
+    protocol = connection._raw._protocol
+    transport = connection._raw._transport
+    heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    class Listening(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            protocol.data_received(data)
+            transport.set_protocol(protocol)
+            transport.pause_reading()
+            heard.set_result(None)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            protocol.connection_lost(error)
+
+    transport.set_protocol(Listening())
+    return heard
 
 
 # -- hints
