@@ -5,12 +5,14 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any, NoReturn
 
+import asyncpg
 import pytest
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from onward import Attempt, Onward, job
 from onward.notify.contract import Hint, HintKind
@@ -138,6 +140,51 @@ async def test_a_connection_that_cannot_write_any_more_is_not_used_again(postgre
     await reserved.close()
 
 
+@pytest.mark.parametrize("whose", ["ours", "the user's", "the user's, through what he was given"])
+async def test_its_sisters_are_not_used_again_either(postgres_dsn: str, opened_driver: Any, whose: str) -> None:
+    """Whosever statement it was that could not write: they all lead to the same server."""
+
+    async def several(driver: Driver) -> set[int]:
+        async with AsyncExitStack() as stack:
+            lent = [await stack.enter_async_context(driver.connection()) for _ in range(3)]
+            return {await process_of(connection) for connection in lent}
+
+    async def fail_to_write(connection: Connection) -> None:
+        await connection.script("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+        if whose == "ours":
+            await connection.fetch("CREATE TABLE never (n int)", {})
+        elif whose == "the user's":
+            await connection.query("CREATE TABLE never (n int)", {})
+        else:
+            statement = "CREATE TABLE never (n int)"
+            raw = connection.raw
+            await raw.execute(text(statement) if isinstance(raw, AsyncConnection) else statement)
+
+    driver: Driver = await opened_driver(postgres_dsn)
+    before = await several(driver)
+    with pytest.raises(Exception, match="read-only"):
+        async with driver.connection() as connection:
+            await fail_to_write(connection)
+
+    assert not before & await several(driver)
+
+
+async def test_a_transaction_that_is_to_be_read_only_says_nothing_of_the_server(
+    postgres_dsn: str, opened_driver: Any
+) -> None:
+    driver: Driver = await opened_driver(postgres_dsn)
+    async with driver.connection() as connection:
+        before = await process_of(connection)
+
+    with pytest.raises(Exception, match="read-only"):
+        async with driver.connection() as connection, transaction(connection):
+            await connection.script("SET TRANSACTION READ ONLY")
+            await connection.query("CREATE TABLE never (n int)", {})
+
+    async with driver.connection() as connection:
+        assert await process_of(connection) == before
+
+
 @pytest.mark.parametrize("library", ["asyncpg", "psycopg"])
 async def test_every_connection_of_ours_notices_a_lost_peer(postgres_dsn: str, library: str) -> None:
     driver = drivers(postgres_dsn)[library]
@@ -181,6 +228,51 @@ async def test_a_transaction_whose_connection_is_lost_says_so_and_not_something_
             await process_of(connection)
 
     assert driver.fault(raised.value) is Fault.LOST
+
+
+@pytest.mark.parametrize("how", ["ours", "the user's"])
+async def test_a_session_that_the_server_has_just_ended_is_lost_and_not_a_riddle(
+    postgres_dsn: str, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """Between hearing of it and seeing the end asyncpg speaks of states of its protocol."""
+    driver = AsyncpgDriver(postgres_dsn)
+    await driver.open()
+    async with driver.reserved() as other:
+        for _ in range(10):
+            with pytest.raises(asyncpg.PostgresError) as raised:
+                async with driver.connection() as connection:
+                    process = await process_of(connection)
+                    heard = _heard_of_the_end(connection)
+                    await other.fetch("SELECT pg_terminate_backend(:process::int)", {"process": process})
+                    await heard
+                    if how == "ours":
+                        await connection.begin_with(("SELECT 1", {}))
+                    else:
+                        await connection.query("SELECT 1", {})
+            assert driver.fault(raised.value) is Fault.LOST
+    await driver.close()
+
+    assert not caplog.records
+
+
+def _heard_of_the_end(connection: Any) -> "asyncio.Future[None]":
+    """Done when the server's last words have been read, but not yet the end of the stream."""
+    protocol = connection._raw._protocol
+    transport = connection._raw._transport
+    heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    class Listening(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            protocol.data_received(data)
+            transport.set_protocol(protocol)
+            transport.pause_reading()
+            heard.set_result(None)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            protocol.connection_lost(error)
+
+    transport.set_protocol(Listening())
+    return heard
 
 
 # -- hints

@@ -1,6 +1,7 @@
 """The same promises on every database library: their own objects as `tx`, in handlers and from callers."""
 
 import asyncio
+import importlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
@@ -319,3 +320,55 @@ async def test_who_is_cancelled_at_any_moment_has_given_back_his_connection(libr
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(together):
                     tasks.create_task(meet())
+
+
+@pytest.mark.parametrize(
+    ("library", "giving_back"),
+    [
+        ("psycopg dsn", "psycopg_pool.AsyncConnectionPool.putconn"),
+        ("psycopg pool", "psycopg_pool.AsyncConnectionPool.putconn"),
+        ("asyncpg pool", "asyncpg.pool.PoolConnectionHolder.release"),
+        ("sqlalchemy asyncpg engine", "sqlalchemy.ext.asyncio.AsyncConnection.close"),
+        ("sqlalchemy psycopg sessions", "sqlalchemy.ext.asyncio.AsyncSession.close"),
+    ],
+    indirect=["library"],
+)
+async def test_who_is_cancelled_while_giving_back_is_told_when_it_is_done(
+    library: Library, giving_back: str, make_app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @job("noop")
+    async def noop(attempt: Attempt[int]) -> None: ...
+
+    app: Onward = make_app(noop, target=library.target)
+    began, let_go, given_back = asyncio.Event(), asyncio.Event(), list[bool]()
+    where, _, name = giving_back.rpartition(".")
+    module, _, kind = where.rpartition(".")
+    give_back = getattr(getattr(importlib.import_module(module), kind), name)
+
+    async def slowly(*arguments: Any, **options: Any) -> Any:
+        began.set()
+        await let_go.wait()
+        result = await give_back(*arguments, **options)
+        given_back.append(True)
+        return result
+
+    async def borrow() -> None:
+        async with app.driver.connection() as connection:
+            await connection.begin()
+            await connection.fetch("SELECT 1", {})
+            await connection.rollback()
+
+    async with app, asyncio.timeout(SOON.total_seconds()), asyncio.TaskGroup() as tasks:
+        with monkeypatch.context() as patched:
+            patched.setattr(giving_back, slowly)
+            borrowing = tasks.create_task(borrow())
+            await began.wait()
+            for _ in range(3):
+                borrowing.cancel()
+                await asyncio.sleep(0)
+            assert not borrowing.done()
+            let_go.set()
+            await asyncio.wait([borrowing])
+
+    assert borrowing.cancelled()
+    assert given_back == [True]

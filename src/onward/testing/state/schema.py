@@ -67,3 +67,21 @@ class TestSchema:
             }
 
         assert len(names) == 1
+
+    async def test_a_suspended_connection_still_runs_statements_of_ours_and_is_as_it_was_afterwards(
+        self, store: Store
+    ) -> None:
+        one, other = store.job(), store.job()
+        async with store.connect() as session:
+            await session.connection.begin()
+            await session.start(one)
+            session.connection.suspend()
+            await session.start(other)
+            await session.connection.commit()
+            session.connection.resume()
+            session.connection.resume()
+        async with store.connect() as session:
+            await session.connection.query("SELECT 1", {})
+            found = [await session.find(job.id) for job in (one, other)]
+
+        assert [job.id for job in found] == [one.id, other.id]
