@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from onward.queue.contract import TakenJob, is_permanent
-from onward.queue.model import ActiveJob, QueueJobStatus
+from onward.queue.model import ActiveJob, Keep, QueueJobStatus
 from onward.queue.providers.bullmq.bell import Bell
 from onward.queue.providers.bullmq.native import GIVE_BACK, UnrecoverableError, Worker
 from onward.queue.providers.bullmq.translation import from_native, retry_backoff
@@ -31,6 +31,8 @@ class Settings:
     lock: timedelta
     stalled_interval: timedelta
     max_stalled: int
+    keep_completed: Keep
+    keep_failed: Keep
 
     @property
     def lock_milliseconds(self) -> int:
