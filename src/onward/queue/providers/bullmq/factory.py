@@ -23,8 +23,10 @@ class BullMQ(ProviderFactory[Any]):
 
     A worker that is not heard of for `lock` loses its jobs; the next worker that looks for such jobs, every
     `stalled_interval`, puts them back. One that was lost more than `max_stalled` times fails, whatever its attempts.
+    `keep_completed` and `keep_failed` say how many finished jobs of each queue are kept and for how long, unless a job
+    says otherwise.
 
-    >>> BullMQ("redis://localhost:6379/0").for_queue("emails").capabilities.push
+    >>> BullMQ("redis://localhost:6379/0").for_queue("emails").capabilities.keeps
     True
     """
 
