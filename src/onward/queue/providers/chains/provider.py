@@ -32,7 +32,6 @@ from onward.queue.options import Options
 from onward.queue.providers.chains.forms import Form
 from onward.queue.providers.chains.link import Link
 from onward.queue.providers.chains.reading import EXPIRED, STALLED, Taken, active, stored
-from onward.queue.providers.chains.retention import Retention
 from onward.queue.providers.chains.writing import (
     completed,
     crashed,
@@ -42,6 +41,7 @@ from onward.queue.providers.chains.writing import (
     new_chain,
     unreadable,
 )
+from onward.queue.retention import Retention
 from onward.state.contract import Held, JobCounts, NewJob, ProgressReport, Settlement, TypeClaim
 from onward.state.contract import TakenJob as Row
 from onward.state.driver import Connection
