@@ -14,7 +14,7 @@ from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 
 from onward.errors import QueueError, QueueErrorCode
 from onward.queue.contract import GivenBack, PushHandler, TakenJob
-from onward.queue.providers.rabbitmq.link import Link, answered, leave
+from onward.queue.providers.rabbitmq.link import Link, answered
 from onward.queue.providers.rabbitmq.post import Lost, Post
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
@@ -23,8 +23,9 @@ _BEFORE_REFUSING = 1.0
 """Seconds that a job whose outcome could not be noted is held: it comes back at once, and so may the trouble."""
 _LARGEST_PREFETCH = 65_535
 _IDLE = 60.0
-"""Seconds without a job after which an idle consumer is made anew: RabbitMQ 3.10 does not always tell one whose quorum
-queue was deleted and made again at once."""
+"""Seconds without a job after which the consumer of a quorum queue is made anew. RabbitMQ 3.10 does not tell one whose
+queue was deleted and made again at once: it counts the consumer and gives it jobs, which never reach the client. Only
+closing the channel frees them."""
 
 Report = Callable[[Exception, QueueErrorCode, TakenJob | None], QueueError]
 
@@ -50,6 +51,14 @@ class _Work:
     is_lost: bool = False
 
 
+class _Raised(Exception):
+    """What a handler raised, whatever it is: it goes to the queue, and never ends the delivery."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
 class Delivery:
     """Consumes on a channel of its own, and on another one after that was lost, until it is stopped."""
 
@@ -70,7 +79,7 @@ class Delivery:
         self._live: list[_Subscription] = []
         self._works: set[_Work] = set()
         self._lost: Exception | None = None
-        self._stopping = False
+        self._stopping = self._abandoned = False
         self._woken, self._stopped = asyncio.Event(), asyncio.Event()
 
     # -- steering
@@ -96,6 +105,7 @@ class Delivery:
 
     async def abandon(self) -> None:
         """End it with everything that still runs: the connection is about to be closed."""
+        self._abandoned = True
         self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -146,25 +156,38 @@ class Delivery:
             await self._serve(channel, queue, first)
         finally:
             self._let_go()
-            await leave(channel)
+            await self._link.leave(channel)
 
     async def _serve(self, channel: AbstractChannel, queue: AbstractQueue, first: "asyncio.Future[None]") -> None:
         while not self._stopping:
             await self._adjust(channel, queue)
             if not first.done():
                 first.set_result(None)
-            try:
-                async with asyncio.timeout(_IDLE):
-                    await self._news()
-            except TimeoutError:
-                if not self._works:
+            if not await self._has_news():
+                await self._cancel(queue)
+                if not self._works:  # else jobs were on their way: they run, and more come, on this channel
                     return
-        async with answered():
-            while self._live:
-                await queue.cancel(self._live.pop().tag)
+        await self._cancel(queue)
         self._stopped.set()
         while self._works:
             await self._news()
+
+    async def _has_news(self) -> bool:
+        """Whether there are before a quorum queue was idle for too long."""
+        may_be_forgotten = self._post.topology.queue_type == "quorum" and not self._works
+        try:
+            async with asyncio.timeout(_IDLE if may_be_forgotten else None):
+                await self._news()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _cancel(self, queue: AbstractQueue) -> None:
+        """Have nothing more delivered. What was before the broker's answer is among the works when this returns."""
+        async with answered():
+            while self._live:
+                await queue.cancel(self._live[-1].tag)
+                self._live.pop()
 
     async def _news(self) -> None:
         await self._woken.wait()
@@ -206,6 +229,8 @@ class Delivery:
     # -- one job
 
     async def _receive(self, subscription: _Subscription, message: AbstractIncomingMessage) -> None:
+        if self._abandoned:
+            return  # the broker takes it back when the channel closes
         # This runs in a task of the channel, and would end with it.
         work = _Work(subscription)
         self._works.add(work)
@@ -240,8 +265,8 @@ class Delivery:
         except GivenBack:
             await self._post.give_back(message, job)
             return
-        except Exception as error:  # noqa: BLE001 - the handler's: it goes to the queue
-            delay = await self._post.fail(message, job, error)
+        except _Raised as raised:
+            delay = await self._post.fail(message, job, raised.error)
         else:
             await self._post.complete(message)
         if self._on_settled is not None:
@@ -251,6 +276,12 @@ class Delivery:
         work.in_handler = True
         try:
             return await self._handler(job)
+        except GivenBack:
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and work.task is not None and work.task.cancelling():
+                raise  # we are told to stop
+            raise _Raised(error) from error
         finally:
             work.in_handler = False
 

@@ -12,7 +12,7 @@ from aiormq.exceptions import ChannelLockedResource
 from msgspec import Raw
 
 from onward.queue.contract import StoredJob
-from onward.queue.providers.rabbitmq.link import ANSWER, Link, answered, leave
+from onward.queue.providers.rabbitmq.link import ANSWER, Link, answered
 from onward.queue.providers.rabbitmq.messages import failed_job
 from onward.queue.providers.rabbitmq.post import Post
 
@@ -73,7 +73,7 @@ class FailedJobs:
                 finally:
                     # What was not acknowledged returns to its place. Refusing all at once would shuffle them on a
                     # quorum queue.
-                    await leave(channel)
+                    await self._link.leave(channel)
                     await self._have_returned(depth)
             return depth
 
@@ -119,7 +119,7 @@ class FailedJobs:
         finally:
             async with answered():
                 await channel.queue_delete(name)
-            await leave(channel)
+            await self._link.leave(channel)
 
 
 def _shown(job: StoredJob) -> StoredJob:

@@ -9,8 +9,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
+from weakref import WeakSet
 
-from aio_pika.abc import AbstractChannel, AbstractConnection
+from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
+from aiormq.abc import AbstractChannel as AbstractUnderlay
+from aiormq.exceptions import ChannelInvalidStateError
 
 Connect: TypeAlias = Callable[[], Awaitable[AbstractConnection]]
 ANSWER, CONNECT, FAREWELL = 10.0, 5.0, 2.0
@@ -39,6 +42,7 @@ class Link:
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._connection: AbstractConnection | None = None
+        self._leaving: WeakSet[AbstractUnderlay] = WeakSet()
         self._turn = asyncio.Lock()
 
     async def connected(self) -> AbstractConnection:
@@ -57,6 +61,23 @@ class Link:
             await channel.initialize()
             return channel
 
+    async def leave(self, channel: AbstractChannel) -> None:
+        """Close a channel: from now on nothing may be acknowledged on it."""
+        with suppress(ChannelInvalidStateError):
+            self._leaving.add(await channel.get_underlay_channel())
+        await _closed(channel)
+
+    def carries(self, message: AbstractIncomingMessage) -> bool:
+        """Whether the channel that a message came on is open, and stays so.
+
+        RabbitMQ answers an acknowledgement that comes after the wish to close a channel by ending the connection, with
+        whatever others do on it; and aiormq sends it until the broker has answered that wish.
+        """
+        try:
+            return message.channel not in self._leaving
+        except ChannelInvalidStateError:
+            return False
+
     async def close(self) -> None:
         async with self._turn:
             await self._leave()
@@ -64,7 +85,7 @@ class Link:
     async def _leave(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            await leave(connection)
+            await _closed(connection)
 
 
 def _is_up(connection: AbstractConnection) -> bool:
@@ -91,10 +112,10 @@ class Line:
         async with self._turn:
             channel, self._channel = self._channel, None
             if channel is not None:
-                await leave(channel)
+                await self._link.leave(channel)
 
 
-async def leave(what: AbstractChannel | AbstractConnection) -> None:
+async def _closed(what: AbstractChannel | AbstractConnection) -> None:
     """Close it, in vain if it is lost: whatever it held is then free already."""
     with suppress(Exception):
         async with answered(FAREWELL):

@@ -44,6 +44,7 @@ class Post:
 
     def __init__(self, links: Links, topology: Topology) -> None:
         self.topology = topology
+        self._arriving = links.other
         self._sending, self._asking = Line(links.publishing), Line(links.other)
         self._declared: dict[str, float] = {}
         """Delay queues, and when they were declared last."""
@@ -154,6 +155,8 @@ class Post:
         """
         if message.processed:
             return True
+        if not self._arriving.carries(message):
+            return False
         try:
             async with answered():
                 await message.nack(requeue=True)
@@ -174,6 +177,7 @@ class Post:
         await self._acknowledge(message)
 
     async def _acknowledge(self, message: AbstractIncomingMessage) -> None:
+        self._check(message)
         try:
             async with answered():
                 await message.ack()
@@ -181,7 +185,5 @@ class Post:
             raise Lost from error
 
     def _check(self, message: AbstractIncomingMessage) -> None:
-        try:
-            _ = message.channel
-        except ChannelInvalidStateError as error:
-            raise Lost from error
+        if not self._arriving.carries(message):
+            raise Lost

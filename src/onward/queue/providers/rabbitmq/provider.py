@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
 
@@ -19,7 +20,7 @@ from onward.queue.options import Options
 from onward.queue.providers.rabbitmq.delivery import Delivery
 from onward.queue.providers.rabbitmq.failed import FailedJobs
 from onward.queue.providers.rabbitmq.link import Line, Links, answered
-from onward.queue.providers.rabbitmq.messages import new_message
+from onward.queue.providers.rabbitmq.messages import new_message, taken_job
 from onward.queue.providers.rabbitmq.post import Lost, Post
 from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, Topology
 
@@ -58,6 +59,9 @@ class RabbitMQProvider(Provider):
         self._topology, self._factory = topology, factory
         self._held: dict[str, AbstractIncomingMessage] = {}
         """Fetched and not settled yet, by lock token."""
+        self._asked: asyncio.Task[AbstractIncomingMessage | None] | None = None
+        """A question for a message whose answer nobody has had yet."""
+        self._asking = asyncio.Lock()
         self._deliveries: list[Delivery] = []
 
     async def _open(self) -> None:
@@ -75,6 +79,7 @@ class RabbitMQProvider(Provider):
         for delivery in self._deliveries:
             await delivery.abandon()
         self._deliveries.clear()
+        await self._return_unclaimed()
         self._held.clear()
         await self._pulling.close()
         await self._post.close()
@@ -140,10 +145,31 @@ class RabbitMQProvider(Provider):
         return None
 
     async def _get(self) -> AbstractIncomingMessage | None:
+        """A call that is cancelled leaves its question to the next one.
+
+        To cancel the question would close the channel, with every job that came on it.
+        """
+        async with self._asking:
+            if self._asked is None:
+                # Owned by this provider: the next call or `_close` waits for it.
+                self._asked = asyncio.get_running_loop().create_task(self._ask())
+            asked = self._asked
+            await asyncio.wait([asked])
+            self._asked = None
+            return asked.result()
+
+    async def _ask(self) -> AbstractIncomingMessage | None:
         async with answered():
             channel = await self._pulling.channel()
             queue = await channel.get_queue(self._topology.queue, ensure=False)
             return await queue.get(fail=False, timeout=None)
+
+    async def _return_unclaimed(self) -> None:
+        """A message that came for a call that was cancelled goes back as it was."""
+        with suppress(Exception):  # then the broker takes it back, and counts
+            message = await self._get() if self._asked is not None else None
+            if message is not None:
+                await self._post.give_back(message, taken_job(message, self.queue_name, lost=0, lock_token=""))
 
     @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
