@@ -32,7 +32,9 @@ OnwardError
 │   ├── QueueDataError              the data or the id of a job cannot be taken
 │   ├── QueueRuntimeError           the provider could not do it now
 │   │   └── QueuePartlyAdded        it took some of several jobs
-│   └── QueueNotFound               no such job
+│   ├── QueueNotFound               no such job
+│   ├── QueueJobFailed              the job waited for has failed
+│   └── QueueWaitTimeout            it had not ended in time
 ├── FlowError                       multi-stage jobs on Redis
 │   ├── FlowDefinitionError         the stages of a flow do not fit together
 │   │   └── MissingAttribute        a stage asks for what no stage before it provides
@@ -260,6 +262,8 @@ class QueueErrorCode(StrEnum):
     PROVIDER_ERROR = "PROVIDER_ERROR"
     SHUTDOWN = "SHUTDOWN"
     JOB_NOT_FOUND = "JOB_NOT_FOUND"
+    JOB_FAILED = "JOB_FAILED"
+    TIMEOUT = "TIMEOUT"
 
 
 class QueueError(OnwardError):
@@ -325,6 +329,38 @@ class QueueNotFound(QueueError):
             code=QueueErrorCode.JOB_NOT_FOUND,
             queue_name=queue_name,
             job_id=resource_id if resource_type == "job" else None,
+        )
+
+
+class QueueJobFailed(QueueError):
+    """The job waited for has failed."""
+
+    type = "JobFailedError"
+
+    def __init__(self, *, queue_name: str, job_id: str, reason: str | None, error: str | None) -> None:
+        self.reason, self.error = reason, error
+        because = f" ({reason})" if reason is not None else ""
+        super().__init__(
+            f"job {job_id!r} has failed{because}: {error or 'nothing is known of why'}",
+            code=QueueErrorCode.JOB_FAILED,
+            queue_name=queue_name,
+            job_id=job_id,
+        )
+
+
+class QueueWaitTimeout(QueueError):
+    """The job had not ended in time; it goes on."""
+
+    type = "TimeoutError"
+
+    def __init__(self, *, queue_name: str, job_id: str, timeout: timedelta) -> None:
+        self.timeout = timeout
+        super().__init__(
+            f"job {job_id!r} has not ended within {timeout.total_seconds():g} s; it goes on",
+            code=QueueErrorCode.TIMEOUT,
+            queue_name=queue_name,
+            job_id=job_id,
+            retryable=True,
         )
 
 

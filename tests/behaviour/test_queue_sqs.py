@@ -132,7 +132,7 @@ class TestTheQueue:
 
         async with Queue(name, provider=factory(create=None)) as queue:
             assert queue.capabilities.max_job_size == 2048
-            assert queue.provider.renew_every == timedelta(seconds=3)
+            assert queue.provider.lease == timedelta(seconds=9)
             assert not queue.capabilities.dead_letters
             with pytest.raises(QueueConfigurationError, match="redrive policy") as caught:
                 await queue.dead_letters()

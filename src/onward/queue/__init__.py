@@ -5,9 +5,11 @@ from onward.errors import (
     QueueDataError,
     QueueError,
     QueueErrorCode,
+    QueueJobFailed,
     QueueNotFound,
     QueuePartlyAdded,
     QueueRuntimeError,
+    QueueWaitTimeout,
 )
 from onward.queue.contract import Provider, ProviderFactory
 from onward.queue.events import (
@@ -23,16 +25,27 @@ from onward.queue.events import (
     ShuttingDown,
     Trouble,
 )
-from onward.queue.model import ActiveJob, Capabilities, QueueHealth, QueueJob, QueueJobStatus, QueueStats
+from onward.queue.model import (
+    ActiveJob,
+    Capabilities,
+    Keep,
+    QueueFailureReason,
+    QueueHealth,
+    QueueJob,
+    QueueJobStatus,
+    QueuePage,
+    QueueStats,
+)
 from onward.queue.options import JobOptions, Options, UnsupportedFeature
 from onward.queue.providers.memory import Memory
 from onward.queue.queue import Queue
 from onward.queue.worker import QueueWorker
 
 __all__ = [  # noqa: RUF022 - grouped like a table of contents
-    "Queue", "QueueWorker", "QueueJob", "ActiveJob", "QueueJobStatus", "JobOptions",
+    "Queue", "QueueWorker", "QueueJob", "ActiveJob", "QueueJobStatus", "QueueFailureReason", "QueuePage",
+    "JobOptions",
     # providers
-    "Memory", "Provider", "ProviderFactory", "Capabilities", "Options", "UnsupportedFeature",
+    "Memory", "Keep", "Provider", "ProviderFactory", "Capabilities", "Options", "UnsupportedFeature",
     # asking
     "QueueStats", "QueueHealth",
     # events
@@ -40,5 +53,5 @@ __all__ = [  # noqa: RUF022 - grouped like a table of contents
     "Paused", "Resumed",
     # errors
     "QueueError", "QueueErrorCode", "QueueConfigurationError", "QueueDataError", "QueueRuntimeError",
-    "QueuePartlyAdded", "QueueNotFound",
+    "QueuePartlyAdded", "QueueNotFound", "QueueJobFailed", "QueueWaitTimeout",
 ]  # fmt: skip

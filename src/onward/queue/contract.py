@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
@@ -17,8 +18,17 @@ from onward.errors import (
     QueueNotFound,
     QueueRuntimeError,
 )
-from onward.queue.events import Emitter
-from onward.queue.model import ActiveJob, Capabilities, QueueHealth, QueueJob, QueueStats
+from onward.model import Progress
+from onward.queue.events import Emitter, Failed
+from onward.queue.model import (
+    ActiveJob,
+    Capabilities,
+    QueueHealth,
+    QueueJob,
+    QueueJobStatus,
+    QueuePage,
+    QueueStats,
+)
 from onward.queue.options import Options, lacking
 
 C = TypeVar("C", bound=Callable[..., Coroutine[Any, Any, Any]])
@@ -65,15 +75,7 @@ def reported(code: QueueErrorCode) -> Callable[[C], C]:
             except Exception as error:
                 subject = args[0] if args else None
                 job_id = subject.id if isinstance(subject, QueueJob) else subject if isinstance(subject, str) else None
-                words = f"{provider.name}: {call.__name__}() failed: {type(error).__name__}: {error}"
-                raise QueueRuntimeError(
-                    words,
-                    code=code,
-                    queue_name=provider.queue_name,
-                    job_id=job_id,
-                    retryable=not is_permanent(error),
-                    cause=error,
-                ) from error
+                raise provider.failure(f"{call.__name__}() failed", error, code, job_id) from error
 
         return cast(C, checked)
 
@@ -87,8 +89,8 @@ class Provider:
     name: str
     """As in `provider_options` and in warnings: "redis"."""
     capabilities: Capabilities
-    renew_every: timedelta | None = None
-    """How often `renew` must be called for jobs that run; `None` when a job is held as long as its connection lives."""
+    lease: timedelta | None = None
+    """How long a job stays with a holder that does not `renew`; `None`: as long as the holder's connection lives."""
     long_poll: timedelta = timedelta()
     """How long a worker's `fetch` waits, where long polling is a capability."""
 
@@ -96,6 +98,8 @@ class Provider:
         self.queue_name = queue_name
         self.events = events or Emitter(queue_name)
         """Who listens to `queue.*` events; shared by every queue and worker of this name on one factory."""
+        self.on_ended: Callable[[StoredJob], object] = self._log_ended
+        """Called with a job that `fetch` or `process` found to have failed without anybody running it."""
         self._holders = 0
         self._changing = asyncio.Lock()
 
@@ -118,13 +122,7 @@ class Provider:
         except QueueError:
             raise
         except Exception as error:
-            raise QueueRuntimeError(
-                f"cannot connect to {self.name}: {type(error).__name__}: {error}",
-                code=QueueErrorCode.CONNECTION,
-                queue_name=self.queue_name,
-                retryable=not is_permanent(error),
-                cause=error,
-            ) from error
+            raise self.failure("cannot connect", error, QueueErrorCode.CONNECTION) from error
 
     async def disconnect(self, *, everyone: bool = False) -> None:
         """Let go, or close it for everyone who holds it; harmless when nobody does."""
@@ -160,27 +158,47 @@ class Provider:
     # -- pull
 
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
-        """At most `count` waiting jobs, which nobody else gets from now on; nothing for a count below 1."""
+        """At most `count` waiting jobs, which nobody else gets from now on; nothing for a count below 1.
+
+        Whoever calls has a free slot for each, so all of them are begun at once. A fetch whose answer was lost, or that
+        was cancelled, gives its jobs back uncounted: with the next fetch of this provider, or when it disconnects.
+
+        Here, or in the background, jobs whose lease ran out are found: `stalls` + 1, and back in line; beyond
+        `max_stalls` failed as STALLED. Jobs whose `expires_at` has passed fail as EXPIRED. Each that failed is told:
+        `self.on_ended(job)`. A record that cannot be read fails alone.
+        """
         raise self.unsupported("fetching jobs: it delivers them by itself, with process()")
 
     def interrupt(self) -> None:
         """End the wait of a `fetch` under way, where that loses nothing: a worker wants to stop."""
 
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
-        """It is done. PROCESSING, not retryable, when this holder no longer has it."""
+        """It is done. PROCESSING, not retryable, when this holder no longer has it.
+
+        `ack` and `nack` are fenced by the lock token: when the outcome of a call is unknown, the worker calls again
+        until the lease has ended.
+        """
         raise self.unsupported("acknowledging jobs")
 
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
-        """It failed: counted, then tried again or failed for good. Answers how long until then, where known."""
+        """It failed: `attempts` + 1, then tried again, or failed for good as ATTEMPTS, or at once as PERMANENT.
+
+        Answers how long until the next attempt, where known.
+        """
         raise self.unsupported("refusing jobs")
 
     async def release(self, jobs: Sequence[TakenJob]) -> None:
-        """Give them back as they were; no attempt is counted where the backend allows that."""
+        """Give them back as they were, to the front of the line; neither an attempt nor a stall is counted where the
+        backend allows that."""
         raise self.unsupported("giving jobs back")
 
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
         """Hold them longer. Answers with those that are no longer ours."""
         return []
+
+    async def report_progress(self, job: TakenJob, progress: Progress) -> None:
+        """Keep how far its handler has come; nothing happens when this holder no longer has it."""
+        raise self.unsupported("the progress of jobs")
 
     # -- push
 
@@ -193,7 +211,8 @@ class Provider:
         on_settled: Callable[[TakenJob, timedelta | None], None] | None = None,
     ) -> Consumer:
         """Deliver jobs to `handler` until stopped. `on_settled(job, retry_delay)` after the backend has its outcome;
-        `on_error` when that, or delivering, failed."""
+        `on_error` when that, or delivering, failed. Outcomes that could not be told are told again as long as the job
+        is held; `on_ended` as for `fetch`."""
         raise self.unsupported("delivering jobs: ask for them with fetch()")
 
     # -- the queue
@@ -227,8 +246,24 @@ class Provider:
         raise self.unsupported("listing failed jobs")
 
     async def retry(self, job_id: str) -> None:
-        """Put a failed job back, with no attempts counted."""
+        """Put a failed job back, with no attempts and no stalls counted, and without an end to its life."""
         raise self.unsupported("retrying failed jobs")
+
+    async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
+        """Those of one state: waiting and delayed ones as they will be taken, finished ones the newest first.
+
+        `after` is what an earlier page answered as `next`, of whatever form; jobs that come or go meanwhile may be
+        missing, but none is listed twice that did not move.
+        """
+        raise self.unsupported("listing jobs by their state")
+
+    async def remove(self, job_id: str) -> None:
+        """Keep nothing of it. NOT_FOUND when there is none; `held` when a worker has it."""
+        raise self.unsupported("removing a job")
+
+    async def purge(self, status: QueueJobStatus, older_than: timedelta) -> int:
+        """Remove all jobs of one state but ACTIVE that finished, or were added, longer ago than that; how many."""
+        raise self.unsupported("removing jobs by their state")
 
     # -- errors
 
@@ -262,13 +297,54 @@ class Provider:
             job_id=job_id,
         )
 
+    def held(self, job_id: str) -> QueueRuntimeError:
+        return QueueRuntimeError(
+            f"job {job_id!r} is being run: wait until it has ended",
+            code=QueueErrorCode.PROCESSING,
+            queue_name=self.queue_name,
+            job_id=job_id,
+        )
+
     def not_found(self, job_id: str) -> QueueNotFound:
         return QueueNotFound(queue_name=self.queue_name, resource_id=job_id)
+
+    def failure(
+        self, what: str, error: Exception, code: QueueErrorCode, job_id: str | None = None
+    ) -> QueueRuntimeError:
+        """What the native client raised, in our words."""
+        hopeless = self.hopeless(error)
+        return QueueRuntimeError(
+            f"{self.name}: {what}: {hopeless or f'{type(error).__name__}: {error}'}",
+            code=code,
+            queue_name=self.queue_name,
+            job_id=job_id,
+            retryable=hopeless is None and not is_permanent(error),
+            cause=error,
+        )
+
+    def hopeless(self, error: BaseException) -> str | None:
+        """What is wrong, in words, when the same call can never succeed: a password, an address that does not exist."""
+        if isinstance(_root(error), socket.gaierror):
+            return f"there is no such host: {error}"
+        return None
+
+    def _log_ended(self, job: StoredJob) -> None:
+        """Nobody works here: it is told to the log."""
+        self.events.emit(Failed.of(job, worker_id=""))
 
 
 def is_permanent(error: BaseException) -> bool:
     """Whether trying again is pointless: `onward.Permanent`, or any error with `retryable = False`."""
     return isinstance(error, Permanent) or getattr(error, "retryable", None) is False
+
+
+def _root(error: BaseException) -> BaseException:
+    """What an error goes back to."""
+    while True:
+        cause = error.__cause__ or error.__context__
+        if cause is None:
+            return error
+        error = cause
 
 
 class ProviderFactory(Generic[N]):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, overload
 import msgspec
 
 from onward.errors import QueueConfigurationError, QueueErrorCode
-from onward.queue.model import QueueJobStatus
+from onward.queue.model import QueueFailureReason, QueueJob, QueueJobStatus
 
 logger = logging.getLogger("onward.queue")
 
@@ -43,7 +43,8 @@ class Completed(_JobEvent, frozen=True, kw_only=True):
 
 
 class Failed(_JobEvent, frozen=True, kw_only=True):
-    """An attempt failed and the provider knows. `attempts` counts the one that just failed."""
+    """An attempt failed and the provider knows; `attempts` counts the one that just failed. Or a job failed that nobody
+    ran: its holders died too often, or it waited for too long."""
 
     event, level = "failed", logging.WARNING
     error: str
@@ -51,7 +52,31 @@ class Failed(_JobEvent, frozen=True, kw_only=True):
     duration: timedelta
     will_retry: bool
     permanent: bool
+    reason: QueueFailureReason | None = None
+    """Why it failed for good; `None` when it will be tried again."""
+    stalls: int = 0
     retry_delay: timedelta | None = None
+
+    @classmethod
+    def of(cls, job: QueueJob[Any], *, worker_id: str) -> "Failed":
+        """The event of a job that failed without anybody running it."""
+        reason = job.reason or QueueFailureReason.STALLED
+        return cls(
+            queue_name=job.queue_name,
+            job_id=job.id,
+            name=job.name,
+            attempts=job.attempts,
+            status=QueueJobStatus.FAILED,
+            worker_id=worker_id,
+            metadata=job.metadata,
+            error=job.error or "",
+            error_type=reason.capitalize(),
+            duration=timedelta(),
+            will_retry=False,
+            permanent=False,
+            reason=reason,
+            stalls=job.stalls,
+        )
 
 
 class Retrying(_JobEvent, frozen=True, kw_only=True):

@@ -1,11 +1,13 @@
 """The words of queues as frozen values."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 import msgspec
+
+from onward.model import Progress
 
 T = TypeVar("T")
 
@@ -20,10 +22,43 @@ class QueueJobStatus(StrEnum):
     FAILED = "failed"
 
 
+class QueueFailureReason(StrEnum):
+    """Why a queue job failed for good."""
+
+    ATTEMPTS = "attempts"
+    """Its handler raised, or took too long, as often as it may."""
+    PERMANENT = "permanent"
+    """By an error that says that trying again is pointless."""
+    STALLED = "stalled"
+    """More of its holders died, or let their lease run out, than may."""
+    EXPIRED = "expired"
+    """It waited for longer than its `ttl`."""
+
+
+class Keep(msgspec.Struct, frozen=True, kw_only=True):
+    """How many finished jobs are kept, and for how long: whichever ends first.
+
+    >>> Keep(count=1_000, age=timedelta(days=1)).count
+    1000
+    """
+
+    count: int
+    """The newest so many of a queue; 0 keeps none."""
+    age: timedelta
+    """Since they finished. Older ones go when the next one finishes, a few at a time."""
+
+
+KEEP_COMPLETED = Keep(count=1_000, age=timedelta(days=1))
+"""What is kept of completed jobs where nothing else is said."""
+KEEP_FAILED = Keep(count=10_000, age=timedelta(days=30))
+"""What is kept of failed jobs where nothing else is said."""
+
+
 class QueueJob(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """What a provider keeps of a job.
 
-    Users see `data` decoded. Inside providers it is `msgspec.Raw`: JSON, encoded and measured once, by the queue.
+    Users see `data` and `result` decoded. Inside providers they are `msgspec.Raw`: JSON, encoded and measured once, by
+    the queue and by the worker.
     """
 
     id: str
@@ -32,16 +67,28 @@ class QueueJob(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     data: T
     status: QueueJobStatus = QueueJobStatus.WAITING
     attempts: int = 0
-    """How many have ended, by an error or by a worker that died."""
+    """How many handlers have raised, taken too long, or were refused: a worker that died is no attempt, but a stall."""
     max_attempts: int = 1
+    stalls: int = 0
+    """How many holders died or let their lease run out."""
+    max_stalls: int = 3
+    """After one more than that it fails."""
     created_at: datetime
     processed_at: datetime | None = None
     """When it was last taken."""
     completed_at: datetime | None = None
     failed_at: datetime | None = None
     scheduled_for: datetime | None = None
+    expires_at: datetime | None = None
+    """From then on it is not begun any more, but fails."""
     error: str | None = None
     """The message of the last error."""
+    reason: QueueFailureReason | None = None
+    """Why it failed for good."""
+    result: Any = None
+    """What its handler returned."""
+    progress: Progress | None = None
+    """How far its handler said it had come."""
     priority: int = 0
     """A higher number is more urgent, on every provider."""
     metadata: Mapping[str, Any] = {}
@@ -54,6 +101,26 @@ class ActiveJob(QueueJob[T], Generic[T], frozen=True, kw_only=True):
     lock_token: str | None = None
     native: Any = None
     """The provider's own object for it: an incoming message, a BullMQ job."""
+    reporter: Callable[[Progress], None] | None = None
+    """Takes what is said with `report_progress`; set by the worker."""
+
+    def report_progress(self, fraction: float, note: str | None = None) -> None:
+        """Say how far the handler has come, from 0 to 1; readers of the job see it soon.
+
+        It returns at once, from a thread as well; of what comes quickly, the last is stored.
+        """
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"progress is a fraction from 0 to 1, got: {fraction!r}")
+        if self.reporter is not None:
+            self.reporter(Progress(float(fraction), note))
+
+
+class QueuePage(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """Some of the jobs of one state, and where the next page begins."""
+
+    items: Sequence[QueueJob[T]]
+    next: str | None = None
+    """Pass it as `after=`; None on the last page."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +153,21 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """An id that is already there is refused."""
     pausing: bool = False
     """`pause()` and `resume()` exist and are seen by every worker."""
+    stalls: bool = False
+    """A holder's death is counted apart from attempts, and a job whose answer to a fetch was lost is not counted at
+    all; otherwise the backend's own count of deliveries decides."""
+    results: bool = False
+    """What handlers return is kept: `get_job(id).result`, `wait()`."""
+    progress: bool = False
+    """`job.report_progress(…)` is kept: `get_job(id).progress`."""
+    ttl: bool = False
+    """`ttl=` is honoured."""
+    remove: bool = False
+    """`remove()` and `purge()` exist."""
+    listing: bool = False
+    """`jobs()` exists."""
+    keeps: bool = False
+    """Finished jobs are kept by count and age: `keep_completed=` and `keep_failed=` of the provider."""
     transactions: bool = False
     """`add(tx=…)` is part of the caller's database transaction."""
     push: bool = False

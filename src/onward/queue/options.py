@@ -20,11 +20,15 @@ class JobOptions(TypedDict, total=False):
     """
 
     attempts: int
-    """How often a job is tried in all."""
+    """How often a job is tried in all: how many handlers may raise or take too long."""
+    max_stalls: int
+    """How many holders may die, or let their lease run out, before the job fails; 3 when left out."""
     backoff: Backoff
     """How long to wait between attempts; left out: tried again at once."""
     delay: timedelta
     """When it may be taken, from now."""
+    ttl: timedelta
+    """How long from now a job is worth beginning; later it fails instead, as expired."""
     priority: int
     """A higher number is more urgent."""
     remove_on_complete: bool
@@ -34,15 +38,17 @@ class JobOptions(TypedDict, total=False):
     metadata: Mapping[str, Any]
     """Facts that travel with the job and its events."""
     provider_options: Mapping[str, Mapping[str, Any]]
-    """By provider name: native options that override what the others were translated to."""
+    """By the provider's name, no other's: native options that override what the others were translated to."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Options as a provider receives them: complete, checked, and nothing it does not support."""
 
     attempts: int = 1
+    max_stalls: int = 3
     backoff: Backoff | None = None
     delay: timedelta = timedelta()
+    ttl: timedelta | None = None
     priority: int = 0
     remove_on_complete: bool = False
     remove_on_fail: bool = False
@@ -73,8 +79,10 @@ _MAPPING: tuple[str, Callable[[Any], bool]] = "a mapping", lambda v: isinstance(
 _metadata = Codec(dict[str, Any], job_type="", part="metadata", limits=Limits())
 _EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "attempts": _int_from(1),
+    "max_stalls": _int_from(0),
     "backoff": ("a Backoff", lambda v: isinstance(v, Backoff)),
     "delay": ("a timedelta that is not negative", lambda v: isinstance(v, timedelta) and v >= timedelta()),
+    "ttl": ("a timedelta above zero", lambda v: isinstance(v, timedelta) and v > timedelta()),
     "priority": _int_from(0),
     "remove_on_complete": _BOOL,
     "remove_on_fail": _BOOL,
@@ -108,6 +116,10 @@ def lacking(option: str, capabilities: Capabilities) -> str | None:
             return "delayed jobs"
         case "attempts" if not capabilities.retries:
             return "a number of attempts per job: the policy of the whole queue decides"
+        case "max_stalls" if not capabilities.stalls:
+            return "counting the deaths of workers apart from attempts"
+        case "ttl" if not capabilities.ttl:
+            return "a time to live per job"
         case "backoff" if not capabilities.backoff:
             return "a backoff per job"
         case "remove_on_complete" | "remove_on_fail" if not capabilities.removal:

@@ -64,5 +64,7 @@ class Payload(Generic[T]):
 
 
 def with_data(job: QueueJob[Raw], data: T) -> QueueJob[T]:
-    """A stored job with its data as users see it; an active one stays active."""
+    """A stored job with its data and result as users see them; an active one stays active."""
+    if isinstance(job.result, Raw):
+        return cast(QueueJob[T], msgspec.structs.replace(job, data=data, result=msgspec.json.decode(job.result)))
     return cast(QueueJob[T], msgspec.structs.replace(job, data=data))

@@ -2,21 +2,31 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+import msgspec
+from msgspec import Raw
 from typing_extensions import Unpack
 
 from onward.client.app import Onward
 from onward.define.job_type import Step
-from onward.errors import QueueDataError, QueueError, QueueErrorCode, QueueRuntimeError
+from onward.errors import (
+    QueueDataError,
+    QueueError,
+    QueueErrorCode,
+    QueueJobFailed,
+    QueueRuntimeError,
+    QueueWaitTimeout,
+)
 from onward.model import new_id
 from onward.queue.checks import Arguments
 from onward.queue.contract import StoredJob
 from onward.queue.events import Listener, Listening, Paused, Resumed, Trouble
-from onward.queue.model import Capabilities, QueueHealth, QueueJob, QueueJobStatus, QueueStats
+from onward.queue.model import Capabilities, QueueHealth, QueueJob, QueueJobStatus, QueuePage, QueueStats
 from onward.queue.options import JobOptions, Options, UnsupportedFeature, problem_with
 from onward.queue.outbox import Outbox
 from onward.queue.payload import Payload, with_data
@@ -25,6 +35,8 @@ from onward.queue.resolve import AnyProvider, bound
 logger = logging.getLogger("onward.queue")
 T = TypeVar("T")
 R = TypeVar("R")
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5
+"""Seconds between looks at a job that is waited for."""
 
 
 def _is_named(value: object) -> bool:
@@ -72,7 +84,7 @@ class Queue(Listening, Generic[T]):
         problem = problem_with(self._defaults)
         if problem is not None:
             arguments.refuse_because(f"defaults.{problem}")
-        self.name = name
+        self.name, self._arguments = name, arguments
         self.provider = bound(provider, name, arguments)
         self._payload = Payload[T](data, queue_name=name, max_bytes=self.capabilities.max_job_size)
         self._job_id, self._on_unsupported = job_id, on_unsupported_feature
@@ -182,8 +194,10 @@ class Queue(Listening, Generic[T]):
             data=self._payload.encode(data, job_id=id),
             status=QueueJobStatus.DELAYED if checked.delay else QueueJobStatus.WAITING,
             max_attempts=checked.attempts,
+            max_stalls=checked.max_stalls,
             created_at=now,
             scheduled_for=now + checked.delay if checked.delay else None,
+            expires_at=now + checked.ttl if checked.ttl else None,
             priority=checked.priority,
             metadata=checked.metadata,
         )
@@ -192,7 +206,7 @@ class Queue(Listening, Generic[T]):
     def _supported(self, options: JobOptions) -> Options:
         """Without what the provider lacks: said once for each option, and the job is still added."""
         given: dict[str, Any] = {**options}
-        native = given.pop("provider_options", {}).get(self.provider.name, {})
+        native = self._native(given.pop("provider_options", {}))
         for option in list(given):
             lacking = self.provider.lacks(option, given[option]) if given[option] else None
             if lacking is not None:
@@ -202,6 +216,16 @@ class Queue(Listening, Generic[T]):
         if longest and given.get("delay", timedelta()) > longest:
             raise self._invalid(f"delay must be at most {longest} on {self.provider.name}, got: {given['delay']}")
         return Options(native=native, **given)
+
+    def _native(self, by_provider: Mapping[str, Any]) -> Mapping[str, Any]:
+        own = self.provider.name
+        others = [name for name in by_provider if name != own]
+        if others:
+            raise self._invalid(f"provider_options: this queue is at {own!r}, not at {', '.join(map(repr, others))}")
+        native = by_provider.get(own, {})
+        if not isinstance(native, Mapping):
+            raise self._invalid(f'provider_options["{own}"] must be a mapping, got: {native!r}')
+        return native
 
     def _warn(self, option: str, lacking: str) -> None:
         if option not in self._warned:
@@ -252,5 +276,62 @@ class Queue(Listening, Generic[T]):
         return [self._payload.shown(job) for job in await self._call(lambda: self.provider.dead_letters(limit))]
 
     async def retry(self, job_id: str) -> None:
-        """Put a failed job back, with no attempts counted."""
+        """Put a failed job back, with no attempts and no stalls counted."""
         await self._call(lambda: self.provider.retry(job_id))
+
+    async def wait(self, job_id: str, *, timeout: timedelta | None = None) -> Any:
+        """The result of a job, once it has completed; raises QueueJobFailed or QueueWaitTimeout.
+
+        A job that keeps nothing when it ends cannot be waited for: QueueNotFound.
+        """
+        if not self.capabilities.results:
+            raise self.provider.unsupported("results of jobs")
+        try:
+            async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
+                return await self._result(job_id)
+        except TimeoutError as error:
+            if timeout is None:
+                raise
+            raise QueueWaitTimeout(queue_name=self.name, job_id=job_id, timeout=timeout) from error
+
+    async def _result(self, job_id: str) -> Any:
+        pause = _SHORTEST_PAUSE
+        while True:
+            job = await self._call(lambda: self.provider.get_job(job_id))
+            if job is None:
+                raise self.provider.not_found(job_id)
+            if job.status is QueueJobStatus.COMPLETED:
+                return msgspec.json.decode(job.result) if isinstance(job.result, Raw) else job.result
+            if job.status is QueueJobStatus.FAILED:
+                raise QueueJobFailed(queue_name=self.name, job_id=job_id, reason=job.reason, error=job.error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+    async def jobs(self, status: QueueJobStatus | str, *, after: str | None = None, limit: int = 100) -> QueuePage[T]:
+        """Jobs of one state: those that wait as they will be taken, finished ones the newest first."""
+        self._arguments.whole("limit", limit, least=1)
+        wanted = self._status(status)
+        page = await self._call(lambda: self.provider.jobs(wanted, after=after, limit=limit))
+        return QueuePage(items=[self._payload.shown(job) for job in page.items], next=page.next)
+
+    async def remove(self, job_id: str) -> None:
+        """Keep nothing of a job; one that is being run is refused."""
+        await self._call(lambda: self.provider.remove(job_id))
+
+    async def purge(
+        self,
+        statuses: Iterable[QueueJobStatus | str] = (QueueJobStatus.COMPLETED, QueueJobStatus.FAILED),
+        *,
+        older_than: timedelta = timedelta(),
+    ) -> int:
+        """Remove the jobs of these states that ended, or were added, longer ago than that; how many those were."""
+        wanted = [self._status(status) for status in statuses]
+        if QueueJobStatus.ACTIVE in wanted:
+            raise self._invalid("active jobs cannot be purged: close the workers first")
+        self._arguments.duration("older_than", older_than)
+        return sum([await self._call(partial(self.provider.purge, status, older_than)) for status in wanted])
+
+    def _status(self, status: QueueJobStatus | str) -> QueueJobStatus:
+        if status not in list(QueueJobStatus):
+            raise self._invalid(f"a state is one of {', '.join(QueueJobStatus)}, got: {status!r}")
+        return QueueJobStatus(status)

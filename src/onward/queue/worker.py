@@ -284,9 +284,9 @@ class QueueWorker(Listening, Generic[T]):
             self._end(running)
 
     async def _renew(self) -> None:
-        every = self.provider.renew_every
-        while every is not None:
-            await asyncio.sleep(every.total_seconds())
+        lease = self.provider.lease
+        while lease is not None:
+            await asyncio.sleep(lease.total_seconds() / 3)
             held = {running.job.id: running for running in self._running.values()}
             try:
                 lost = await self.provider.renew([running.job for running in held.values()]) if held else []

@@ -54,7 +54,7 @@ class BullMQProvider(Provider):
 
     def __init__(self, queue_name: str, factory: ProviderFactory[Any], events: Emitter, settings: Settings) -> None:
         super().__init__(queue_name, events)
-        self.renew_every = settings.lock / 3
+        self.lease = settings.lock
         self._factory, self._settings = factory, settings
         # As Node.js names the connections of its workers: both sides count the workers of the other.
         self._workers = f"{settings.prefix}:{base64.b64encode(queue_name.encode()).decode()}"

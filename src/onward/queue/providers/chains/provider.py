@@ -53,9 +53,9 @@ class DatabaseProvider(Provider):
         self, queue_name: str, factory: ProviderFactory[Link], form: Form, *, lease: timedelta, events: Emitter
     ) -> None:
         super().__init__(queue_name, events)
-        self.capabilities, self.renew_every = form.capabilities, lease / 3
-        self._factory, self._form, self._lease = factory, form, lease.total_seconds()
-        self._claims = [TypeClaim(form.type_name, version, self._lease) for version in form.versions]
+        self.capabilities, self.lease = form.capabilities, lease
+        self._factory, self._form, self._hold = factory, form, lease.total_seconds()
+        self._claims = [TypeClaim(form.type_name, version, self._hold) for version in form.versions]
         self._listener: Listener | None = None
         self._interrupted = False
 
@@ -70,8 +70,8 @@ class DatabaseProvider(Provider):
             (self._form.type_name,),
             crashed=self._crashed,
             held_here=tuple,  # a lease that ran out is over, whoever had it
-            every=min(self._lease / 4, _LOOK if self._app.notify.crosses_processes else _POLL_WITHOUT_HINTS),
-            lease=self._lease,
+            every=min(self._hold / 4, _LOOK if self._app.notify.crosses_processes else _POLL_WITHOUT_HINTS),
+            lease=self._hold,
         )
 
     async def _close(self) -> None:
@@ -190,7 +190,7 @@ class DatabaseProvider(Provider):
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
         held = {taken.row.id: taken for taken in map(self._held, jobs)}
-        renewals = await self._link.renew([Held(t.row.id, t.row.attempt, self._lease) for t in held.values()])
+        renewals = await self._link.renew([Held(t.row.id, t.row.attempt, self._hold) for t in held.values()])
         lost = {renewal.job_id: renewal.lost for renewal in renewals if renewal.lost is not None}
         for job_id, reason in lost.items():
             if reason is LossReason.CANCELLED:
@@ -233,7 +233,7 @@ class DatabaseProvider(Provider):
         return job.native
 
     async def _settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        return await self._link.settle(settlements, within=min(self._lease, _ANSWER_WITHIN))
+        return await self._link.settle(settlements, within=min(self._hold, _ANSWER_WITHIN))
 
     # -- the queue
 

@@ -69,8 +69,8 @@ class RedisProvider(Provider):
         self, queue_name: str, factory: ProviderFactory[Any], events: Emitter, *, lease: timedelta, keep_completed: int
     ) -> None:
         super().__init__(queue_name, events)
-        self.renew_every = lease / 3
-        self._factory, self._lease, self._keep_completed = factory, microseconds(lease), keep_completed
+        self.lease = lease
+        self._factory, self._hold, self._keep_completed = factory, microseconds(lease), keep_completed
         self._keys = QueueKeys(queue_name)
 
     async def _open(self) -> None:
@@ -134,14 +134,14 @@ class RedisProvider(Provider):
     async def _take(self, count: int) -> tuple[list[TakenJob], int]:
         """The jobs, or none and the microseconds until one is due by itself (-1: none is)."""
         token = secrets.token_hex(8)
-        now, due, *columns = await self._run("fetch", count, self._lease, token, _MOST)
+        now, due, *columns = await self._run("fetch", count, self._hold, token, _MOST)
         at = moment(now)
         return [record.taken(self.queue_name, token, at, *row) for row in zip(*columns, strict=True)], due
 
     @reported(QueueErrorCode.PROCESSING)
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
         pairs = itertools.chain.from_iterable((job.id, job.lock_token or "") for job in jobs)
-        lost = {job_id.decode() for job_id in await self._run("renew", self._lease, *pairs)}
+        lost = {job_id.decode() for job_id in await self._run("renew", self._hold, *pairs)}
         return [job for job in jobs if job.id in lost]
 
     # -- settling

@@ -60,7 +60,7 @@ class SQSProvider(Provider):
         except BaseException:
             await self._factory.let_go()
             raise
-        self.renew_every = self._facts.visibility / 3
+        self.lease = self._facts.visibility
         self.capabilities = msgspec.structs.replace(
             self.capabilities,
             max_job_size=self._facts.max_bytes,
