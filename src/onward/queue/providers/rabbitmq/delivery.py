@@ -3,12 +3,12 @@
 import asyncio
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 
@@ -19,14 +19,13 @@ from onward.queue.providers.rabbitmq.post import Lost, Post
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 """Seconds between tries to consume again."""
-_BEFORE_REFUSING = 1.0
-"""Seconds that a job whose outcome could not be noted is held: it comes back at once, and so may the trouble."""
 _LARGEST_PREFETCH = 65_535
 _IDLE = 60.0
 """Seconds without a job after which the consumer of a quorum queue is made anew. RabbitMQ 3.10 does not tell one whose
 queue was deleted and made again at once: it counts the consumer and gives it jobs, which never reach the client. Only
 closing the channel frees them."""
 
+R = TypeVar("R")
 Report = Callable[[Exception, QueueErrorCode, TakenJob | None], QueueError]
 
 
@@ -239,7 +238,8 @@ class Delivery:
     async def _work(self, work: _Work, message: AbstractIncomingMessage) -> None:
         job: TakenJob | None = None
         try:
-            job = await self._post.arrived(message, lock_token=f"{work.subscription.tag}:{message.delivery_tag}")
+            lock_token = f"{work.subscription.tag}:{message.delivery_tag}"
+            job = await self._insist(None, lambda: self._post.arrived(message, lock_token))
             if job is not None:
                 await self._settle(work, job, message)
         except asyncio.CancelledError:
@@ -247,10 +247,8 @@ class Delivery:
                 raise
             work.task.uncancel()
             self._tell(Lost(), job)
-        except Exception as error:  # noqa: BLE001 - told; the broker has the job
+        except Exception as error:  # noqa: BLE001 - told; the broker has the job, or takes it back with the channel
             self._tell(error, job)
-            if not isinstance(error, Lost):
-                await self._refuse(message, error)
         finally:
             self._works.discard(work)
             self._woken.set()
@@ -263,14 +261,30 @@ class Delivery:
         try:
             await self._handle(work, job)
         except GivenBack:
-            await self._post.give_back(message, job)
+            await self._insist(job, lambda: self._post.give_back(message, job))
             return
         except _Raised as raised:
-            delay = await self._post.fail(message, job, raised.error)
+            error = raised.error
+            delay = await self._insist(job, lambda: self._post.fail(message, job, error))
         else:
             await self._post.complete(message)
         if self._on_settled is not None:
             self._on_settled(job, delay)
+
+    async def _insist(self, job: TakenJob | None, call: Callable[[], Awaitable[R]]) -> R:
+        """Try again as long as the job is held here: until its channel is lost, or nobody waits for it any more."""
+        pause = _SHORTEST_PAUSE
+        while True:
+            try:
+                return await call()
+            except Lost:
+                raise
+            except Exception as error:
+                if self._stopping:
+                    raise
+                self._tell(error, job, is_over=False)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _handle(self, work: _Work, job: TakenJob) -> Any:
         work.in_handler = True
@@ -285,10 +299,6 @@ class Delivery:
         finally:
             work.in_handler = False
 
-    async def _refuse(self, message: AbstractIncomingMessage, error: Exception) -> None:
-        await asyncio.sleep(_BEFORE_REFUSING)
-        if not await self._post.refuse(message):
-            self._lose(error)
-
-    def _tell(self, error: Exception, job: TakenJob | None) -> None:
-        self._on_error(self._in_words(error, QueueErrorCode.PROCESSING, job))
+    def _tell(self, error: Exception, job: TakenJob | None, *, is_over: bool = True) -> None:
+        """While it is tried again, the error does not name the job: whoever hears it would take it for lost."""
+        self._on_error(self._in_words(error, QueueErrorCode.PROCESSING, job if is_over else None))

@@ -6,6 +6,7 @@ whoever uses it, at once; whoever comes next opens another.
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
@@ -13,7 +14,12 @@ from weakref import WeakSet
 
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
 from aiormq.abc import AbstractChannel as AbstractUnderlay
-from aiormq.exceptions import ChannelInvalidStateError
+from aiormq.exceptions import (
+    AuthenticationError,
+    ChannelInvalidStateError,
+    InvalidFrameError,
+    ProbableAuthenticationError,
+)
 
 Connect: TypeAlias = Callable[[], Awaitable[AbstractConnection]]
 ANSWER, CONNECT, FAREWELL = 10.0, 5.0, 2.0
@@ -134,3 +140,18 @@ class Links:
     async def close(self) -> None:
         await self.publishing.close()
         await self.other.close()
+
+
+def refused_in_words(error: BaseException) -> str | None:
+    """What is wrong with an address, in words, where a connection was refused for that."""
+    match error:
+        case ProbableAuthenticationError() | AuthenticationError():
+            return f"RabbitMQ does not accept the user or the password ({error}); guest may only come from its own host"
+        case InvalidFrameError() if "Connection.OpenOk" in str(error):
+            return "RabbitMQ refused the virtual host: there is none of that name, or this user may not use it"
+    cause = error.__cause__ or error.__context__ or error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"the certificate of RabbitMQ is not trusted: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError):
+        return f"RabbitMQ does not speak TLS as we do at this address ({cause.reason}): its usual port for that is 5671"
+    return None
