@@ -21,7 +21,7 @@ from onward.errors import (
     QueueErrorCode,
     QueueRuntimeError,
 )
-from onward.queue import Queue, QueueJobStatus, QueueWorker
+from onward.queue import Keep, Queue, QueueJobStatus, QueueWorker
 from onward.queue.providers.redis import Redis, RedisProvider, connection
 from onward.testing.queue.session import LONG, names, until
 
@@ -70,17 +70,14 @@ async def added(queue: Queue[Any], *job_names: str, **options: Any) -> list[str]
 # -- leases
 
 
-async def test_a_job_of_a_dead_worker_comes_back_and_an_attempt_is_counted(
-    queue: Queue[Any], open_provider: Any
-) -> None:
-    [job_id] = await added(queue, "one", attempts=2)
+async def test_a_job_of_a_dead_worker_comes_back_and_a_stall_is_counted(queue: Queue[Any], open_provider: Any) -> None:
+    [job_id] = await added(queue, "one")
     dead, alive = await open_provider(lease=SECOND), await open_provider(lease=SECOND)
     [lost] = await dead.fetch(1)
 
     [job] = await alive.fetch(1, FOREVER)
 
-    assert (job.id, job.attempts) == (job_id, 1)
-    assert "died" in (job.error or "")
+    assert (job.id, job.attempts, job.stalls) == (job_id, 0, 1)
     for late in (dead.ack(lost), dead.nack(lost, ValueError())):
         with pytest.raises(QueueRuntimeError, match="not active") as caught:
             await late
@@ -91,16 +88,19 @@ async def test_a_job_of_a_dead_worker_comes_back_and_an_attempt_is_counted(
 
 
 async def test_a_job_whose_workers_all_died_has_failed(queue: Queue[Any], open_provider: Any) -> None:
-    [job_id] = await added(queue, "one", attempts=1)
-    await added(queue, "gone", attempts=1, remove_on_fail=True)
+    [job_id] = await added(queue, "one", max_stalls=0)
+    [gone] = await added(queue, "gone", max_stalls=0, remove_on_fail=True)
     provider = await open_provider(lease=SECOND)
+    told: list[Any] = []
+    provider.on_ended = told.append
     assert len(await provider.fetch(2)) == 2
 
     assert list(await provider.fetch(1, 1.5 * SECOND)) == []
 
     [letter] = await queue.dead_letters()
-    assert (letter.id, letter.attempts, letter.status) == (job_id, 1, QueueJobStatus.FAILED)
+    assert (letter.id, letter.attempts, letter.stalls, letter.status) == (job_id, 0, 1, QueueJobStatus.FAILED)
     assert "died" in (letter.error or "")
+    assert [(job.id, job.reason) for job in told] == [(job_id, "stalled"), (gone, "stalled")]
     stats = await queue.stats()
     assert (stats.active, stats.failed) == (0, 1)
 
@@ -351,7 +351,9 @@ async def test_the_newest_completed_jobs_are_kept_with_their_results(
 
     ids = await added(queue, "a", "b", "c", "d", "e", attempts=2)
     await added(queue, "gone", remove_on_complete=True)
-    worker = QueueWorker(queue.name, handler, provider=Redis(redis_url, keep_completed=2))
+    worker = QueueWorker(
+        queue.name, handler, provider=Redis(redis_url, keep_completed=Keep(count=2, age=timedelta(days=1)))
+    )
     worker.on("completed", lambda event: done.append(event.job_id))
     async with worker:
         await until(lambda: len(done) == 6)
@@ -405,7 +407,7 @@ async def test_every_key_has_the_queue_in_its_hash_tag_and_none_is_left(
 async def test_native_options_override_the_others(queue: Queue[Any], open_provider: Any) -> None:
     native_options = {"priority": 9, "attempts": 4, "delay": timedelta(hours=1)}
 
-    job = await queue.add("one", 1, priority=1, provider_options={"redis": native_options, "sqs": {"x": 1}})
+    job = await queue.add("one", 1, priority=1, provider_options={"redis": native_options})
 
     assert (job.priority, job.max_attempts, job.status) == (9, 4, QueueJobStatus.DELAYED)
     assert await queue.get_job(job.id) is not None
@@ -435,7 +437,14 @@ async def test_what_cannot_be_stored_is_refused_and_hurts_nobody_else(queue: Que
     "make",
     [
         lambda: Redis("redis://localhost", lease=timedelta(milliseconds=10)),
-        lambda: Redis("redis://localhost", keep_completed=-1),
+        lambda: Redis("redis://localhost", lease=30),  # type: ignore[arg-type]
+        lambda: Redis("redis://localhost", keep_completed=5),  # type: ignore[arg-type]
+        lambda: Redis("redis://localhost", keep_completed=Keep(count=-1, age=SECOND)),
+        lambda: Redis("redis://localhost", keep_failed=Keep(count=1, age=-SECOND)),
+        lambda: Redis("redis://localhost", cluster=1),  # type: ignore[arg-type]
+        lambda: Redis("redis://localhost", nosuch=1),
+        lambda: Redis("localhost"),
+        lambda: Redis(None),  # type: ignore[arg-type]
         lambda: Redis("redis://localhost").for_queue("a{b}c"),
     ],
 )

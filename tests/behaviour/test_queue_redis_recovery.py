@@ -12,7 +12,7 @@ import pytest
 
 import servers
 from onward.errors import QueueError, QueueErrorCode, QueueRuntimeError
-from onward.queue import Queue, QueueWorker
+from onward.queue import Keep, Queue, QueueWorker
 from onward.queue.providers.redis import Redis
 from onward.testing.queue.session import LONG, until
 
@@ -24,6 +24,9 @@ OFTEN = 1_000
 def server() -> Iterator[servers.Instance]:
     with servers.private_redis(appendonly="yes", appendfsync="always") as server:
         yield server
+
+
+ALL = Keep(count=1_000_000, age=timedelta(days=1))
 
 
 class Load:
@@ -70,7 +73,7 @@ async def under_load(server: servers.Instance, name: str, **options: Any) -> Asy
     async def handler(data: int, job: object) -> None: ...
 
     def make() -> Redis:
-        return Redis(server.dsn, lease=LEASE, keep_completed=1_000_000, **options)
+        return Redis(server.dsn, lease=LEASE, keep_completed=ALL, **options)
 
     async with Queue(name, provider=make(), data=int) as queue:
         load = Load(queue)

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec import Raw
@@ -75,7 +75,7 @@ def reported(code: QueueErrorCode) -> Callable[[C], C]:
             except Exception as error:
                 subject = args[0] if args else None
                 job_id = subject.id if isinstance(subject, QueueJob) else subject if isinstance(subject, str) else None
-                raise provider.failure(f"{call.__name__}() failed", error, code, job_id) from error
+                raise provider.failure(f"{provider.name}: {call.__name__}() failed", error, code, job_id) from error
 
         return cast(C, checked)
 
@@ -100,6 +100,7 @@ class Provider:
         """Who listens to `queue.*` events; shared by every queue and worker of this name on one factory."""
         self.on_ended: Callable[[StoredJob], object] = self._log_ended
         """Called with a job that `fetch` or `process` found to have failed without anybody running it."""
+        self.events.sharers.add(self)
         self._holders = 0
         self._changing = asyncio.Lock()
 
@@ -122,10 +123,18 @@ class Provider:
         except QueueError:
             raise
         except Exception as error:
-            raise self.failure("cannot connect", error, QueueErrorCode.CONNECTION) from error
+            raise self.failure(f"cannot connect to {self.name}", error, QueueErrorCode.CONNECTION) from error
 
     async def disconnect(self, *, everyone: bool = False) -> None:
-        """Let go, or close it for everyone who holds it; harmless when nobody does."""
+        """Let go, or close it for every queue and worker of this name on the same factory; harmless when nobody
+        holds it."""
+        if everyone:
+            for other in list(self.events.sharers):
+                if other is not self:
+                    await other._let_go(everyone=True)
+        await self._let_go(everyone=everyone)
+
+    async def _let_go(self, *, everyone: bool) -> None:
         async with self._changing:
             if self._holders == 0:
                 return
@@ -253,7 +262,7 @@ class Provider:
         """Those of one state: waiting and delayed ones as they will be taken, finished ones the newest first.
 
         `after` is what an earlier page answered as `next`, of whatever form; jobs that come or go meanwhile may be
-        missing, but none is listed twice that did not move.
+        missed or seen twice.
         """
         raise self.unsupported("listing jobs by their state")
 
@@ -263,7 +272,25 @@ class Provider:
 
     async def purge(self, status: QueueJobStatus, older_than: timedelta) -> int:
         """Remove all jobs of one state but ACTIVE that finished, or were added, longer ago than that; how many."""
-        raise self.unsupported("removing jobs by their state")
+        before, removed, after = datetime.now(UTC) - older_than, 0, None
+        while True:
+            page = await self.jobs(status, after=after, limit=1_000)
+            old = [job.id for job in page.items if (job.completed_at or job.failed_at or job.created_at) <= before]
+            gone = sum([await self._removed(job_id) for job_id in old])
+            removed += gone
+            if gone == 0:
+                after = page.next
+                if after is None:
+                    return removed
+
+    async def _removed(self, job_id: str) -> bool:
+        try:
+            await self.remove(job_id)
+        except QueueError as error:
+            if error.retryable:
+                raise
+            return False  # it has moved on
+        return True
 
     # -- errors
 
@@ -314,7 +341,7 @@ class Provider:
         """What the native client raised, in our words."""
         hopeless = self.hopeless(error)
         return QueueRuntimeError(
-            f"{self.name}: {what}: {hopeless or f'{type(error).__name__}: {error}'}",
+            f"{what}: {hopeless or f'{type(error).__name__}: {error}'}",
             code=code,
             queue_name=self.queue_name,
             job_id=job_id,
@@ -336,6 +363,15 @@ class Provider:
 def is_permanent(error: BaseException) -> bool:
     """Whether trying again is pointless: `onward.Permanent`, or any error with `retryable = False`."""
     return isinstance(error, Permanent) or getattr(error, "retryable", None) is False
+
+
+def in_words(error: BaseException) -> str:
+    """The message of an error as it can be stored anywhere, even if it has none or is not proper text."""
+    try:
+        words = str(error)
+    except Exception:  # noqa: BLE001 - whatever its own `__str__` raises
+        words = f"{type(error).__name__} (its message cannot be read)"
+    return words.encode(errors="backslashreplace").decode()
 
 
 def _root(error: BaseException) -> BaseException:

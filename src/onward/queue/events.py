@@ -1,14 +1,17 @@
 """What queues and their workers tell those who listen: one frozen class per event."""
 
+import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any, ClassVar, Literal, TypeAlias, overload
+from weakref import WeakSet
 
 import msgspec
 
 from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.queue.crew import Crew
 from onward.queue.model import QueueFailureReason, QueueJob, QueueJobStatus
 
 logger = logging.getLogger("onward.queue")
@@ -113,7 +116,8 @@ class Trouble(_QueueEvent, frozen=True, kw_only=True):
 
 
 class Drained(_QueueEvent, frozen=True, kw_only=True):
-    """A worker that had work found none and finished what it had; told once per emptying."""
+    """Nothing waits and, as far as the provider knows, nothing runs any more. Told once per emptying by the workers
+    that share a provider's factory, when they had some of the work."""
 
     event = "queue.drained"
 
@@ -144,11 +148,16 @@ class Emitter:
         self._queue_name = queue_name
         self._troubles = troubles or self
         self._listeners: dict[str, list[Listener]] = {}
+        self._awaiting: set[asyncio.Task[None]] = set()
+        self.crew = Crew()
+        """The workers that share this emitter."""
+        self.sharers: WeakSet[Any] = WeakSet()
+        """The providers that share it."""
 
     def on(self, event: str, listener: Listener) -> Callable[[], None]:
         """Have `listener` called; returns what ends that."""
-        if inspect.iscoroutinefunction(listener):
-            raise self._refused(f"a listener for {event!r} must be a plain function: hand longer work to a task")
+        if not callable(listener):
+            raise self._refused(f"a listener for {event!r} must be a function, got: {listener!r}")
         listeners = self._listeners.setdefault(event, [])
         listeners.append(listener)
         return lambda: listeners.remove(listener) if listener in listeners else None
@@ -170,11 +179,33 @@ class Emitter:
             logger.log(event.level, "%s %s", event.event, words, extra={"onward": event})
         for listener in tuple(self._listeners.get(event.event, ())):
             try:
-                listener(event)
-            except Exception as error:
-                logger.exception("a listener for %r failed", event.event)
-                if not isinstance(event, Trouble):
-                    self.trouble(error, f"a listener for {event.event!r} failed: {error}")
+                answer = listener(event)
+            except Exception as error:  # noqa: BLE001 - whatever a listener raises
+                self._tell_of_listener(event, error)
+            else:
+                if inspect.isawaitable(answer):
+                    # Owned by this emitter: `settle` waits for it.
+                    task = asyncio.get_running_loop().create_task(self._heard(event, answer))
+                    self._awaiting.add(task)
+                    task.add_done_callback(self._awaiting.discard)
+
+    async def _heard(self, event: QueueEvent, answer: Awaitable[object]) -> None:
+        try:
+            await answer
+        except Exception as error:  # noqa: BLE001 - whatever a listener raises
+            self._tell_of_listener(event, error)
+
+    def _tell_of_listener(self, event: QueueEvent, error: Exception) -> None:
+        logger.error("a listener for %r failed", event.event, exc_info=error)
+        if not isinstance(event, Trouble):
+            self.trouble(error, f"a listener for {event.event!r} failed: {error}")
+
+    async def settle(self, within: float) -> None:
+        """Wait for listeners that are awaited; for so many seconds."""
+        here = asyncio.get_running_loop()
+        awaiting = [task for task in self._awaiting if task.get_loop() is here and task is not asyncio.current_task()]
+        if awaiting:
+            await asyncio.wait(awaiting, timeout=within)
 
     def trouble(self, error: Exception, message: str) -> None:
         """Something failed that no caller was told."""
@@ -217,6 +248,7 @@ class Listening:
     def on(self, event: str, listener: Listener) -> Callable[[], None]:
         """Have `listener` called with every event of that name; call what is returned to end it.
 
-        Listeners are plain functions, called between two steps of the worker: hand anything long to a task of your own.
+        Listeners are called between two steps of the worker. One that returns an awaitable, as a coroutine function
+        does, is awaited beside the worker's work; `close` waits for it.
         """
         return self._listen(event, listener)

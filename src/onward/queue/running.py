@@ -1,7 +1,8 @@
-"""One job in a worker's hands: the handler's turn, how it ended, and what is told of it."""
+"""One call of the handler: its turn, how it ended for each of its jobs, and what is told of them."""
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from datetime import timedelta
 from enum import Enum, auto
@@ -10,10 +11,12 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from onward.queue.contract import TakenJob, is_permanent
+from onward.errors import QueueDataError
+from onward.model import Progress
+from onward.queue.contract import TakenJob, in_words, is_permanent
 from onward.queue.events import Active, Completed, Emitter, Failed, Retrying
 from onward.queue.handler import Handler
-from onward.queue.model import QueueJobStatus
+from onward.queue.model import QueueFailureReason, QueueJobStatus
 
 
 class Told(Enum):
@@ -21,101 +24,205 @@ class Told(Enum):
 
     STOPPING = auto()
     LOST = auto()
+    TIMEOUT = auto()
+
+
+class Outcome(msgspec.Struct):
+    """How it ended for one job: well, unless there is an error."""
+
+    job: TakenJob
+    result: Raw | None = None
+    error: BaseException | None = None
 
 
 class Running:
-    """A job from its arrival to the last event about it."""
+    """From the arrival of its jobs, one or a batch, to the last event about them."""
 
-    def __init__(self, job: TakenJob, *, worker_id: str, events: Emitter) -> None:
-        self.job = job
+    def __init__(
+        self,
+        jobs: Sequence[TakenJob],
+        *,
+        worker_id: str,
+        events: Emitter,
+        report: Callable[[TakenJob, Progress], None],
+        timeout: float | None,
+        is_cancelled: Callable[[], bool] | None,
+    ) -> None:
+        self.jobs = jobs
         self.told: Told | None = None
-        self.error: Exception | None = None
-        self._worker_id, self._events = worker_id, events
+        self.lost: set[str] = set()
+        """The ids of those that somebody else has."""
+        self.is_over = asyncio.Event()
+        """Whether nobody waits any more for its outcomes to get through."""
+        self._worker_id, self._events, self._report, self._timeout = worker_id, events, report, timeout
+        self._is_cancelled = is_cancelled
+        """Whether the worker is being cancelled; None: whoever runs this task may cancel it, and cares for the job."""
         self._task = asyncio.current_task()
         self._in_handler = self._was_cancelled = False
         self._began = time.monotonic()
 
     def cancel(self, told: Told) -> bool:
-        """Have the handler stop; once it has returned there is nothing to stop."""
+        """Have the handler stop; once it has returned there is nothing to stop but the telling."""
+        if told is Told.STOPPING:
+            self.is_over.set()
         if self.told is not None or not self._in_handler or self._task is None:
             return False
         self.told, self._was_cancelled = told, True
         self._task.cancel()
         return True
 
-    async def run(self, handler: Handler[Any], threads: Executor) -> Raw | None:
-        """Call the handler. Afterwards `told` or `error` say how it went, and neither that it went well."""
-        if self._events.wants(Active):
-            self._events.emit(Active(**self._facts(), attempts=self.job.attempts, status=QueueJobStatus.ACTIVE))
+    def lose(self, job_id: str) -> bool:
+        """Somebody else has one of its jobs; whether that is news while the handler runs."""
+        if not self._in_handler or job_id in self.lost:
+            return False
+        self.lost.add(job_id)
+        if len(self.lost) == len(self.jobs):
+            self.cancel(Told.LOST)
+        return True
+
+    # -- the handler's turn
+
+    async def run(self, handler: Handler[Any], threads: Executor, *, batch: bool) -> list[Outcome]:
+        """Call the handler. The outcomes to tell; none when `told` says that the jobs are another's, or go back.
+
+        Total: whatever leaves the handler ends its jobs and nothing else.
+        """
+        for job in self.jobs:
+            if self._events.wants(Active):
+                self._events.emit(Active(**_facts(job, self._worker_id), attempts=job.attempts, status=job.status))
+        read = list(zip(self.jobs, handler.read(self.jobs, self._report), strict=True))
+        unread = [Outcome(job, error=one) for job, one in read if isinstance(one, QueueDataError)]
+        active = [one for _, one in read if not isinstance(one, QueueDataError)]
+        jobs = [job for job, one in read if not isinstance(one, QueueDataError)]
+        if not active:
+            return unread
+        given = ([one.data for one in active], active) if batch else (active[0].data, active[0])
+        returned, error = await self._call(handler, threads, *given)
+        if self.told in (Told.STOPPING, Told.LOST):
+            return []
+        if error is not None:
+            return unread + [Outcome(job, error=error) for job in jobs if job.id not in self.lost]
+        outcomes = self._each(jobs, returned) if batch else [Outcome(jobs[0], self._encoded(jobs[0], returned))]
+        return unread + [outcome for outcome in outcomes if outcome.job.id not in self.lost]
+
+    async def _call(
+        self, handler: Handler[Any], threads: Executor, data: object, job: object
+    ) -> tuple[object, BaseException | None]:
         self._in_handler = True
+        clock = asyncio.get_running_loop()
+        timer = clock.call_later(self._timeout, self.cancel, Told.TIMEOUT) if self._timeout is not None else None
         try:
-            result = await handler(self.job, threads)
-            if self.told is Told.STOPPING:
+            returned = await handler(data, job, threads, is_given_up=lambda: self.told is Told.TIMEOUT)
+        except BaseException as error:  # noqa: BLE001 - around the user's handler
+            return None, self._after(error)
+        else:
+            if self.told is not Told.LOST:
                 self.told = None  # it came to its end all the same: that counts
-            return self._encoded(result)
-        except asyncio.CancelledError as error:
-            if self.told is None:
-                if self._task is not None and self._task.cancelling():
-                    raise
-                self.error = RuntimeError(f"the handler let itself be cancelled: {error!r}")
-        except Exception as error:  # noqa: BLE001 - a handler may raise anything: it is kept, told and given to the provider
-            self.error = error
+            return returned, None
         finally:
             self._in_handler = False
+            if timer is not None:
+                timer.cancel()
             if self._was_cancelled and self._task is not None:
                 self._task.uncancel()
-        return None
 
-    def _encoded(self, result: object) -> Raw | None:
+    def _after(self, error: BaseException) -> BaseException:
+        """What its jobs fail with; raised, when it is not the handler's but means this task."""
+        if isinstance(error, GeneratorExit) and not self._is_current():
+            raise error
+        if self.told is Told.TIMEOUT:
+            assert self._timeout is not None
+            return TimeoutError(f"the handler did not return within {self._timeout:g} s")
+        if isinstance(error, asyncio.CancelledError) and self.told is None:
+            if self._is_cancelled() if self._is_cancelled is not None else self._is_being_cancelled():
+                raise error
+            while self._is_being_cancelled() and self._task is not None:
+                self._task.uncancel()  # the handler cancelled the task it runs in
+            return RuntimeError(f"the handler let itself be cancelled: {error!r}")
+        return error
+
+    def _is_being_cancelled(self) -> bool:
+        return self._task is not None and self._task.cancelling() > 0
+
+    def _is_current(self) -> bool:
+        try:
+            return asyncio.current_task() is self._task
+        except RuntimeError:
+            return False  # no loop runs any more
+
+    def _each(self, jobs: Sequence[TakenJob], returned: object) -> list[Outcome]:
+        """What a handler of a batch returned, job by job: an exception fails one, all else is its result."""
+        if returned is None:
+            return [Outcome(job) for job in jobs]
+        if not isinstance(returned, Sequence) or isinstance(returned, str | bytes) or len(returned) != len(jobs):
+            wrong = TypeError(
+                f"a handler with batch=True returns None, or one result or exception for each of its {len(jobs)} jobs"
+            )
+            return [Outcome(job, error=wrong) for job in jobs]
+        return [
+            Outcome(job, error=one) if isinstance(one, BaseException) else Outcome(job, self._encoded(job, one))
+            for job, one in zip(jobs, returned, strict=True)
+        ]
+
+    def _encoded(self, job: TakenJob, result: object) -> Raw | None:
         if result is None:
             return None
         try:
             return Raw(msgspec.json.encode(result))
         except Exception as error:  # noqa: BLE001 - the work is done: a result that cannot be kept must not do it again
-            self._events.trouble(error, f"the result of job {self.job.id!r} cannot be kept: {error}")
+            self._events.trouble(error, f"the result of job {job.id!r} cannot be kept: {error}")
             return None
 
     # -- what is told once the provider knows
 
-    def settled(self, retry_delay: timedelta | None) -> None:
+    def settled(self, outcome: Outcome, retry_delay: timedelta | None) -> None:
         """The provider has the outcome."""
-        if self.error is not None:
-            self._tell_failed(self.error, retry_delay)
+        job = outcome.job
+        if outcome.error is not None:
+            self._tell_failed(job, outcome.error, retry_delay)
         elif self._events.wants(Completed):
+            facts = _facts(job, self._worker_id)
             status = QueueJobStatus.COMPLETED
-            self._events.emit(
-                Completed(**self._facts(), attempts=self.job.attempts, status=status, duration=self._duration())
-            )
+            self._events.emit(Completed(**facts, attempts=job.attempts, status=status, duration=self._duration()))
 
-    def _tell_failed(self, error: Exception, retry_delay: timedelta | None) -> None:
-        attempts, permanent = self.job.attempts + 1, is_permanent(error)
-        will_retry = attempts < self.job.max_attempts and not permanent
-        status = QueueJobStatus.FAILED
+    def _tell_failed(self, job: TakenJob, error: BaseException, retry_delay: timedelta | None) -> None:
+        attempts, permanent = job.attempts + 1, is_permanent(error)
+        will_retry = attempts < job.max_attempts and not permanent
+        status, reason = QueueJobStatus.FAILED, QueueFailureReason.PERMANENT if permanent else None
         if will_retry:
             status = QueueJobStatus.DELAYED if retry_delay else QueueJobStatus.WAITING
-        facts = {**self._facts(), "attempts": attempts, "status": status, "retry_delay": retry_delay}
+        elif reason is None:
+            reason = QueueFailureReason.ATTEMPTS
+        facts = {
+            **_facts(job, self._worker_id),
+            "attempts": attempts,
+            "status": status,
+            "retry_delay": retry_delay,
+        }
         self._events.emit(
             Failed(
                 **facts,
-                error=str(error),
+                error=in_words(error),
                 error_type=type(error).__name__,
                 duration=self._duration(),
                 will_retry=will_retry,
                 permanent=permanent,
+                reason=reason,
+                stalls=job.stalls,
             )
         )
         if will_retry:
-            self._events.emit(Retrying(**facts, max_attempts=self.job.max_attempts))
-
-    def _facts(self) -> dict[str, Any]:
-        job = self.job
-        return {
-            "job_id": job.id,
-            "name": job.name,
-            "queue_name": job.queue_name,
-            "worker_id": self._worker_id,
-            "metadata": job.metadata,
-        }
+            self._events.emit(Retrying(**facts, max_attempts=job.max_attempts))
 
     def _duration(self) -> timedelta:
         return timedelta(seconds=time.monotonic() - self._began)
+
+
+def _facts(job: TakenJob, worker_id: str) -> dict[str, Any]:
+    return {
+        "job_id": job.id,
+        "name": job.name,
+        "queue_name": job.queue_name,
+        "worker_id": worker_id,
+        "metadata": job.metadata,
+    }

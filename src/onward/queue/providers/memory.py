@@ -4,59 +4,96 @@ import asyncio
 import heapq
 import itertools
 import secrets
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 from msgspec import Raw
 
-from onward.errors import QueueErrorCode
-from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob, is_permanent, reported
+from onward.errors import QueueDataError, QueueErrorCode
+from onward.model import Progress
+from onward.queue.checks import ProviderArguments
+from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob, in_words, is_permanent, reported
 from onward.queue.events import Emitter
-from onward.queue.model import ActiveJob, Capabilities, QueueJobStatus, QueueStats
+from onward.queue.model import (
+    KEEP_COMPLETED,
+    KEEP_FAILED,
+    ActiveJob,
+    Capabilities,
+    Keep,
+    QueueFailureReason,
+    QueueHealth,
+    QueueJobStatus,
+    QueuePage,
+    QueueStats,
+)
 from onward.queue.options import Options
 
-_KEPT = 10_000
+_FINISHED = (QueueJobStatus.COMPLETED, QueueJobStatus.FAILED)
 
 
 @dataclass(slots=True)
 class _Kept:
     job: StoredJob
     options: Options
+    place: int = 0
+    """In the line; an entry of the line with another place is out of date."""
     lock: str | None = None
 
 
 @dataclass(slots=True)
 class _Contents:
-    """What one queue holds; it outlives the providers that look at it."""
+    """What one queue holds; it outlives the providers that look at it, and the event loops that they run in."""
 
     jobs: dict[str, _Kept] = field(default_factory=dict)
     waiting: list[tuple[int, int, str]] = field(default_factory=list)
     """A heap: most urgent first, then first in, first out."""
     delayed: list[tuple[datetime, int, str]] = field(default_factory=list)
     order: "itertools.count[int]" = field(default_factory=itertools.count)
-    finished: dict[str, None] = field(default_factory=dict)
-    """Ids in the order they finished: the oldest are forgotten beyond `_KEPT`."""
+    finished: dict[QueueJobStatus, dict[str, None]] = field(default_factory=lambda: {one: {} for one in _FINISHED})
+    """Ids in the order they finished."""
+    counts: "Counter[QueueJobStatus]" = field(default_factory=Counter)
     completed: int = 0
-    failed: int = 0
     paused: bool = False
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    workers: set[int] = field(default_factory=set)
+    sleepers: "set[asyncio.Future[None]]" = field(default_factory=set)
+    keep: dict[QueueJobStatus, Keep] = field(
+        default_factory=lambda: dict(zip(_FINISHED, (KEEP_COMPLETED, KEEP_FAILED), strict=True))
+    )
+
+    def wake(self) -> None:
+        """Those who wait for jobs, in whichever loop."""
+        sleepers, self.sleepers = self.sleepers, set()
+        here = asyncio.get_running_loop()
+        for sleeper in sleepers:
+            loop = sleeper.get_loop()
+            if loop is here:
+                _end(sleeper)
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(_end, sleeper)
 
 
 class Memory(ProviderFactory[None]):
     """Queues in this process. They end with it.
 
+    `keep_completed` and `keep_failed` say how many finished jobs of each queue are kept, and for how long.
+
     >>> Memory().for_queue("emails").capabilities.priority
     True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_completed: Keep = KEEP_COMPLETED, keep_failed: Keep = KEEP_FAILED) -> None:
         super().__init__()
+        arguments = ProviderArguments("Memory")
+        arguments.keep("keep_completed", keep_completed)
+        arguments.keep("keep_failed", keep_failed)
+        self._keep = dict(zip(_FINISHED, (keep_completed, keep_failed), strict=True))
         self._contents: dict[str, _Contents] = {}
 
     def for_queue(self, queue_name: str) -> "MemoryProvider":
-        contents = self._contents.setdefault(queue_name, _Contents())
+        contents = self._contents.setdefault(queue_name, _Contents(keep=self._keep))
         return MemoryProvider(queue_name, contents, self.events_of(queue_name))
 
 
@@ -77,6 +114,13 @@ class MemoryProvider(Provider):
         lookup=True,
         duplicates=True,
         pausing=True,
+        stalls=True,
+        results=True,
+        progress=True,
+        ttl=True,
+        remove=True,
+        listing=True,
+        keeps=True,
         pull=True,
     )
     long_poll = timedelta(seconds=30)
@@ -85,119 +129,188 @@ class MemoryProvider(Provider):
         super().__init__(queue_name, events)
         self._contents = contents
         self._interrupted = False
+        self._held: dict[str, str] = {}
+        """What this holder has, with its locks."""
+
+    async def _close(self) -> None:
+        """What nobody has settled goes back: there is no lease that could run out."""
+        self._contents.workers.discard(id(self))
+        for job_id, lock in self._held.items():
+            kept = self._contents.jobs.get(job_id)
+            if kept is not None and kept.lock == lock:
+                self._put_back(kept)
+        self._held.clear()
 
     # -- adding
 
     @reported(QueueErrorCode.ENQUEUE)
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         contents = self._contents
+        if options.native:
+            raise QueueDataError(
+                f"provider_options: memory has none, got: {', '.join(options.native)}",
+                code=QueueErrorCode.VALIDATION,
+                queue_name=self.queue_name,
+                job_id=job.id,
+            )
         if job.id in contents.jobs:
             raise self.duplicate(job.id)
-        contents.jobs[job.id] = _Kept(job, options)
-        self._line_up(job, options.delay)
+        kept = contents.jobs[job.id] = _Kept(job, options)
+        contents.counts[job.status] += 1
+        self._line_up(kept, options.delay)
         return job
 
-    def _line_up(self, job: StoredJob, delay: timedelta) -> None:
-        contents, place = self._contents, next(self._contents.order)
+    def _line_up(self, kept: _Kept, delay: timedelta) -> None:
+        kept.place = next(self._contents.order)
         if delay:
             due = _now() + delay
-            self._change(job, status=QueueJobStatus.DELAYED, scheduled_for=due)
-            heapq.heappush(contents.delayed, (due, place, job.id))
+            self._change(kept, status=QueueJobStatus.DELAYED, scheduled_for=due)
+            heapq.heappush(self._contents.delayed, (due, kept.place, kept.job.id))
+            self._contents.wake()
         else:
-            self._change(job, status=QueueJobStatus.WAITING)
-            heapq.heappush(contents.waiting, (-job.priority, place, job.id))
-        contents.changed.set()
+            self._put_back(kept)
+
+    def _put_back(self, kept: _Kept) -> None:
+        """Into the line, at its place."""
+        kept.lock = None
+        self._change(kept, status=QueueJobStatus.WAITING, scheduled_for=None)
+        heapq.heappush(self._contents.waiting, (-kept.job.priority, kept.place, kept.job.id))
+        self._contents.wake()
 
     # -- taking and settling
 
     @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
-        until = asyncio.get_running_loop().time() + wait.total_seconds()
+        if count < 1:
+            return []
+        clock = asyncio.get_running_loop()
+        until = clock.time() + wait.total_seconds()
         self._interrupted = False
+        self._contents.workers.add(id(self))
         while True:
-            self._contents.changed.clear()
             taken = self._take(count)
-            left = until - asyncio.get_running_loop().time()
-            if taken or count < 1 or left <= 0 or self._interrupted:
+            left = until - clock.time()
+            if taken or left <= 0 or self._interrupted:
                 return taken
             if self._contents.delayed:
                 left = min(left, max((self._contents.delayed[0][0] - _now()).total_seconds(), 0.001))
-            try:
-                async with asyncio.timeout(left):
-                    await self._contents.changed.wait()
-            except TimeoutError:
-                pass  # look once more: something may have come due
+            await self._sleep(left)
+
+    async def _sleep(self, seconds: float) -> None:
+        clock = asyncio.get_running_loop()
+        sleeper: asyncio.Future[None] = clock.create_future()
+        timer = clock.call_later(seconds, _end, sleeper)
+        self._contents.sleepers.add(sleeper)
+        try:
+            await sleeper
+        finally:
+            timer.cancel()
+            self._contents.sleepers.discard(sleeper)
 
     def interrupt(self) -> None:
         self._interrupted = True
-        self._contents.changed.set()
+        self._contents.wake()
 
     def _take(self, count: int) -> list[TakenJob]:
         contents, now = self._contents, _now()
         while contents.delayed and contents.delayed[0][0] <= now:
-            _, _, job_id = heapq.heappop(contents.delayed)
-            if job_id in contents.jobs:
-                self._line_up(contents.jobs[job_id].job, timedelta())
+            _, place, job_id = heapq.heappop(contents.delayed)
+            kept = contents.jobs.get(job_id)
+            if kept is not None and kept.place == place and kept.job.status is QueueJobStatus.DELAYED:
+                self._line_up(kept, timedelta())
         taken: list[TakenJob] = []
         while contents.waiting and len(taken) < count and not contents.paused:
-            _, _, job_id = heapq.heappop(contents.waiting)
-            kept = contents.jobs[job_id]
-            kept.lock = secrets.token_hex(8)
-            job = self._change(kept.job, status=QueueJobStatus.ACTIVE, processed_at=now, scheduled_for=None)
+            _, place, job_id = heapq.heappop(contents.waiting)
+            kept = contents.jobs.get(job_id)
+            if kept is None or kept.place != place or kept.job.status is not QueueJobStatus.WAITING:
+                continue  # it was removed since
+            if kept.job.expires_at is not None and kept.job.expires_at <= now:
+                self._expire(kept)
+                continue
+            kept.lock = self._held[job_id] = secrets.token_hex(8)
+            job = self._change(kept, status=QueueJobStatus.ACTIVE, processed_at=now, scheduled_for=None)
             taken.append(ActiveJob(**msgspec.structs.asdict(job), lock_token=kept.lock))
         return taken
 
+    def _expire(self, kept: _Kept) -> None:
+        self._change(kept, error="it waited for longer than its time to live")
+        failed = {"failed_at": _now(), "reason": QueueFailureReason.EXPIRED}
+        ended = self._finish(kept, QueueJobStatus.FAILED, removed=kept.options.remove_on_fail, **failed)
+        self.on_ended(ended)
+
     @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
-        kept = self._held(job)
+        kept = self._ours(job)
         self._contents.completed += 1
-        self._finish(
-            kept, removed=kept.options.remove_on_complete, status=QueueJobStatus.COMPLETED, completed_at=_now()
-        )
+        done = {"completed_at": _now(), "result": result}
+        self._finish(kept, QueueJobStatus.COMPLETED, removed=kept.options.remove_on_complete, **done)
 
     @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         if job.id not in self._contents.jobs:
             raise self.not_found(job.id)
-        kept = self._held(job)
-        attempts = kept.job.attempts + 1
-        failed = self._change(kept.job, attempts=attempts, error=str(error))
-        if attempts < kept.job.max_attempts and not is_permanent(error):
+        kept = self._ours(job)
+        attempts, permanent = kept.job.attempts + 1, is_permanent(error)
+        self._change(kept, attempts=attempts, error=in_words(error))
+        if attempts < kept.job.max_attempts and not permanent:
             delay = kept.options.retry_delay(attempts)
-            self._line_up(failed, delay)
+            self._line_up(kept, delay)
             return delay
-        self._contents.failed += 1
-        self._finish(kept, removed=kept.options.remove_on_fail, status=QueueJobStatus.FAILED, failed_at=_now())
+        reason = QueueFailureReason.PERMANENT if permanent else QueueFailureReason.ATTEMPTS
+        removed = kept.options.remove_on_fail
+        self._finish(kept, QueueJobStatus.FAILED, removed=removed, failed_at=_now(), reason=reason)
         return None
 
     @reported(QueueErrorCode.PROCESSING)
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         for job in jobs:
-            kept = self._held(job)
-            kept.lock = None
-            self._line_up(kept.job, timedelta())
+            self._put_back(self._ours(job))
 
-    def _held(self, job: TakenJob) -> _Kept:
+    @reported(QueueErrorCode.PROCESSING)
+    async def report_progress(self, job: TakenJob, progress: Progress) -> None:
+        kept = self._contents.jobs.get(job.id)
+        if kept is not None and kept.lock == job.lock_token:
+            self._change(kept, progress=progress)
+
+    def _ours(self, job: TakenJob) -> _Kept:
+        """It is ours, and no longer in our hands."""
         kept = self._contents.jobs.get(job.id)
         if kept is None or kept.lock is None or kept.lock != job.lock_token:
             raise self.not_active(job.id)
+        self._held.pop(job.id, None)
         return kept
 
-    def _finish(self, kept: _Kept, *, removed: bool, **changes: object) -> None:
-        contents, job_id = self._contents, kept.job.id
+    def _finish(self, kept: _Kept, status: QueueJobStatus, *, removed: bool, **changes: object) -> StoredJob:
         kept.lock = None
-        self._change(kept.job, **changes)
+        ended = self._change(kept, status=status, **changes)
         if removed:
-            del contents.jobs[job_id]
-            return
-        contents.finished[job_id] = None
-        if len(contents.finished) > _KEPT:
-            oldest = next(iter(contents.finished))
-            del contents.finished[oldest], contents.jobs[oldest]
+            self._forget(kept)
+        else:
+            self._contents.finished[status][kept.job.id] = None
+            self._trim(status)
+        return ended
 
-    def _change(self, job: StoredJob, **changes: object) -> StoredJob:
-        kept = self._contents.jobs[job.id]
-        kept.job = msgspec.structs.replace(kept.job, **changes)
+    def _trim(self, status: QueueJobStatus) -> None:
+        finished, keep = self._contents.finished[status], self._contents.keep[status]
+        oldest = _now() - keep.age
+        while finished:
+            kept = self._contents.jobs[next(iter(finished))]
+            if len(finished) <= keep.count and _finished_at(kept.job) > oldest:
+                return
+            self._forget(kept)
+
+    def _forget(self, kept: _Kept) -> None:
+        job = kept.job
+        del self._contents.jobs[job.id]
+        self._contents.counts[job.status] -= 1
+        if job.status in _FINISHED:
+            self._contents.finished[job.status].pop(job.id, None)
+
+    def _change(self, kept: _Kept, **changes: object) -> StoredJob:
+        before = kept.job
+        kept.job = msgspec.structs.replace(before, **changes)
+        self._contents.counts[before.status] -= 1
+        self._contents.counts[kept.job.status] += 1
         return kept.job
 
     # -- the queue
@@ -214,40 +327,83 @@ class MemoryProvider(Provider):
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def resume(self) -> None:
         self._contents.paused = False
-        self._contents.changed.set()
+        self._contents.wake()
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def delete(self) -> None:
         contents = self._contents
-        for kept in (contents.jobs, contents.waiting, contents.delayed, contents.finished):
-            kept.clear()
-        contents.completed = contents.failed = 0
+        contents.jobs.clear()
+        contents.waiting.clear()
+        contents.delayed.clear()
+        contents.counts.clear()
+        for finished in contents.finished.values():
+            finished.clear()
+        contents.completed = 0
         contents.paused = False
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def stats(self) -> QueueStats:
-        statuses = [kept.job.status for kept in self._contents.jobs.values()]
+        counts = self._contents.counts
         return QueueStats(
-            waiting=statuses.count(QueueJobStatus.WAITING),
-            delayed=statuses.count(QueueJobStatus.DELAYED),
-            active=statuses.count(QueueJobStatus.ACTIVE),
+            waiting=counts[QueueJobStatus.WAITING],
+            delayed=counts[QueueJobStatus.DELAYED],
+            active=counts[QueueJobStatus.ACTIVE],
             completed=self._contents.completed,
-            failed=statuses.count(QueueJobStatus.FAILED),
+            failed=counts[QueueJobStatus.FAILED],
             paused=self._contents.paused,
         )
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def health(self) -> QueueHealth:
+        return QueueHealth.of(await self.stats(), active_workers=len(self._contents.workers))
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
-        newest = (self._contents.jobs[job_id].job for job_id in reversed(self._contents.finished))
-        return list(itertools.islice((job for job in newest if job.status is QueueJobStatus.FAILED), max(limit, 0)))
+        return list(itertools.islice(self._all(QueueJobStatus.FAILED), max(limit, 0)))
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def retry(self, job_id: str) -> None:
         kept = self._contents.jobs.get(job_id)
         if kept is None or kept.job.status is not QueueJobStatus.FAILED:
             raise self.not_found(job_id)
-        del self._contents.finished[job_id]
-        self._line_up(self._change(kept.job, attempts=0, failed_at=None, error=None), timedelta())
+        del self._contents.finished[QueueJobStatus.FAILED][job_id]
+        self._change(kept, attempts=0, stalls=0, failed_at=None, error=None, reason=None, expires_at=None)
+        self._line_up(kept, timedelta())
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
+        first = int(after or 0)
+        found = list(itertools.islice(self._all(status), first, first + limit + 1))
+        return QueuePage(items=found[:limit], next=str(first + limit) if len(found) > limit else None)
+
+    def _all(self, status: QueueJobStatus) -> Iterator[StoredJob]:
+        contents = self._contents
+        if status in _FINISHED:
+            return (contents.jobs[job_id].job for job_id in reversed(contents.finished[status]))
+        found = [kept for kept in contents.jobs.values() if kept.job.status is status]
+        if status is QueueJobStatus.DELAYED:
+            found.sort(key=lambda kept: (kept.job.scheduled_for or kept.job.created_at, kept.place))
+        else:
+            found.sort(key=lambda kept: (-kept.job.priority, kept.place))
+        return (kept.job for kept in found)
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def remove(self, job_id: str) -> None:
+        kept = self._contents.jobs.get(job_id)
+        if kept is None:
+            raise self.not_found(job_id)
+        if kept.lock is not None:
+            raise self.held(job_id)
+        self._forget(kept)
+
+
+def _end(sleeper: "asyncio.Future[None]") -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)
+
+
+def _finished_at(job: StoredJob) -> datetime:
+    return job.completed_at or job.failed_at or job.created_at
 
 
 def _now() -> datetime:

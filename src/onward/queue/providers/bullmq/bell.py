@@ -66,8 +66,9 @@ class Bell:
         self._line.connection.client_name = self._name  # and again whenever it reconnects
 
     async def close(self) -> None:
-        if self._asking is not None:
-            await end(self._asking)
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            await end(asking)
         line, self._line = self._line, None
         if line is not None:
             # Back to the pool, closed and without its name.

@@ -3,12 +3,13 @@
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.queue.checks import ProviderArguments
 from onward.queue.contract import ProviderFactory
+from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, Keep
 from onward.queue.providers.bullmq.native import RedisCluster
 from onward.queue.providers.bullmq.provider import BullMQProvider
 from onward.queue.providers.bullmq.taker import Settings
-from onward.queue.providers.redis.connection import client_for, warn_of_eviction
+from onward.queue.providers.redis.connection import check_target, client_for, warn_of_eviction
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -22,8 +23,10 @@ class BullMQ(ProviderFactory[Any]):
 
     A worker that is not heard of for `lock` loses its jobs; the next worker that looks for such jobs, every
     `stalled_interval`, puts them back. One that was lost more than `max_stalled` times fails, whatever its attempts.
+    `keep_completed` and `keep_failed` say how many finished jobs of each queue are kept and for how long, unless a job
+    says otherwise.
 
-    >>> BullMQ("redis://localhost:6379/0").for_queue("emails").capabilities.push
+    >>> BullMQ("redis://localhost:6379/0").for_queue("emails").capabilities.keeps
     True
     """
 
@@ -34,24 +37,36 @@ class BullMQ(ProviderFactory[Any]):
         prefix: str = "bull",
         lock: timedelta = timedelta(seconds=30),
         stalled_interval: timedelta = timedelta(seconds=30),
-        max_stalled: int = 1,
+        max_stalled: int = 3,
+        keep_completed: Keep = KEEP_COMPLETED,
+        keep_failed: Keep = KEEP_FAILED,
         **client_options: Any,
     ) -> None:
         super().__init__()
-        self._expect(
-            not isinstance(target, RedisCluster), "target must be an address or a client of one server", target
-        )
-        self._expect(bool(prefix), "prefix must be a non-empty string", prefix)
-        self._expect(lock >= timedelta(seconds=1), "lock must be a timedelta of at least a second", lock)
-        self._expect(
-            stalled_interval > timedelta(), "stalled_interval must be a timedelta above zero", stalled_interval
-        )
-        self._expect(max_stalled >= 0, "max_stalled must be a whole number from 0", max_stalled)
+        arguments = ProviderArguments("BullMQ")
+        one_server = "an address or a client of one server"
+        arguments.one_of("target", target, lambda value: not isinstance(value, RedisCluster), one_server)
+        check_target(arguments, target, client_options)
+        arguments.one_of("prefix", prefix, lambda value: isinstance(value, str) and bool(value), "a non-empty string")
+        arguments.duration("lock", lock, least=timedelta(seconds=1))
+        arguments.duration("stalled_interval", stalled_interval, least=timedelta(milliseconds=1))
+        arguments.whole("max_stalled", max_stalled, least=0)
+        arguments.keep("keep_completed", keep_completed)
+        arguments.keep("keep_failed", keep_failed)
+        self._arguments = arguments
         self._target, self._options = target, client_options
-        self._settings = Settings(prefix=prefix, lock=lock, stalled_interval=stalled_interval, max_stalled=max_stalled)
+        self._settings = Settings(
+            prefix=prefix,
+            lock=lock,
+            stalled_interval=stalled_interval,
+            max_stalled=max_stalled,
+            keep_completed=keep_completed,
+            keep_failed=keep_failed,
+        )
 
     def for_queue(self, queue_name: str) -> BullMQProvider:
-        self._expect(":" not in queue_name, "the name of a queue must not contain ':' on bullmq", queue_name)
+        if ":" in queue_name:
+            self._arguments.refuse("the name of a queue", "without ':'", queue_name)
         return BullMQProvider(queue_name, self, self.events_of(queue_name), self._settings)
 
     async def _open(self) -> Any:
@@ -65,7 +80,3 @@ class BullMQ(ProviderFactory[Any]):
 
     async def _close(self, connection: Any) -> None:
         await connection.aclose()
-
-    def _expect(self, is_so: bool, expectation: str, value: object) -> None:
-        if not is_so:
-            raise QueueConfigurationError(f"{expectation}, got: {value!r}", code=QueueErrorCode.INVALID_OPTION)

@@ -1,33 +1,39 @@
 """One queue of BullMQ's."""
 
+import asyncio
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from onward.errors import QueueDataError, QueueError, QueueErrorCode
-from onward.queue.contract import (
-    Consumer,
-    Provider,
-    ProviderFactory,
-    PushHandler,
-    StoredJob,
-    TakenJob,
-    reported,
-)
+from onward.errors import QueueDataError, QueueErrorCode
+from onward.model import Progress
+from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob, reported
 from onward.queue.events import Emitter
-from onward.queue.model import Capabilities, QueueHealth, QueueJobStatus, QueueStats
+from onward.queue.model import Capabilities, QueueHealth, QueueJobStatus, QueuePage, QueueStats
 from onward.queue.options import Options
-from onward.queue.providers.bullmq.delivery import Delivery, Jobs
 from onward.queue.providers.bullmq.native import Job, NoScriptError, Queue, ResponseError, is_gone, is_refusal
 from onward.queue.providers.bullmq.taker import Settings, Taker
 from onward.queue.providers.bullmq.translation import MOST_URGENT, STATUS, from_native, problem_with_id, to_native
+from onward.queue.providers.redis.connection import hopeless
 
 _MOST_ADDED = 500
 """Jobs that one transaction adds, so that others get their turn."""
+_MOST_PURGED = 1_000
+_GOODBYE = 1.0
+"""Seconds that the last words may take."""
+_LISTS: dict[QueueJobStatus, tuple[str, ...]] = {
+    QueueJobStatus.WAITING: ("waiting", "paused", "prioritized", "waiting-children"),
+    QueueJobStatus.DELAYED: ("delayed",),
+    QueueJobStatus.ACTIVE: ("active",),
+    QueueJobStatus.COMPLETED: ("completed",),
+    QueueJobStatus.FAILED: ("failed",),
+}
+_CLEANED: dict[QueueJobStatus, tuple[str, ...]] = {**_LISTS, QueueJobStatus.WAITING: ("wait", "paused", "prioritized")}
 
 
 class BullMQProvider(Provider):
@@ -47,7 +53,12 @@ class BullMQProvider(Provider):
         lookup=True,
         duplicates=True,
         pausing=True,
-        push=True,
+        stalls=True,
+        results=True,
+        progress=True,
+        remove=True,
+        listing=True,
+        keeps=True,
         pull=True,
     )
     long_poll = timedelta(seconds=30)
@@ -66,16 +77,30 @@ class BullMQProvider(Provider):
             {"connection": self._client, "prefix": self._settings.prefix, "skipVersionCheck": True},
         )
         self._taker: Taker | None = None
-        self._deliveries: list[Delivery] = []
 
     async def _close(self) -> None:
-        for delivery in self._deliveries:
-            await delivery.abandon()
         if self._taker is not None:
+            await self._say_goodbye(self._taker)
             await self._taker.close()
         await self._factory.let_go()
 
+    async def _say_goodbye(self, taker: Taker) -> None:
+        """Give back what was lost on the way, if that is soon done."""
+        with suppress(Exception):
+            async with asyncio.timeout(_GOODBYE):
+                await taker.give_back_lost()
+
+    def hopeless(self, error: BaseException) -> str | None:
+        return hopeless(error) or super().hopeless(error)
+
     # -- adding
+
+    def lacks(self, option: str, value: Any) -> str | None:
+        if option == "max_stalls":
+            most = self._settings.max_stalled
+            words = f"{value} stalls for this job: BullMQ(max_stalled={most}) decides for its workers"
+            return None if value == most else words
+        return super().lacks(option, value)
 
     @reported(QueueErrorCode.ENQUEUE)
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
@@ -110,7 +135,7 @@ class BullMQProvider(Provider):
             if existed or answer != job.id:  # the latter: by the native option `deduplication`
                 raise self.duplicate(answer)
         delayed, waiting = QueueJobStatus.DELAYED, QueueJobStatus.WAITING
-        return [from_native(job, self.queue_name, delayed if job.delay else waiting) for job in jobs]
+        return [self._in_our_words(job, delayed if job.delay else waiting) for job in jobs]
 
     def _new(self, job: StoredJob, options: Options) -> Any:
         problem = problem_with_id(job.id, self._queue.keys)
@@ -139,7 +164,13 @@ class BullMQProvider(Provider):
 
     def _pulling(self) -> Taker:
         if self._taker is None:
-            self._taker = Taker(self.queue_name, self._client, self._settings)
+            self._taker = Taker(
+                self.queue_name,
+                self._client,
+                self._settings,
+                workers=self._workers,
+                on_ended=lambda job: self.on_ended(job),
+            )
         return self._taker
 
     @reported(QueueErrorCode.PROCESSING)
@@ -173,22 +204,10 @@ class BullMQProvider(Provider):
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
         return await self._pulling().renew(jobs)
 
-    # -- push
-
-    @reported(QueueErrorCode.CONNECTION)
-    async def process(
-        self,
-        handler: PushHandler,
-        *,
-        concurrency: int,
-        on_error: Callable[[QueueError], None],
-        on_settled: Callable[[TakenJob, timedelta | None], None] | None = None,
-    ) -> Consumer:
-        taker = Taker(self.queue_name, self._client, self._settings, workers=self._workers)
-        jobs = Jobs(self, taker, handler, on_error=on_error, on_settled=on_settled)
-        delivery = Delivery(jobs, concurrency=concurrency)
-        self._deliveries = [*(one for one in self._deliveries if not one.is_over), delivery]
-        return delivery
+    @reported(QueueErrorCode.PROCESSING)
+    async def report_progress(self, job: TakenJob, progress: Progress) -> None:
+        """BullMQ asks for no lock here: one that was lost a moment ago may still be heard."""
+        await job.native.updateProgress(msgspec.to_builtins(progress))
 
     # -- the queue
 
@@ -207,7 +226,10 @@ class BullMQProvider(Provider):
             return None
         # The score is the instant in milliseconds, with twelve more bits to keep order.
         due = None if score is None else score // 4096
-        return from_native(Job.fromJSON(self._queue, fields, job_id), self.queue_name, STATUS[state], due)
+        return self._in_our_words(Job.fromJSON(self._queue, fields, job_id), STATUS[state], due)
+
+    def _in_our_words(self, job: Any, status: QueueJobStatus, due: float | None = None) -> StoredJob:
+        return from_native(job, self.queue_name, status, due, max_stalls=self._settings.max_stalled)
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def pause(self) -> None:
@@ -251,7 +273,39 @@ class BullMQProvider(Provider):
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
         jobs = await self._queue.getFailed(0, limit - 1) if limit > 0 else []
-        return [from_native(job, self.queue_name, QueueJobStatus.FAILED) for job in jobs]
+        return [self._in_our_words(job, QueueJobStatus.FAILED) for job in jobs]
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
+        """Waiting ones by BullMQ's own lists: those without its priority first."""
+        oldest_first = status not in (QueueJobStatus.COMPLETED, QueueJobStatus.FAILED)
+        first = skipped = int(after or 0)
+        states, found = _LISTS[status], list[Any]()
+        for state, count in zip(states, await self._queue.backend.getCounts(list(states)), strict=True):
+            if skipped < count and len(found) <= limit:
+                last = skipped + limit - len(found)
+                found += await self._queue.getJobs([state], skipped, last, oldest_first)
+            skipped = max(skipped - count, 0)
+        items = [self._in_our_words(job, status) for job in found[:limit]]
+        return QueuePage(items=items, next=str(first + limit) if len(found) > limit else None)
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def remove(self, job_id: str) -> None:
+        if await self.get_job(job_id) is None:
+            raise self.not_found(job_id)
+        if not await self._queue.remove(job_id):
+            raise self.held(job_id)
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def purge(self, status: QueueJobStatus, older_than: timedelta) -> int:
+        """BullMQ's own: by when jobs finished, or were added."""
+        milliseconds, removed, last = round(older_than / timedelta(milliseconds=1)), 0, _MOST_PURGED
+        for state in _CLEANED[status]:
+            while last == _MOST_PURGED:
+                last = len(await self._queue.clean(milliseconds, _MOST_PURGED, state))
+                removed += last
+            last = _MOST_PURGED
+        return removed
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def retry(self, job_id: str) -> None:

@@ -1,9 +1,9 @@
-"""Taking jobs with BullMQ's worker, and telling it how they ended; push and pull share it."""
+"""Taking jobs with BullMQ's worker, and telling it how they ended."""
 
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw
 
-from onward.queue.contract import TakenJob, is_permanent
-from onward.queue.model import ActiveJob, QueueJobStatus
+from onward.queue.contract import StoredJob, TakenJob, in_words, is_permanent
+from onward.queue.model import ActiveJob, Keep, QueueJobStatus
 from onward.queue.providers.bullmq.bell import Bell
 from onward.queue.providers.bullmq.native import GIVE_BACK, UnrecoverableError, Worker
-from onward.queue.providers.bullmq.translation import from_native, retry_backoff
+from onward.queue.providers.bullmq.translation import from_native, kept, retry_backoff
 from onward.queue.providers.redis.connection import longest_block
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class Settings:
     lock: timedelta
     stalled_interval: timedelta
     max_stalled: int
+    keep_completed: Keep
+    keep_failed: Keep
 
     @property
     def lock_milliseconds(self) -> int:
@@ -42,8 +44,17 @@ class Taker:
     concurrency while it is busy, stops renewing locks when the first of several jobs ends after `close`, fails jobs
     whose completion did not get through, and prints."""
 
-    def __init__(self, queue_name: str, client: "Redis", settings: Settings, *, workers: str | None = None) -> None:
+    def __init__(
+        self,
+        queue_name: str,
+        client: "Redis",
+        settings: Settings,
+        *,
+        workers: str,
+        on_ended: Callable[[StoredJob], object],
+    ) -> None:
         self._queue_name, self._client, self._settings = queue_name, client, settings
+        self._on_ended = on_ended
         self.worker = Worker(
             queue_name,
             None,
@@ -58,13 +69,14 @@ class Taker:
                 "settings": {"backoffStrategy": _of_another},
             },
         )
-        name = None if workers is None else f"{workers}:w:{self.worker.id}"
-        self.bell = Bell(client, self.worker.keys["marker"], name=name)
+        self.bell = Bell(client, self.worker.keys["marker"], name=f"{workers}:w:{self.worker.id}")
         self._block = longest_block(client)
         self._give_back = client.register_script(GIVE_BACK)
         self._tokens = itertools.count(1)
         self._due = self._limited = 0.0
         self._checked = -inf
+        self._lost: dict[str, float] = {}
+        """Tokens of jobs that may have been taken although the answer did not come, and until when that may happen."""
         self._interrupted = self._closed = False
 
     async def close(self) -> None:
@@ -91,16 +103,37 @@ class Taker:
     async def _next(self) -> TakenJob | None:
         while True:
             token = f"{self.worker.id}:{next(self._tokens)}"
+            self._lost[token] = time.monotonic() + self._settings.lock.total_seconds()
             fields, job_id, limited, due = await self.worker.backend.moveToActive(token, self.worker.opts)
+            del self._lost[token]
             job = await self.worker.nextJobFromJobData(fields, job_id, limited or 0, due or 0, token)
             self._limited, self._due = (limited or 0) / 1000, (due or 0) / 1000
             if job is None:
                 return None
+            job.opts.setdefault("removeOnComplete", kept(self._settings.keep_completed))
+            job.opts.setdefault("removeOnFail", kept(self._settings.keep_failed))
             if not job.deferredFailure:
-                stored = from_native(job, self._queue_name, QueueJobStatus.ACTIVE)
+                stored = self._in_our_words(job, QueueJobStatus.ACTIVE)
                 return ActiveJob(**msgspec.structs.asdict(stored), lock_token=token, native=job)
             # Stalled too often: BullMQ leaves it to whoever takes it next to say so.
             await job.moveToFailed(UnrecoverableError(job.deferredFailure), token)
+            self._on_ended(self._in_our_words(job, QueueJobStatus.FAILED))
+
+    def _in_our_words(self, job: Any, status: QueueJobStatus) -> StoredJob:
+        return from_native(job, self._queue_name, status, max_stalls=self._settings.max_stalled)
+
+    async def give_back_lost(self) -> None:
+        """Put back what was taken although the answer did not come: nobody runs it."""
+        now = time.monotonic()
+        self._lost = {token: until for token, until in self._lost.items() if until > now}
+        if not self._lost:
+            return
+        ids: list[Any] = await self._client.lrange(self.worker.keys["active"], 0, -1)
+        locks = [f"{self.worker.backend.toKey(job_id)}:lock" for job_id in ids]
+        held: list[Any] = await self._client.mget(locks) if locks else []
+        for job_id, token in zip(ids, held, strict=True):
+            if token in self._lost:
+                await self._put_back(job_id, token)
 
     async def wait(self, longest: float = inf) -> None:
         """Until there may be a job, or woken, or some seconds: what comes without a marker is found after that."""
@@ -118,9 +151,12 @@ class Taker:
         until = loop.time() + wait.total_seconds()
         self._interrupted = False
         while not self._closed:
+            await self.give_back_lost()
             await self._check_stalled_if_due()
             taken = await self.take(count)
             left = until - loop.time()
+            if self._interrupted:
+                await self.bell.close()  # and be no worker any more, unless somebody asks again
             if taken or left <= 0 or self._interrupted:
                 return taken
             await self.wait(left)
@@ -144,25 +180,30 @@ class Taker:
     async def complete(self, job: TakenJob, result: Raw | None) -> None:
         value = None if result is None else msgspec.json.decode(result)
         await job.native.moveToCompleted(value, job.lock_token)
+        self.bell.wake()  # no marker comes when a limit for the whole queue has room again
 
     async def fail(self, job: TakenJob, error: BaseException) -> timedelta | None:
         """How long until the next attempt; `None`: there is none."""
         native = job.native
         native.opts["backoff"] = retry_backoff(native.opts.get("backoff"), native.attemptsMade + 1)
-        message = str(error).encode(errors="backslashreplace").decode()
+        message = in_words(error)
         told: Any = UnrecoverableError(message) if is_permanent(error) else RuntimeError(message)
         try:
             raise error  # BullMQ keeps the traceback of what is being handled
         except BaseException:  # noqa: BLE001 - whatever the handler raised
             await native.moveToFailed(told, job.lock_token)
+        self.bell.wake()
         return None if native.finishedOn else timedelta(milliseconds=native.delay)
 
     async def give_back(self, job: TakenJob) -> bool:
         """Whether it was still ours. It goes to the front of the line, and the attempt is not counted."""
+        return await self._put_back(job.id, job.lock_token or "")
+
+    async def _put_back(self, job_id: str, token: str) -> bool:
         names = ("active", "wait", "stalled", "paused", "meta", "limiter", "prioritized", "marker", "events")
         keys = self.worker.keys
         answer = await self._give_back(
-            keys=[keys[name] for name in names], args=[job.id, job.lock_token or "", self.worker.backend.toKey(job.id)]
+            keys=[keys[name] for name in names], args=[job_id, token, self.worker.backend.toKey(job_id)]
         )
         if answer < 0:
             return False

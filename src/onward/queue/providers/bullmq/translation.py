@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from onward.model import Backoff
+from onward.model import Backoff, Progress
 from onward.queue.contract import StoredJob
-from onward.queue.model import QueueJob, QueueJobStatus
+from onward.queue.model import Keep, QueueFailureReason, QueueJob, QueueJobStatus
 from onward.queue.options import Options
 
 _LEAST_URGENT = 2**21 - 1
@@ -20,6 +20,8 @@ MOST_URGENT = _LEAST_URGENT - 1
 """Our highest priority, BullMQ's 1."""
 METADATA = "onward.metadata"
 """Among the options of a job, as JSON text: Lua would turn an empty list into an object, and drop null."""
+_STALLED = "job stalled more than allowable limit"
+"""BullMQ's words."""
 _WHOLE_NUMBER = re.compile(r"-?\d+")
 
 STATUS = {
@@ -92,27 +94,58 @@ def retry_backoff(asked: Any, failures: int) -> Any:
     return {"type": "fixed", "delay": _duration(backoff.delay(failures))}
 
 
-def from_native(job: Any, queue_name: str, status: QueueJobStatus, due: float | None = None) -> StoredJob:
+def kept(keep: Keep) -> dict[str, int]:
+    """What BullMQ is told about keeping finished jobs; it counts age in seconds."""
+    return {"count": keep.count, "age": round(keep.age.total_seconds())}
+
+
+def from_native(
+    job: Any, queue_name: str, status: QueueJobStatus, due: float | None = None, *, max_stalls: int
+) -> StoredJob:
     """A BullMQ job in our words; `due` is when a delayed one may be taken, in its milliseconds."""
     finished = moment(job.finishedOn)
+    # BullMQ counts the attempt that succeeded, too, and the last word on a job that stalled.
+    has_stalled = status is QueueJobStatus.FAILED and job.failedReason == _STALLED
+    attempts = max(job.attemptsMade - (status is QueueJobStatus.COMPLETED or has_stalled), 0)
+    max_attempts = max(int(job.opts.get("attempts") or 1), 1)
     return QueueJob(
         id=job.id,
         name=job.name,
         queue_name=queue_name,
         data=_data(job.data),
         status=status,
-        # BullMQ counts the attempt that succeeded, too.
-        attempts=max(job.attemptsMade - (status is QueueJobStatus.COMPLETED), 0),
-        max_attempts=max(int(job.opts.get("attempts") or 1), 1),
+        attempts=attempts,
+        max_attempts=max_attempts,
+        stalls=job.stalledCounter,
+        max_stalls=max_stalls,
         created_at=moment(job.timestamp) or datetime.now(UTC),
         processed_at=moment(job.processedOn),
         completed_at=finished if status is QueueJobStatus.COMPLETED else None,
         failed_at=finished if status is QueueJobStatus.FAILED else None,
         scheduled_for=moment(due or job.timestamp + job.delay) if status is QueueJobStatus.DELAYED else None,
         error=job.failedReason,
+        reason=_reason(has_stalled, attempts >= max_attempts) if status is QueueJobStatus.FAILED else None,
+        result=_data(job.returnvalue) if status is QueueJobStatus.COMPLETED and job.returnvalue is not None else None,
+        progress=_progress(job.progress),
         priority=max(_LEAST_URGENT - job.priority, 0) if job.priority else 0,
         metadata=_metadata(job.opts.get(METADATA)),
     )
+
+
+def _reason(has_stalled: bool, is_used_up: bool) -> QueueFailureReason:
+    if has_stalled:
+        return QueueFailureReason.STALLED
+    return QueueFailureReason.ATTEMPTS if is_used_up else QueueFailureReason.PERMANENT
+
+
+def _progress(value: Any) -> Progress | None:
+    """Ours is an object; Node.js programs have a percentage, or anything."""
+    if isinstance(value, dict) and isinstance(value.get("fraction"), int | float):
+        note = value.get("note")
+        return Progress(float(value["fraction"]), note if isinstance(note, str) else None)
+    if isinstance(value, int | float) and value:
+        return Progress(min(max(value / 100, 0.0), 1.0))
+    return None
 
 
 def _data(value: Any) -> Raw:

@@ -1,15 +1,17 @@
 """How to reach Redis: from an address or a client, to a client of our own."""
 
+import inspect
 import logging
 from typing import Any
 
 from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.queue.checks import ProviderArguments
 
 try:
     from redis.asyncio import ConnectionPool, Redis, RedisCluster
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
-    from redis.exceptions import ResponseError
+    from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, ResponseError
 except ImportError as error:
     raise QueueConfigurationError(
         "redis is not installed: pip install 'onward[redis]'", code=QueueErrorCode.INVALID_OPTION
@@ -19,6 +21,35 @@ logger = logging.getLogger("onward.queue")
 _ANSWER = 5.0
 """Seconds the server has to answer, where the user says nothing else."""
 _LONGEST_BLOCK = 2.0
+_CLUSTER_OPTIONS = inspect.signature(RedisCluster.__init__).parameters
+
+
+def check_target(arguments: ProviderArguments, target: object, options: dict[str, Any]) -> None:
+    """Refuse what cannot be a server, and options that its client does not have."""
+    if isinstance(target, RedisCluster):
+        if target.connection_kwargs.get("decode_responses"):
+            arguments.refuse("target", "a client with decode_responses=False, since what comes back is bytes,", target)
+        if options:
+            arguments.refuse("options", "left out beside a client, which has its own", options)
+    elif isinstance(target, Redis):
+        _check_options(arguments, ConnectionPool(target.connection_pool.connection_class, **options))
+    elif not isinstance(target, str) or not target.startswith(("redis://", "rediss://", "unix://")):
+        arguments.refuse("target", "an address (redis://…, rediss://…, unix://…) or a client of redis.asyncio", target)
+    else:
+        try:
+            pool = ConnectionPool.from_url(target, **options)
+        except ValueError as error:
+            arguments.refuse_because(f"target: {error}")
+        _check_options(arguments, pool)
+
+
+def _check_options(arguments: ProviderArguments, pool: "ConnectionPool") -> None:
+    known: set[str] = set(_CLUSTER_OPTIONS)
+    for kind in pool.connection_class.__mro__:
+        known.update(inspect.signature(kind).parameters)
+    for name in pool.connection_kwargs:
+        if name not in known:
+            arguments.refuse_because(f"the redis package has no option {name!r}")
 
 
 def client_for(
@@ -46,11 +77,22 @@ def longest_block(client: "Redis | RedisCluster") -> float:
     return min(_LONGEST_BLOCK, (lends.connection_kwargs.get("socket_timeout") or _ANSWER) / 2)
 
 
+def hopeless(error: BaseException) -> str | None:
+    """What is wrong in words, when trying again cannot help."""
+    if isinstance(error, NoPermissionError):
+        return f"this user may not do that: {error}"
+    if isinstance(error, AuthenticationError | AuthorizationError) or "AUTH" in str(error)[:40]:
+        return f"the user name or the password is wrong, or one is missing: {error}"
+    return None
+
+
 async def warn_of_eviction(client: "Redis | RedisCluster") -> None:
     """Ask whether the server may throw jobs away; it must answer, whatever it answers."""
     try:
         if isinstance(client, RedisCluster):
-            nodes = list((await client.info("memory", target_nodes=RedisCluster.PRIMARIES)).values())
+            answer = await client.info("memory", target_nodes=RedisCluster.PRIMARIES)
+            # Of one node it is what that node says, of several it is by their names.
+            nodes = [answer] if "maxmemory_policy" in answer else list(answer.values())
         else:
             nodes = [await client.info("memory")]
     except ResponseError as error:

@@ -3,9 +3,10 @@
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.queue.checks import ProviderArguments
 from onward.queue.contract import ProviderFactory
-from onward.queue.providers.redis.connection import client_for, warn_of_eviction
+from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, Keep
+from onward.queue.providers.redis.connection import check_target, client_for, warn_of_eviction
 from onward.queue.providers.redis.provider import RedisProvider
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ class Redis(ProviderFactory[Any]):
     `cluster=True` for a Redis Cluster), or a client: a `redis.asyncio.Redis` lends its settings, not its connections; a
     `RedisCluster` is used as it is and stays open.
 
-    `lease` is how long a job stays with a worker that is not heard of; workers renew it as long as a handler runs. Of
-    the jobs that completed, the newest `keep_completed` of each queue are kept, to be looked up and for their ids to be
-    refused; those that failed are kept until they are retried.
+    `lease` is how long a job stays with a worker that is not heard of; workers renew it as long as a handler runs.
+    `keep_completed` and `keep_failed` say how many finished jobs of each queue are kept and for how long, to be looked
+    up, retried, and for their ids to be refused.
 
     >>> Redis("redis://localhost:6379/0").for_queue("emails").capabilities.dead_letters
     True
@@ -34,24 +35,31 @@ class Redis(ProviderFactory[Any]):
         *,
         cluster: bool = False,
         lease: timedelta = timedelta(seconds=30),
-        keep_completed: int = 10_000,
+        keep_completed: Keep = KEEP_COMPLETED,
+        keep_failed: Keep = KEEP_FAILED,
         **client_options: Any,
     ) -> None:
         super().__init__()
-        self._expect(lease >= timedelta(seconds=1), "lease must be a timedelta of at least a second", lease)
-        self._expect(keep_completed >= 0, "keep_completed must be a whole number from 0", keep_completed)
+        arguments = ProviderArguments("Redis")
+        check_target(arguments, target, client_options)
+        arguments.flag("cluster", cluster)
+        arguments.duration("lease", lease, least=timedelta(seconds=1))
+        arguments.keep("keep_completed", keep_completed)
+        arguments.keep("keep_failed", keep_failed)
         self._target, self._cluster, self._options = target, cluster, client_options
-        self._lease, self._keep_completed = lease, keep_completed
+        self._arguments = arguments
+        self._settings: dict[str, Any] = {
+            "lease": lease,
+            "keep_completed": keep_completed,
+            "keep_failed": keep_failed,
+        }
 
     def for_queue(self, queue_name: str) -> RedisProvider:
-        self._expect(
-            "{" not in queue_name and "}" not in queue_name,
-            "the name of a queue in Redis, which is the hash tag of its keys, must have no braces",
-            queue_name,
-        )
-        return RedisProvider(
-            queue_name, self, self.events_of(queue_name), lease=self._lease, keep_completed=self._keep_completed
-        )
+        if "{" in queue_name or "}" in queue_name:
+            self._arguments.refuse(
+                "the name of a queue, which is the hash tag of its keys,", "without braces", queue_name
+            )
+        return RedisProvider(queue_name, self, self.events_of(queue_name), **self._settings)
 
     async def _open(self) -> Any:
         client = client_for(self._target, cluster=self._cluster, options=self._options)
@@ -65,7 +73,3 @@ class Redis(ProviderFactory[Any]):
     async def _close(self, connection: Any) -> None:
         if connection is not self._target:
             await connection.aclose()
-
-    def _expect(self, is_so: bool, expectation: str, value: object) -> None:
-        if not is_so:
-            raise QueueConfigurationError(f"{expectation}, got: {value!r}", code=QueueErrorCode.INVALID_OPTION)

@@ -3,28 +3,41 @@
 import asyncio
 import itertools
 import secrets
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
+from math import inf
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from onward.errors import QueueErrorCode
+from onward.model import Progress
 from onward.queue.contract import (
     Provider,
     ProviderFactory,
     StoredJob,
     TakenJob,
+    in_words,
     is_permanent,
     reported,
 )
 from onward.queue.events import Emitter
-from onward.queue.model import Capabilities, QueueStats
+from onward.queue.model import (
+    Capabilities,
+    Keep,
+    QueueFailureReason,
+    QueueHealth,
+    QueueJobStatus,
+    QueuePage,
+    QueueStats,
+)
 from onward.queue.options import Options
 from onward.queue.providers.grouped import Grouped
 from onward.queue.providers.redis import record
-from onward.queue.providers.redis.connection import longest_block
+from onward.queue.providers.redis.connection import hopeless, longest_block
 from onward.queue.providers.redis.record import Addition, Ending, Record, microseconds, moment
 from onward.queue.providers.redis.scripts import QueueKeys, Scripts
 from onward.queue.providers.redis.waking import Waking
@@ -36,11 +49,10 @@ _MOST_ADDED = 10_000
 """Jobs of one `add_many` that are added whole or not at all."""
 _HELD, _ABSENT = 1, -1
 """Answers about a job that was to be settled."""
-
-
-def _storable(text: str) -> str:
-    """Without lone surrogates, which are not valid Unicode."""
-    return text.encode(errors="backslashreplace").decode()
+_GOODBYE = 1.0
+"""Seconds that the last words may take."""
+_HEARD_OF = 5_000_000
+"""Microseconds: an idle worker asks more often than that."""
 
 
 class RedisProvider(Provider):
@@ -60,17 +72,33 @@ class RedisProvider(Provider):
         lookup=True,
         duplicates=True,
         pausing=True,
+        stalls=True,
+        results=True,
+        progress=True,
+        ttl=True,
+        remove=True,
+        listing=True,
+        keeps=True,
         pull=True,
         max_batch_size=_MOST,
     )
     long_poll = timedelta(seconds=30)
 
     def __init__(
-        self, queue_name: str, factory: ProviderFactory[Any], events: Emitter, *, lease: timedelta, keep_completed: int
+        self,
+        queue_name: str,
+        factory: ProviderFactory[Any],
+        events: Emitter,
+        *,
+        lease: timedelta,
+        keep_completed: Keep,
+        keep_failed: Keep,
     ) -> None:
         super().__init__(queue_name, events)
         self.lease = lease
-        self._factory, self._hold, self._keep_completed = factory, microseconds(lease), keep_completed
+        self._factory, self._hold = factory, microseconds(lease)
+        self._keep_failed = (keep_failed.count, microseconds(keep_failed.age))
+        self._keep = (keep_completed.count, microseconds(keep_completed.age), *self._keep_failed)
         self._keys = QueueKeys(queue_name)
 
     async def _open(self) -> None:
@@ -79,12 +107,29 @@ class RedisProvider(Provider):
         self._waking = Waking(self._client, self._keys.wake, longest=longest_block(self._client))
         self._adding = Grouped(self._add_groups, most=_MOST)
         self._settling = Grouped(self._settle, most=_MOST)
+        self._consumer = secrets.token_hex(8)
+        self._fetches = itertools.count()
+        self._lost: dict[str, float] = {}
+        """Tokens of fetches that were not answered, and until when the server may still carry them out."""
 
     async def _close(self) -> None:
         await self._waking.close()
         await self._adding.close()
         await self._settling.close()
+        await self._say_goodbye()
         await self._factory.let_go()
+
+    async def _say_goodbye(self) -> None:
+        """Give back what was lost on the way, and be no worker any more; if that is soon done."""
+        with suppress(Exception):
+            async with asyncio.timeout(_GOODBYE):
+                if self._lost:
+                    await self._take(0)
+                if next(self._fetches):
+                    await self._client.execute_command("ZREM", self._keys.workers, self._consumer)
+
+    def hopeless(self, error: BaseException) -> str | None:
+        return hopeless(error) or super().hopeless(error)
 
     # -- adding
 
@@ -133,16 +178,55 @@ class RedisProvider(Provider):
 
     async def _take(self, count: int) -> tuple[list[TakenJob], int]:
         """The jobs, or none and the microseconds until one is due by itself (-1: none is)."""
-        token = secrets.token_hex(8)
-        now, due, *columns = await self._run("fetch", count, self._hold, token, _MOST)
-        at = moment(now)
-        return [record.taken(self.queue_name, token, at, *row) for row in zip(*columns, strict=True)], due
+        token, lost = f"{self._consumer}:{next(self._fetches)}", self._lost_now()
+        self._lost[token] = inf
+        try:
+            now, due, ended, missing, *columns = await self._run(
+                "fetch", count, self._hold, token, _MOST, self._consumer, *self._keep_failed, *lost
+            )
+        except BaseException:
+            # It may have been carried out, or will be: the jobs are given back by the fetches to come.
+            self._lost[token] = time.monotonic() + self._hold / 1_000_000
+            raise
+        del self._lost[token]
+        self._tell(ended, missing)
+        at, jobs = moment(now), list[TakenJob]()
+        for row in zip(*columns, strict=True):
+            try:
+                jobs.append(record.taken(self.queue_name, token, at, *row))
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                await self._fail_unreadable(record.unreadable(self.queue_name, token, at, row[0]), error)
+        return jobs, due
+
+    def _lost_now(self) -> list[str]:
+        """Tokens of fetches that were not answered; another fetch may be under way, on the same provider."""
+        now = time.monotonic()
+        self._lost = {token: until for token, until in self._lost.items() if until > now}
+        return [token for token, until in self._lost.items() if until < inf]
+
+    def _tell(self, ended: Sequence[Any], missing: Sequence[bytes]) -> None:
+        for description in ended:
+            self.on_ended(record.described(self.queue_name, description))
+        for job_id in missing:
+            error = self.not_found(job_id.decode(errors="replace"))
+            self.events.trouble(error, f"{error} It stood in line without a record: was it evicted?")
+
+    async def _fail_unreadable(self, job: TakenJob, error: Exception) -> None:
+        """What something else has written: it fails alone."""
+        words = f"its record cannot be read: {error}"
+        await self._settle([Ending(job.id, job.lock_token, "failed", words, QueueFailureReason.PERMANENT)])
+        ended = {"attempts": 1, "error": words, "reason": QueueFailureReason.PERMANENT}
+        self.on_ended(msgspec.structs.replace(job, status=QueueJobStatus.FAILED, **ended))
 
     @reported(QueueErrorCode.PROCESSING)
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
         pairs = itertools.chain.from_iterable((job.id, job.lock_token or "") for job in jobs)
-        lost = {job_id.decode() for job_id in await self._run("renew", self._hold, *pairs)}
+        lost = {job_id.decode() for job_id in await self._run("renew", self._hold, self._consumer, *pairs)}
         return [job for job in jobs if job.id in lost]
+
+    @reported(QueueErrorCode.PROCESSING)
+    async def report_progress(self, job: TakenJob, progress: Progress) -> None:
+        await self._run("report", job.id, job.lock_token or "", msgspec.json.encode(progress))
 
     # -- settling
 
@@ -150,14 +234,15 @@ class RedisProvider(Provider):
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         stored: Record = job.native
         text = "" if result is None else bytes(result).decode()
-        ending = Ending(job.id, job.lock_token, "completed", text, stored.remove_on_complete)
+        ending = Ending(job.id, job.lock_token, "completed", text, remove=stored.remove_on_complete)
         if await self._settling(ending) != _HELD:
             raise self.not_active(job.id)
 
     @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         stored: Record = job.native
-        ending = Ending(job.id, job.lock_token, "failed", _storable(str(error)))
+        reason = QueueFailureReason.PERMANENT if is_permanent(error) else QueueFailureReason.ATTEMPTS
+        ending = Ending(job.id, job.lock_token, "failed", in_words(error), reason)
         delay: timedelta | None = None
         if job.attempts + 1 < job.max_attempts and not is_permanent(error):
             delay = stored.backoff.delay(job.attempts + 1) if stored.backoff is not None else timedelta()
@@ -181,7 +266,7 @@ class RedisProvider(Provider):
                 raise self.not_active(job.id)
 
     async def _settle(self, endings: Sequence[Ending]) -> Sequence[int]:
-        answers: Sequence[int] = await self._run("settle", self._keep_completed, _pack(endings))
+        answers: Sequence[int] = await self._run("settle", *self._keep, _pack(endings))
         return answers
 
     # -- the queue
@@ -205,17 +290,51 @@ class RedisProvider(Provider):
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def stats(self) -> QueueStats:
-        waiting, delayed, active, completed, failed, paused = await self._run("stats")
-        return QueueStats(
+        return (await self._numbers())[0]
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def health(self) -> QueueHealth:
+        stats, workers = await self._numbers()
+        return QueueHealth.of(stats, active_workers=workers)
+
+    async def _numbers(self) -> tuple[QueueStats, int]:
+        lately = max(self._hold, _HEARD_OF)
+        waiting, delayed, active, completed, failed, paused, workers = await self._run("stats", lately)
+        stats = QueueStats(
             waiting=waiting, delayed=delayed, active=active, completed=completed, failed=failed, paused=bool(paused)
         )
+        return stats, workers
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
-        found = await self._run("dead_letters", limit) if limit > 0 else []
-        return [record.described(self.queue_name, description) for description in found]
+        return (await self._list(QueueJobStatus.FAILED, None, limit)).items if limit > 0 else []
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
+        return await self._list(status, after, limit)
+
+    async def _list(self, status: QueueJobStatus, after: str | None, limit: int) -> QueuePage[Raw]:
+        following, found = await self._run("list", status, after or "", limit)
+        jobs = [record.described(self.queue_name, description) for description in found]
+        return QueuePage(items=jobs, next=following.decode() or None)
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def retry(self, job_id: str) -> None:
         if await self._run("retry", job_id) == 0:
             raise self.not_found(job_id)
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def remove(self, job_id: str) -> None:
+        answer = await self._run("remove", job_id)
+        if answer < 1:
+            raise self.not_found(job_id) if answer == _ABSENT else self.held(job_id)
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def purge(self, status: QueueJobStatus, older_than: timedelta) -> int:
+        if status not in (QueueJobStatus.COMPLETED, QueueJobStatus.FAILED):
+            return await super().purge(status, older_than)
+        removed, last = 0, _MOST
+        while last == _MOST:
+            last = await self._run("purge", status, microseconds(older_than), _MOST)
+            removed += last
+        return removed

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Raw
 
 from onward.errors import QueueDataError, QueueErrorCode
-from onward.model import Backoff
+from onward.model import Backoff, Progress
 from onward.queue.contract import StoredJob, TakenJob
-from onward.queue.model import ActiveJob, QueueJob, QueueJobStatus
+from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
 from onward.queue.options import Options, problem_with
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -20,9 +20,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Record(msgspec.Struct, array_like=True, frozen=True):
     """A job as it was added: never changed. Scripts read the first three, so these stay where they are."""
 
-    max_attempts: int
+    max_stalls: int
     priority: int
     remove_on_fail: bool
+    max_attempts: int
     remove_on_complete: bool
     name: str
     data: Raw
@@ -38,6 +39,7 @@ class Addition(msgspec.Struct):
     record: str
     """Text, as below: the MessagePack of Redis knows no bytes."""
     delay: int
+    ttl: int
     priority: int
 
 
@@ -49,6 +51,7 @@ class Ending(msgspec.Struct):
     outcome: Literal["completed", "waiting", "delayed", "failed", "released"]
     text: str = ""
     """Its result or its error."""
+    reason: str = ""
     remove: bool = False
     delay: int = 0
     priority: int = 0
@@ -56,6 +59,8 @@ class Ending(msgspec.Struct):
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Record).decode
+_UNREADABLE = Record(0, 0, False, 1, False, "(unreadable)", Raw(b"null"), _EPOCH)
+"""Stands for a record that something else has changed."""
 
 
 def overridden(job: StoredJob, options: Options) -> tuple[StoredJob, Options]:
@@ -68,6 +73,8 @@ def overridden(job: StoredJob, options: Options) -> tuple[StoredJob, Options]:
         job,
         status=QueueJobStatus.DELAYED if options.delay else QueueJobStatus.WAITING,
         max_attempts=options.attempts,
+        max_stalls=options.max_stalls,
+        expires_at=job.created_at + options.ttl if options.ttl else None,
         scheduled_for=job.created_at + options.delay if options.delay else None,
         priority=options.priority,
         metadata=options.metadata,
@@ -78,9 +85,10 @@ def overridden(job: StoredJob, options: Options) -> tuple[StoredJob, Options]:
 def addition(job: StoredJob, options: Options) -> Addition:
     """A job as the script that adds jobs wants it."""
     record = Record(
-        job.max_attempts,
+        job.max_stalls,
         job.priority,
         options.remove_on_fail,
+        job.max_attempts,
         options.remove_on_complete,
         job.name,
         job.data,
@@ -90,15 +98,24 @@ def addition(job: StoredJob, options: Options) -> Addition:
     )
     try:
         job.id.encode()
-        return Addition(job.id, _encode(record).decode(), microseconds(options.delay), job.priority)
+        text = _encode(record).decode()
     except (TypeError, ValueError) as error:
         raise _invalid(job, f"its id, name or metadata cannot be stored: {error}") from error
+    ttl = microseconds(options.ttl) if options.ttl else 0
+    return Addition(job.id, text, microseconds(options.delay), ttl, job.priority)
 
 
 def taken(
-    queue_name: str, lock_token: str, processed_at: datetime, id: bytes, stored: bytes, attempts: Any, error: Any
+    queue_name: str,
+    lock_token: str,
+    processed_at: datetime,
+    id: bytes,
+    stored: bytes,
+    attempts: Any,
+    stalls: Any,
+    error: Any,
 ) -> TakenJob:
-    """A job as the script that takes jobs answers."""
+    """A job as the script that takes jobs answers. Raises msgspec.MsgspecError when its record cannot be read."""
     record = _decode(stored)
     return ActiveJob(
         id=id.decode(),
@@ -108,6 +125,8 @@ def taken(
         status=QueueJobStatus.ACTIVE,
         attempts=int(attempts or 0),
         max_attempts=record.max_attempts,
+        stalls=int(stalls or 0),
+        max_stalls=record.max_stalls,
         created_at=record.created_at,
         processed_at=processed_at,
         error=_text(error),
@@ -118,11 +137,25 @@ def taken(
     )
 
 
+def unreadable(queue_name: str, lock_token: str, processed_at: datetime, id: bytes) -> TakenJob:
+    """A job whose record something else has changed."""
+    record = _UNREADABLE
+    return ActiveJob(
+        id=id.decode(errors="replace"),
+        name=record.name,
+        queue_name=queue_name,
+        data=record.data,
+        created_at=processed_at,
+        lock_token=lock_token,
+        native=record,
+    )
+
+
 def described(queue_name: str, description: Sequence[Any]) -> StoredJob:
     """A job as the scripts that look jobs up answer."""
-    id, stored, attempts, error, since, status, at = description
-    record = _decode(stored)
-    status, instant = QueueJobStatus(status.decode()), None if at is None else moment(at)
+    id, stored, status, at, attempts, stalls, error, reason, since, result, progress, expires = description
+    record = _readable(stored)
+    status, instant = QueueJobStatus(str(_text(status))), None if at is None else moment(at)
     return QueueJob(
         id=id.decode(),
         name=record.name,
@@ -131,15 +164,30 @@ def described(queue_name: str, description: Sequence[Any]) -> StoredJob:
         status=status,
         attempts=int(attempts or 0),
         max_attempts=record.max_attempts,
+        stalls=int(stalls or 0),
+        max_stalls=record.max_stalls,
         created_at=record.created_at,
         processed_at=None if since is None else moment(since),
         completed_at=instant if status is QueueJobStatus.COMPLETED else None,
         failed_at=instant if status is QueueJobStatus.FAILED else None,
         scheduled_for=instant if status is QueueJobStatus.DELAYED else None,
+        expires_at=None if expires is None else moment(expires),
         error=_text(error),
+        reason=QueueFailureReason(str(_text(reason)))
+        if reason is not None and status is QueueJobStatus.FAILED
+        else None,
+        result=None if result is None else Raw(result),
+        progress=None if progress is None else msgspec.json.decode(progress, type=Progress),
         priority=record.priority,
         metadata=record.metadata,
     )
+
+
+def _readable(stored: bytes) -> Record:
+    try:
+        return _decode(stored)
+    except msgspec.MsgspecError:
+        return _UNREADABLE
 
 
 def microseconds(duration: timedelta) -> int:

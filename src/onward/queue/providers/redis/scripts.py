@@ -6,44 +6,62 @@ from typing import Any, Final
 
 from redis.exceptions import NoScriptError
 
-KEYS: Final = (
-    "jobs", "waiting", "urgent", "delayed", "active", "completed", "failed",
-    "locks", "taken", "attempts", "errors", "results", "wake", "meta",
-)  # fmt: skip
-"""In the order in which shared.lua names them."""
+_FACTS = ("jobs", "taken", "attempts", "stalls", "errors", "reasons", "results", "progress", "expires")
+"""Hashes by the id of a job; all but the first have it only when there is something to say."""
+_LINES = ("waiting", "urgent", "delayed", "active", "completed", "failed", "locks", "wake", "meta", "workers")
+KEYS: Final = (*_FACTS, *_LINES)
+_USES: Final[dict[str, tuple[str, ...]]] = {
+    # Each key that travels costs, and these two travel with every job.
+    "add": ("jobs", "expires", "waiting", "urgent", "delayed", "wake", "meta"),
+    "renew": ("active", "locks", "workers"),
+}
 
 
-def _read(name: str) -> tuple[bytes, str]:
+def _text_of(name: str) -> tuple[bytes, str, tuple[str, ...]]:
     folder = files("onward.queue.providers.redis").joinpath("scripts")
-    text = "\n".join(folder.joinpath(f"{part}.lua").read_text() for part in ("shared", name)).encode()
-    return text, sha1(text, usedforsecurity=False).hexdigest()
+    keys = _USES.get(name, KEYS)
+    names = f"local {', '.join(keys)} = unpack(KEYS)"
+    # What a script does not use it does not name, and the functions that it shares would look for globals.
+    unused = ", ".join(key for key in KEYS if key not in keys)
+    parts = [names, *([f"local {unused}"] if unused else [])]
+    parts += [folder.joinpath(f"{part}.lua").read_text() for part in ("shared", name)]
+    text = "\n".join(parts).encode()
+    return text, sha1(text, usedforsecurity=False).hexdigest(), keys
 
 
 _SCRIPTS: Final = {
-    name: _read(name)
-    for name in ("add", "fetch", "settle", "renew", "retry", "resume", "find", "dead_letters", "stats")
-}
+    name: _text_of(name)
+    for name in (
+        "add", "fetch", "settle", "renew", "report", "retry", "resume", "remove", "purge", "find", "list", "stats",
+    )
+}  # fmt: skip
 
 
 class QueueKeys:
     """The names of a queue's keys: one hash tag, so that they are on one node of a cluster."""
 
     def __init__(self, queue_name: str) -> None:
-        self.all: Final = [f"onward:{{{queue_name}}}:{key}".encode() for key in KEYS]
-        self.wake: Final = self.all[KEYS.index("wake")]
-        self.meta: Final = self.all[KEYS.index("meta")]
+        self.by_name: Final = {key: f"onward:{{{queue_name}}}:{key}".encode() for key in KEYS}
+        self.all: Final = list(self.by_name.values())
+        self.wake: Final = self.by_name["wake"]
+        self.meta: Final = self.by_name["meta"]
+        self.workers: Final = self.by_name["workers"]
 
 
 class Scripts:
     """Calls scripts on the keys of one queue."""
 
     def __init__(self, client: Any, keys: QueueKeys) -> None:
-        self._client, self._keys = client, keys.all
+        self._execute = client.execute_command
+        self._calls = {
+            name: (text, ("EVALSHA", digest, len(used), *(keys.by_name[key] for key in used)))
+            for name, (text, digest, used) in _SCRIPTS.items()
+        }
 
     async def __call__(self, name: str, *arguments: bytes | str | int) -> Any:
         """Run it. A server that does not know it, because it was started again, is sent its text."""
-        text, digest = _SCRIPTS[name]
+        text, call = self._calls[name]
         try:
-            return await self._client.execute_command("EVALSHA", digest, len(self._keys), *self._keys, *arguments)
+            return await self._execute(*call, *arguments)
         except NoScriptError:
-            return await self._client.execute_command("EVAL", text, len(self._keys), *self._keys, *arguments)
+            return await self._execute("EVAL", text, *call[2:], *arguments)

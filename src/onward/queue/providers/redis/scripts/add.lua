@@ -14,6 +14,9 @@ for n, packed in ipairs(ARGV) do
   if answers[n] == '' then
     for _, addition in ipairs(group) do
       redis.call('HSET', jobs, addition.id, addition.record)
+      if addition.ttl > 0 then
+        redis.call('HSET', expires, addition.id, now + addition.ttl)
+      end
       if addition.delay > 0 then
         delay_until(addition.id, now + addition.delay)
       else

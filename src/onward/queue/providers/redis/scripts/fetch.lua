@@ -1,7 +1,30 @@
--- Take jobs. ARGV: how many at most, the length of a lease, the lock token, how many to line up at most.
--- Returns the time, how long until something is due by itself (-1: nothing is), and of the jobs taken: ids, records,
--- attempts, errors.
-local count, lease, token, most = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
+-- Take jobs. ARGV: how many at most, the length of a lease, the lock token, how many to line up at most, who asks, how
+-- many failed jobs are kept and for how long, and the tokens of earlier calls whose answers were lost.
+-- Returns the time, how long until something is due by itself (-1: nothing is), the jobs that failed without having been
+-- run, the ids without a record, and of the jobs taken: ids, records, attempts, stalls, errors.
+local count, lease, token, most, consumer = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local keep_count, keep_age = tonumber(ARGV[6]), tonumber(ARGV[7])
+local ended, missing, ids = {}, {}, {}
+
+hear_of(consumer)
+
+-- Nobody got these jobs: they are where they were.
+if #ARGV > 7 then
+  local lost = {}
+  for i = 8, #ARGV do
+    lost[ARGV[i]] = true
+  end
+  local held = redis.call('HGETALL', locks)
+  for i = 1, #held, 2 do
+    if lost[held[i + 1]] then
+      redis.call('HDEL', locks, held[i])
+      redis.call('HDEL', taken, held[i])
+      redis.call('ZREM', active, held[i])
+      local _, priority = policy_of(held[i])
+      line_up_first(held[i], priority)
+    end
+  end
+end
 
 for _, id in ipairs(redis.call('ZRANGE', delayed, '-inf', now, 'BYSCORE', 'LIMIT', 0, most)) do
   redis.call('ZREM', delayed, id)
@@ -9,33 +32,71 @@ for _, id in ipairs(redis.call('ZRANGE', delayed, '-inf', now, 'BYSCORE', 'LIMIT
   line_up(id, priority)
 end
 
--- A lease that ran out: its worker is dead or stuck, and that was an attempt.
+local function end_unrun(id, reason, text, remove_on_fail)
+  redis.call('HSET', errors, id, text)
+  redis.call('HSET', reasons, id, reason)
+  local facts = describe(id)
+  facts[3], facts[4] = 'failed', now
+  ended[#ended + 1] = facts
+  fail(id, reason, remove_on_fail)
+end
+
+-- A lease that ran out: its worker is dead or stuck.
 for _, id in ipairs(redis.call('ZRANGE', active, '-inf', now, 'BYSCORE', 'LIMIT', 0, most)) do
   redis.call('ZREM', active, id)
   redis.call('HDEL', locks, id)
-  redis.call('HSET', errors, id, 'its worker died, or was stuck for longer than the lease')
-  local tried = redis.call('HINCRBY', attempts, id, 1)
   local allowed, priority, remove_on_fail = policy_of(id)
-  if tried < allowed then
-    line_up(id, priority)
+  if allowed and redis.call('HINCRBY', stalls, id, 1) > allowed then
+    end_unrun(id, 'stalled', 'its worker died, or was stuck for longer than the lease', remove_on_fail)
   else
-    fail(id, remove_on_fail)
+    line_up(id, priority)
   end
 end
 
-local ids = {}
 local paused = redis.call('HEXISTS', meta, 'paused') == 1
-if not paused then
-  local first = redis.call('ZPOPMIN', urgent, count)
+local looked = 0
+while not paused and #ids < count and looked < most do
+  local found, wanted = {}, count - #ids
+  local first = redis.call('ZPOPMIN', urgent, wanted)
   for i = 1, #first, 2 do
-    ids[#ids + 1] = string.sub(first[i], 17)
+    found[#found + 1] = string.sub(first[i], 17)
   end
-  if #ids < count then
-    for _, id in ipairs(redis.call('LPOP', waiting, count - #ids) or {}) do
+  if #found < wanted then
+    for _, id in ipairs(redis.call('LPOP', waiting, wanted - #found) or {}) do
+      found[#found + 1] = id
+    end
+  end
+  if #found == 0 then
+    break
+  end
+  looked = looked + #found
+  local until_then = redis.call('HLEN', expires) > 0 and redis.call('HMGET', expires, unpack(found)) or {}
+  for n, id in ipairs(found) do
+    if until_then[n] and tonumber(until_then[n]) <= now and redis.call('HEXISTS', jobs, id) == 1 then
+      local _, _, remove_on_fail = policy_of(id)
+      end_unrun(id, 'expired', 'it waited for longer than its time to live', remove_on_fail)
+    else
       ids[#ids + 1] = id
     end
   end
 end
+if #ended > 0 then
+  trim(failed, keep_count, keep_age)
+end
+
+local records = #ids > 0 and redis.call('HMGET', jobs, unpack(ids)) or {}
+local kept, texts = {}, {}
+for n, id in ipairs(ids) do
+  if records[n] then
+    kept[#kept + 1], texts[#texts + 1] = id, records[n]
+  else
+    missing[#missing + 1] = id
+  end
+end
+if #missing > 0 then
+  forget(missing)
+end
+ids, records = kept, texts
 
 if #ids == 0 then
   local due = math.huge
@@ -43,7 +104,7 @@ if #ids == 0 then
     local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
     due = math.min(due, tonumber(first[2]) or math.huge)
   end
-  return {now, due < math.huge and math.max(due - now, 0) or -1, {}, {}, {}, {}}
+  return {now, due < math.huge and math.max(due - now, 0) or -1, ended, missing, {}, {}, {}, {}, {}}
 end
 
 local held, since, until_then = {}, {}, {}
@@ -59,6 +120,6 @@ if redis.call('LLEN', waiting) > 0 or redis.call('ZCARD', urgent) > 0 then
   wake_one()
 end
 return {
-  now, -1, ids,
-  redis.call('HMGET', jobs, unpack(ids)), redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', errors, unpack(ids)),
+  now, -1, ended, missing, ids, records,
+  redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', stalls, unpack(ids)), redis.call('HMGET', errors, unpack(ids)),
 }

@@ -3,8 +3,9 @@ local id = ARGV[1]
 if redis.call('ZREM', failed, id) == 0 then
   return 0
 end
-redis.call('HDEL', attempts, id)
-redis.call('HDEL', errors, id)
+for _, hash in ipairs({attempts, stalls, errors, reasons, expires}) do
+  redis.call('HDEL', hash, id)
+end
 local _, priority = policy_of(id)
 line_up(id, priority)
 wake_one()

@@ -1,6 +1,7 @@
--- Say how jobs ended. ARGV: how many completed jobs are kept, and a list of endings in MessagePack.
+-- Say how jobs ended. ARGV: how many completed jobs are kept and for how long, how many failed ones and for how long, and
+-- a list of endings in MessagePack.
 -- Returns for each ending 1; 0 when another has the job or nobody; -1 when it is not there.
-local keep, endings = tonumber(ARGV[1]), cmsgpack.unpack(ARGV[2])
+local endings = cmsgpack.unpack(ARGV[5])
 local ids, holders, answers, settled = {}, {}, {}, {}
 for n, ending in ipairs(endings) do
   ids[n] = ending.id
@@ -23,7 +24,7 @@ end
 redis.call('ZREM', active, unpack(settled))
 redis.call('HDEL', locks, unpack(settled))
 
-local done, gone, ready = {}, {}, false
+local done, gone, ready, has_failed = {}, {}, false, false
 
 local function count_failure(ending)
   redis.call('HINCRBY', attempts, ending.id, 1)
@@ -53,7 +54,8 @@ local become = {
   end,
   failed = function(ending)
     count_failure(ending)
-    fail(ending.id, ending.remove)
+    fail(ending.id, ending.reason, ending.remove)
+    has_failed = true
   end,
   released = function(ending)
     line_up_first(ending.id, ending.priority)
@@ -69,16 +71,15 @@ for n, ending in ipairs(endings) do
   end
 end
 redis.call('HINCRBY', meta, 'completed', completions)
-if #done > 0 then
-  redis.call('ZADD', completed, unpack(done))
-  local excess = redis.call('ZCARD', completed) - keep
-  local oldest = excess > 0 and redis.call('ZPOPMIN', completed, math.min(excess, 2000)) or {}
-  for i = 1, #oldest, 2 do
-    gone[#gone + 1] = oldest[i]
-  end
-end
 if #gone > 0 then
   forget(gone)
+end
+if #done > 0 then
+  redis.call('ZADD', completed, unpack(done))
+  trim(completed, tonumber(ARGV[1]), tonumber(ARGV[2]))
+end
+if has_failed then
+  trim(failed, tonumber(ARGV[3]), tonumber(ARGV[4]))
 end
 if ready then
   wake_one()

@@ -1,14 +1,11 @@
--- Stands before every script: the keys of one queue, and what several scripts do.
+-- Stands before every script, behind the names of the keys that it uses: what several scripts do.
 -- All instants are microseconds of the server's clock.
-local jobs, waiting, urgent, delayed, active, completed, failed, locks, taken, attempts, errors, results, wake, meta =
-  unpack(KEYS)
-
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
--- What scripts must know of a job is at the head of its record.
+-- What scripts must know of a job is at the head of its record; nothing when there is no record that they can read.
 local function policy_of(id)
-  local most, priority, remove_on_fail = string.match(redis.call('HGET', jobs, id), '^%[(%d+),(%d+),(%l+)')
+  local most, priority, remove_on_fail = string.match(redis.call('HGET', jobs, id) or '', '^%[(%d+),(%d+),(%l+)')
   return tonumber(most), tonumber(priority), remove_on_fail == 'true'
 end
 
@@ -21,7 +18,7 @@ end
 
 -- Most jobs have no priority, and a list is small and fast. The others sort by priority, then by their place.
 local function line_up(id, priority)
-  if priority == 0 then
+  if (priority or 0) == 0 then
     redis.call('RPUSH', waiting, id)
   else
     local place = redis.call('HINCRBY', meta, 'place', 1)
@@ -31,7 +28,7 @@ end
 
 -- Before everything that waits with the same priority: '!' sorts before digits, and the last that comes is the first.
 local function line_up_first(id, priority)
-  if priority == 0 then
+  if (priority or 0) == 0 then
     redis.call('LPUSH', waiting, id)
   else
     local place = 999999999999999 - redis.call('HINCRBY', meta, 'place', 1)
@@ -47,21 +44,44 @@ local function delay_until(id, due)
   end
 end
 
+-- Who asks is a worker that lives. Those of an hour ago go first: what only removes is allowed when the server's memory is
+-- full, and from then on the rest of the script is, too.
+local function hear_of(consumer)
+  redis.call('ZREMRANGEBYSCORE', workers, '-inf', now - 3600000000)
+  redis.call('ZADD', workers, now, consumer)
+end
+
 local function forget(ids)
-  for _, hash in ipairs({jobs, taken, attempts, errors, results}) do
+  for _, hash in ipairs({jobs, taken, attempts, stalls, errors, reasons, results, progress, expires}) do
     redis.call('HDEL', hash, unpack(ids))
   end
 end
 
-local function fail(id, remove)
+-- Keep the newest finished jobs, so many and no older; a few go at a time.
+local function trim(finished, count, age)
+  local excess = redis.call('ZCARD', finished) - count
+  local gone
+  if excess > 0 then
+    gone = redis.call('ZRANGE', finished, 0, math.min(excess, 2000) - 1)
+  else
+    gone = redis.call('ZRANGE', finished, '-inf', now - age, 'BYSCORE', 'LIMIT', 0, 2000)
+  end
+  if #gone > 0 then
+    redis.call('ZREM', finished, unpack(gone))
+    forget(gone)
+  end
+end
+
+local function fail(id, reason, remove)
   if remove then
     forget({id})
   else
+    redis.call('HSET', reasons, id, reason)
     redis.call('ZADD', failed, now, id)
   end
 end
 
--- Its record, attempts, error, when it was taken, its status, and since or until when; false when there is none.
+-- What is kept of it, its status, and since or until when; false when there is nothing.
 local function describe(id)
   local record = redis.call('HGET', jobs, id)
   if not record then
@@ -78,6 +98,9 @@ local function describe(id)
       end
     end
   end
-  local tried, wrong, since = redis.call('HGET', attempts, id), redis.call('HGET', errors, id), redis.call('HGET', taken, id)
-  return {id, record, tried, wrong, since, status, at}
+  local facts = {id, record, status, at}
+  for _, hash in ipairs({attempts, stalls, errors, reasons, taken, results, progress, expires}) do
+    facts[#facts + 1] = redis.call('HGET', hash, id)
+  end
+  return facts
 end
