@@ -236,8 +236,8 @@ class TestBadInput:
 
     async def test_what_cannot_be_a_provider_says_so(self, app: Onward) -> None:
         for make, words in (
-            (lambda: Database("sqlite:///x.db"), "takes an Onward app"),  # type: ignore[arg-type]
-            (lambda: Database(app, lease=timedelta()), "at least 1 second"),
+            (lambda: Database("sqlite:///x.db"), "must be an Onward app"),  # type: ignore[arg-type]
+            (lambda: Database(app, lease=timedelta()), "at least 1 s"),
             (lambda: Database(app).for_queue("ship"), "'ship' is internal"),
         ):
             with pytest.raises(QueueConfigurationError, match=words):
@@ -269,13 +269,13 @@ async def _has_failed(chain: Any) -> bool:
 class TestLeases:
     """A worker of which nothing is heard for a lease has crashed."""
 
-    async def test_a_lost_job_is_tried_again_and_the_attempt_counted(self, queue: Queue[Any]) -> None:
-        await queue.add("one", 1, attempts=2)
+    async def test_a_lost_job_is_tried_again_and_the_stall_counted(self, queue: Queue[Any]) -> None:
+        await queue.add("one", 1)
         [lost] = await arrived(queue.provider, 1)
 
         [again] = await arrived(queue.provider, 1)
 
-        assert (again.id, again.attempts, again.error is not None) == (lost.id, 1, True)
+        assert (again.id, again.attempts, again.stalls) == (lost.id, 0, 1)
         for late in (queue.provider.ack(lost), queue.provider.nack(lost, ValueError()), queue.provider.release([lost])):
             with pytest.raises(QueueRuntimeError, match="not active") as caught:
                 await late
@@ -284,14 +284,15 @@ class TestLeases:
         await queue.provider.ack(again)
 
     async def test_at_the_limit_it_has_failed(self, queue: Queue[Any]) -> None:
-        await queue.add("one", 1, id="ada", attempts=1)
-        await queue.add("two", 1, id="bob", attempts=1, remove_on_fail=True)
+        await queue.add("one", 1, id="ada", max_stalls=0)
+        await queue.add("two", 1, id="bob", max_stalls=0, remove_on_fail=True)
         await arrived(queue.provider, 2)
 
         await until(lambda: self._both_reaped(queue))
 
         [letter] = await queue.dead_letters()
-        assert (letter.id, letter.status, letter.attempts) == ("ada", QueueJobStatus.FAILED, 1)
+        assert (letter.id, letter.status, letter.attempts) == ("ada", QueueJobStatus.FAILED, 0)
+        assert (letter.reason, letter.stalls) == ("stalled", 1)
         assert "lease" in (letter.error or "")
         assert await queue.get_job("bob") is None
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from aiobotocore.session import get_session
 
 from onward import Onward
-from onward.queue import Queue
+from onward.queue import Keep, Queue
 from onward.queue.contract import ProviderFactory
 from onward.queue.providers.bullmq import BullMQ
 from onward.queue.providers.database import Database
@@ -21,6 +21,7 @@ from onward.queue.providers.memory import Memory
 from onward.queue.providers.rabbitmq import RabbitMQ
 from onward.queue.providers.redis import Redis
 from onward.queue.providers.sqs import SQS, NewQueue
+from onward.testing.queue.session import KEPT
 from onward.testing.queue.suite import *  # noqa: F403
 from servers import SQS_CLIENT
 
@@ -28,6 +29,8 @@ AWS = get_session()
 """One for all tests: reading the descriptions of AWS takes longer than a test."""
 
 
+Make: TypeAlias = Callable[..., ProviderFactory[Any]]
+SECOND = timedelta(seconds=1)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "emails.py"
 
 
@@ -36,40 +39,54 @@ class Backend:
     name: str
     place: str
     """The fixture that knows the address."""
-    make: Callable[[Any], Callable[[], ProviderFactory[Any]]]
+    make: Callable[[Any], Make]
     """address → what makes one more factory on it."""
 
 
-def in_memory(_: None) -> Callable[[], ProviderFactory[Any]]:
-    memory = Memory()  # there is no other process: everybody has this one
-    return lambda: memory
+def kept(brief: bool) -> dict[str, Any]:
+    few = Keep(count=KEPT, age=timedelta(days=1))
+    return {"keep_completed": few, "keep_failed": few} if brief else {}
 
 
-def in_database(target: str) -> Callable[[], ProviderFactory[Any]]:
-    return lambda: Database(Onward(target, jobs=[], migrate=True))
+def leased(brief: bool) -> dict[str, Any]:
+    return {"lease": SECOND, **kept(brief)} if brief else {}
 
 
-def in_redis(url: str) -> Callable[[], ProviderFactory[Any]]:
-    return lambda: Redis(url)
+def in_memory(_: None) -> Make:
+    memory = Memory(**kept(brief=True))  # there is no other process: everybody has this one
+    return lambda brief=False: memory
 
 
-def in_redis_cluster(url: str) -> Callable[[], ProviderFactory[Any]]:
-    return lambda: Redis(url, cluster=True)
+def in_database(target: str) -> Make:
+    return lambda brief=False: Database(Onward(target, jobs=[], migrate=True), **leased(brief))
 
 
-def in_bullmq(url: str) -> Callable[[], ProviderFactory[Any]]:
-    return lambda: BullMQ(url)
+def in_redis(url: str) -> Make:
+    return lambda brief=False: Redis(url, **leased(brief))
 
 
-def at_sqs(url: str) -> Callable[[], ProviderFactory[Any]]:
-    new, second = NewQueue(attempts=3), timedelta(seconds=1)
-    return lambda: SQS(url, create=new, wait=second, session=AWS, **SQS_CLIENT)
+def in_redis_cluster(url: str) -> Make:
+    return lambda brief=False: Redis(url, cluster=True, **leased(brief))
+
+
+def in_bullmq(url: str) -> Make:
+    quick = {"lock": SECOND, "stalled_interval": SECOND / 4}
+    return lambda brief=False: BullMQ(url, **(quick if brief else {}), **kept(brief))
+
+
+def in_rabbitmq(url: str, **options: Any) -> Make:
+    return lambda brief=False: RabbitMQ(url, **options)
+
+
+def at_sqs(url: str) -> Make:
+    new, quick = NewQueue(attempts=3), NewQueue(attempts=3, visibility_timeout=SECOND)
+    return lambda brief=False: SQS(url, create=quick if brief else new, wait=SECOND, session=AWS, **SQS_CLIENT)
 
 
 BACKENDS = [
     Backend("memory", "nowhere", in_memory),
-    Backend("rabbitmq-quorum", "rabbitmq_url", lambda url: lambda: RabbitMQ(url)),
-    Backend("rabbitmq-classic", "rabbitmq_url", lambda url: lambda: RabbitMQ(url, queue_type="classic")),
+    Backend("rabbitmq-quorum", "rabbitmq_url", in_rabbitmq),
+    Backend("rabbitmq-classic", "rabbitmq_url", lambda url: in_rabbitmq(url, queue_type="classic")),
     Backend("sqlite", "sqlite_address", in_database),
     Backend("postgres", "postgres_dsn", in_database),
     Backend("redis", "redis_url", in_redis),
@@ -94,12 +111,12 @@ def queue_name() -> str:
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
-def make_factory(request: pytest.FixtureRequest) -> Callable[[], ProviderFactory[Any]]:
+def make_factory(request: pytest.FixtureRequest) -> Make:
     return request.param.make(request.getfixturevalue(request.param.place))
 
 
 async def test_the_same_program_runs_by_changing_one_line(
-    make_factory: Callable[[], ProviderFactory[Any]], queue_name: str, capsys: pytest.CaptureFixture[str]
+    make_factory: Make, queue_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     provider = make_factory()
     async with asyncio.timeout(60):

@@ -146,6 +146,9 @@ def queue_worker(
             help="How many jobs run at a time (default: as the worker says).",
         ),
     ] = None,
+    wait: Annotated[
+        bool, typer.Option(envvar="ONWARD_WAIT", help="Keep trying while the provider's server is not there yet.")
+    ] = False,
     processes: Processes = 1,
     grace: Grace = 30.0,
     name: Name = None,
@@ -164,7 +167,7 @@ def queue_worker(
     set_up_logging(log_level, number=number)
     steering = Steering(grace=grace, lifeline=lifeline)
     with in_words(debug=debug), steering.listening():
-        options = QueueOptions(concurrency=concurrency, grace=grace, name=name)
+        options = QueueOptions(concurrency=concurrency, grace=grace, name=name, wait=wait)
         run_queue_worker(load_queue_worker(worker), options, steering)
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import secrets
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -11,8 +13,13 @@ from onward.cli.console import say
 from onward.cli.loading import load
 from onward.cli.steering import Steering
 from onward.cli.worker import loop_factory
+from onward.errors import QueueRuntimeError
+from onward.queue.contract import root_of
 from onward.queue.providers.memory import MemoryProvider
 from onward.queue.worker import QueueWorker
+
+_PAUSE = 1.0
+"""Seconds between two tries to connect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +29,8 @@ class Options:
     concurrency: int | None
     grace: float
     name: str | None
+    wait: bool = False
+    """Whether to try again and again while the server is not there."""
 
 
 def load_queue_worker(target: str) -> QueueWorker[Any]:
@@ -44,12 +53,32 @@ def run_queue_worker(worker: QueueWorker[Any], options: Options, steering: Steer
 
 async def _work(worker: QueueWorker[Any], options: Options, steering: Steering) -> None:
     ready = asyncio.Event()
-    with steering.steer(_Graceful(worker, timedelta(seconds=options.grace))):
+    graceful = _Graceful(worker, timedelta(seconds=options.grace))
+    with steering.steer(graceful):
         async with asyncio.TaskGroup() as tasks:
             telling = tasks.create_task(_say_when_ready(worker, ready))
-            await worker.run(ready=ready)
+            await _run(worker, ready, graceful, wait=options.wait)
             telling.cancel()
     say(f"worker {worker.id} has stopped")
+
+
+async def _run(worker: QueueWorker[Any], ready: asyncio.Event, graceful: "_Graceful", *, wait: bool) -> None:
+    while not graceful.is_stopping.is_set():
+        try:
+            return await worker.run(ready=ready)
+        except QueueRuntimeError as error:
+            if not wait or ready.is_set() or not _may_come(error):
+                raise
+            say(f"{error} Trying again every {_PAUSE:g} s.")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PAUSE):
+                await graceful.is_stopping.wait()
+    return None
+
+
+def _may_come(error: QueueRuntimeError) -> bool:
+    """Whether the server may only not be there yet; in a cluster of containers, neither may its name."""
+    return error.retryable or isinstance(error.__cause__ and root_of(error.__cause__), socket.gaierror)
 
 
 async def _say_when_ready(worker: QueueWorker[Any], ready: asyncio.Event) -> None:
@@ -63,8 +92,10 @@ class _Graceful:
 
     def __init__(self, worker: QueueWorker[Any], grace: timedelta) -> None:
         self._worker, self._grace = worker, grace
+        self.is_stopping = asyncio.Event()
         self.give_back: Callable[[], None] = worker.give_back
         self.leave_stuck = worker.leave_stuck
 
     def stop(self) -> None:
+        self.is_stopping.set()
         self._worker.stop(grace=self._grace)

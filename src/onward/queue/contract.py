@@ -351,7 +351,7 @@ class Provider:
 
     def hopeless(self, error: BaseException) -> str | None:
         """What is wrong, in words, when the same call can never succeed: a password, an address that does not exist."""
-        if isinstance(_root(error), socket.gaierror):
+        if isinstance(root_of(error), socket.gaierror):
             return f"there is no such host: {error}"
         return None
 
@@ -374,7 +374,7 @@ def in_words(error: BaseException) -> str:
     return words.encode(errors="backslashreplace").decode()
 
 
-def _root(error: BaseException) -> BaseException:
+def root_of(error: BaseException) -> BaseException:
     """What an error goes back to."""
     while True:
         cause = error.__cause__ or error.__context__

@@ -16,6 +16,7 @@ from onward.errors import (
 )
 from onward.queue.contract import Provider, StoredJob
 from onward.queue.ids import derived_id
+from onward.queue.model import Keep
 from onward.queue.options import Options
 from onward.queue.payload import with_data
 from onward.queue.relay import Message, relay_for
@@ -24,9 +25,9 @@ from onward.queue.relay import Message, relay_for
 class Outbox:
     """Keeps jobs for a provider in an app's database: as chains of a relay type that the app's workers run."""
 
-    def __init__(self, app: Onward, provider: Provider) -> None:
+    def __init__(self, app: Onward, provider: Provider, *, keep: Keep) -> None:
         self._app, self._provider = app, provider
-        self._relay = relay_for(app, provider)
+        self._relay = relay_for(app, provider, keep=keep)
 
     async def add_within(self, tx: Any, job: StoredJob, options: Options) -> StoredJob:
         """Record it in the caller's transaction."""

@@ -26,7 +26,16 @@ from onward.model import new_id
 from onward.queue.checks import Arguments
 from onward.queue.contract import StoredJob
 from onward.queue.events import Listener, Listening, Paused, Resumed, Trouble
-from onward.queue.model import Capabilities, QueueHealth, QueueJob, QueueJobStatus, QueuePage, QueueStats
+from onward.queue.model import (
+    KEEP_COMPLETED,
+    Capabilities,
+    Keep,
+    QueueHealth,
+    QueueJob,
+    QueueJobStatus,
+    QueuePage,
+    QueueStats,
+)
 from onward.queue.options import JobOptions, Options, UnsupportedFeature, problem_with
 from onward.queue.outbox import Outbox
 from onward.queue.payload import Payload, with_data
@@ -75,11 +84,15 @@ class Queue(Listening, Generic[T]):
         job_id: Callable[[str, T], str] = _fresh_id,
         on_unsupported_feature: Callable[[UnsupportedFeature], object] = _log_unsupported,
         outbox: Onward | None = None,
+        keep_published: Keep = KEEP_COMPLETED,
     ) -> None:
+        """`keep_published`: what is kept in the outbox of the messages that were published."""
         arguments = Arguments("Queue", name)
         arguments.function("job_id", job_id)
         arguments.function("on_unsupported_feature", on_unsupported_feature)
         arguments.one_of("outbox", outbox, lambda app: app is None or isinstance(app, Onward), "an Onward app")
+        arguments.keep("keep_published", keep_published)
+        arguments.one_of("defaults", defaults, lambda given: given is None or isinstance(given, Mapping), "JobOptions")
         self._defaults = JobOptions(**defaults) if defaults is not None else JobOptions()
         problem = problem_with(self._defaults)
         if problem is not None:
@@ -88,7 +101,7 @@ class Queue(Listening, Generic[T]):
         self.provider = bound(provider, name, arguments)
         self._payload = Payload[T](data, queue_name=name, max_bytes=self.capabilities.max_job_size)
         self._job_id, self._on_unsupported = job_id, on_unsupported_feature
-        self._outbox = Outbox(outbox, self.provider) if outbox is not None else None
+        self._outbox = Outbox(outbox, self.provider, keep=keep_published) if outbox is not None else None
         self._warned: set[str] = set()
         self._connecting = asyncio.Lock()
         self._connected = self._closed = False
@@ -168,6 +181,8 @@ class Queue(Listening, Generic[T]):
         name = name.name if isinstance(name, Step) else name
         self._check(name, options)
         await self._call(self.connect)
+        if isinstance(data, str | bytes | Mapping):
+            raise self._invalid(f"add_many takes the data of several jobs, such as a list, got: {data!r}")
         values = list(data)
         jobs = [self._new(name, value, None, options) for value in values]
         stored = await self._call(lambda: self.provider.add_many(jobs))
@@ -246,6 +261,7 @@ class Queue(Listening, Generic[T]):
 
     async def get_job(self, job_id: str) -> QueueJob[T] | None:
         """What is stored under this id; `None` when nothing is."""
+        self._arguments.one_of("job_id", job_id, _is_named, "a non-empty string")
         job = await self._call(lambda: self.provider.get_job(job_id))
         return None if job is None else self._payload.shown(job)
 
@@ -273,6 +289,7 @@ class Queue(Listening, Generic[T]):
 
     async def dead_letters(self, limit: int = 100) -> Sequence[QueueJob[T]]:
         """Jobs that failed for good, the newest first."""
+        self._arguments.whole("limit", limit, least=0)
         return [self._payload.shown(job) for job in await self._call(lambda: self.provider.dead_letters(limit))]
 
     async def retry(self, job_id: str) -> None:

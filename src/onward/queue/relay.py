@@ -14,11 +14,12 @@ from onward.client.app import Onward
 from onward.define.attempt import Attempt
 from onward.define.job_type import BUILT_IN, JobType
 from onward.errors import Permanent, QueueConfigurationError, QueueDataError, QueueError, QueueErrorCode
-from onward.model import Backoff
+from onward.model import Backoff, JobStatus
 from onward.queue.contract import Provider
-from onward.queue.model import QueueJob
+from onward.queue.model import KEEP_FAILED, Keep, QueueJob
 from onward.queue.options import Options
 from onward.queue.payload import with_data
+from onward.queue.retention import Retention
 
 _AWAY = 1.0
 """Seconds for which a provider that has just failed is not asked again."""
@@ -43,8 +44,9 @@ class Relay:
     Published twice is the same as once where the provider knows duplicates, and it is tried until it succeeds.
     """
 
-    def __init__(self, app: Onward, provider: Provider) -> None:
-        self.provider = provider
+    def __init__(self, app: Onward, provider: Provider, *, keep: Keep) -> None:
+        self.provider, self.keep = provider, keep
+        self._app = app
         self.job_type: JobType[Message, None] = JobType(
             name_of(provider),
             input=Message,
@@ -62,11 +64,17 @@ class Relay:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """A worker runs. It connects when there is something to publish: a broker that is away does not keep it."""
+        if not self._workers:
+            kept = {JobStatus.COMPLETED: self.keep, JobStatus.FAILED: KEEP_FAILED}
+            self._retention = Retention(self._app, self.job_type.name, kept)
+            self._retention.begin()
         self._workers += 1
         try:
             yield
         finally:
             self._workers -= 1
+            if not self._workers:
+                await self._retention.close()
             if not self._workers and self._is_connected:
                 self._is_connected = False
                 await self.provider.disconnect()
@@ -78,6 +86,7 @@ class Relay:
                 raise self._failure[1]  # those in line need not each find out
             try:
                 await self._add(attempt.input)
+                self._retention.finished(JobStatus.COMPLETED, attempt.job_id)
             except QueueDataError as error:
                 # The provider will never take it, and the others need not wait: kept as a failed chain, to be retried.
                 raise Permanent(str(error)) from error
@@ -104,12 +113,18 @@ def name_of(provider: Provider) -> str:
     return f"{BUILT_IN}relay:{provider.queue_name}"
 
 
-def relay_for(app: Onward, provider: Provider) -> Relay:
+def relay_for(app: Onward, provider: Provider, *, keep: Keep) -> Relay:
     """The relay of this queue at this app; queues of one name on one provider share it."""
     registered = app.registry.get(name_of(provider))
     if registered is None:
-        return Relay(app, provider)
+        return Relay(app, provider, keep=keep)
     relay = getattr(registered.step.run, "__self__", None)
+    if isinstance(relay, Relay) and relay.keep != keep:
+        raise QueueConfigurationError(
+            f"keep_published: another queue of this name on this app has {relay.keep}, got: {keep}",
+            code=QueueErrorCode.INVALID_OPTION,
+            queue_name=provider.queue_name,
+        )
     if not isinstance(relay, Relay) or relay.provider.events is not provider.events:
         raise QueueConfigurationError(
             "outbox: this app has an outbox for a queue of this name at another provider object: share the provider",

@@ -6,8 +6,10 @@ import msgspec
 
 from onward.client.app import Onward
 from onward.errors import ConfigurationError, QueueConfigurationError, QueueErrorCode
+from onward.model import JobStatus
+from onward.queue.checks import ProviderArguments
 from onward.queue.contract import ProviderFactory
-from onward.queue.model import Capabilities
+from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, Capabilities, Keep
 from onward.queue.providers.chains.forms import Enveloped, Typed
 from onward.queue.providers.chains.link import Link
 from onward.queue.providers.chains.provider import DatabaseProvider
@@ -26,6 +28,13 @@ _CAPABILITIES = Capabilities(
     lookup=True,
     duplicates=True,
     pausing=True,
+    stalls=True,
+    results=True,
+    progress=True,
+    ttl=True,
+    remove=True,
+    listing=True,
+    keeps=True,
     transactions=True,
     pull=True,
 )
@@ -42,11 +51,24 @@ class Database(ProviderFactory[Link]):
     True
     """
 
-    def __init__(self, app: Onward, *, lease: timedelta = DEFAULT_LEASE) -> None:
-        """`lease`: how long a job stays with a worker of which nothing is heard."""
+    def __init__(
+        self,
+        app: Onward,
+        *,
+        lease: timedelta = DEFAULT_LEASE,
+        keep_completed: Keep = KEEP_COMPLETED,
+        keep_failed: Keep = KEEP_FAILED,
+    ) -> None:
+        """`lease`: how long a job stays with a worker of which nothing is heard. `keep_completed` and `keep_failed`:
+        how many finished jobs of each queue are kept, and for how long; not of the app's own job types."""
         super().__init__()
-        _check(app, lease)
+        arguments = ProviderArguments("Database")
+        arguments.one_of("app", app, _is_fit, "an Onward app, and not one on a sync engine or pool")
+        arguments.duration("lease", lease, least=timedelta(seconds=1))
+        arguments.keep("keep_completed", keep_completed)
+        arguments.keep("keep_failed", keep_failed)
         self._app, self._lease = app, lease
+        self._keep = {JobStatus.COMPLETED: keep_completed, JobStatus.FAILED: keep_failed}
 
     def for_queue(self, queue_name: str) -> DatabaseProvider:
         kind = self._app.registry.get(queue_name)
@@ -55,7 +77,8 @@ class Database(ProviderFactory[Link]):
         limited = msgspec.structs.replace(_CAPABILITIES, max_job_size=self._app.registry.limits.bytes)
         form = Enveloped(queue_name, limited) if kind is None else Typed(kind, limited)
         lease = self._lease if kind is None or kind.lease is None else kind.lease
-        return DatabaseProvider(queue_name, self, form, lease=lease, events=self.events_of(queue_name))
+        events = self.events_of(queue_name)
+        return DatabaseProvider(queue_name, self, form, lease=lease, events=events, keep=self._keep)
 
     async def _open(self) -> Link:
         opened_here = not self._app.is_open
@@ -70,11 +93,8 @@ class Database(ProviderFactory[Link]):
         await connection.close()
 
 
-def _check(app: object, lease: object) -> None:
-    if not isinstance(app, Onward) or not app.driver.is_async:
-        raise _refused(f"Database takes an Onward app, and not one on a sync engine or pool, got: {app!r}")
-    if not isinstance(lease, timedelta) or lease < timedelta(seconds=1):
-        raise _refused(f"lease must be a timedelta of at least 1 second, got: {lease!r}")
+def _is_fit(app: object) -> bool:
+    return isinstance(app, Onward) and app.driver.is_async
 
 
 def _refused(problem: str) -> QueueConfigurationError:

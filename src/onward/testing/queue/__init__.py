@@ -17,7 +17,12 @@ that the method is refused. Write a test module that imports the tests and provi
     @pytest.fixture
     def make_factory():
         '''Makes one more factory on the same backend with each call, as another process would have it.'''
-        return lambda: MyProvider("…")
+
+        def make(brief=False):
+            '''A brief one has leases of a second and keeps the three newest jobs that completed, and failed.'''
+            return MyProvider("…", lease=…, keep_completed=…) if brief else MyProvider("…")
+
+        return make
 
 A backend whose retry policy belongs to the whole queue is set up with three attempts.
 """

@@ -18,12 +18,14 @@ LONG = 30.0
 """Seconds in which what must happen has happened."""
 A_WHILE = timedelta(seconds=1)
 """A delay that every backend can keep."""
+KEPT = 3
+"""How many finished jobs of each kind a brief factory keeps."""
 
 
 class Session:
     """Everything a test does with one queue."""
 
-    def __init__(self, name: str, make_factory: Callable[[], ProviderFactory[Any]], stack: AsyncExitStack) -> None:
+    def __init__(self, name: str, make_factory: Callable[..., ProviderFactory[Any]], stack: AsyncExitStack) -> None:
         self.name, self._make_factory, self._stack = name, make_factory, stack
         self.warnings: list[UnsupportedFeature] = []
         self.queue = self.new_queue()
@@ -42,9 +44,9 @@ class Session:
             **options,
         )
 
-    async def provider(self) -> Provider:
+    async def provider(self, *, brief: bool = False) -> Provider:
         """One more provider, as another process would have it."""
-        provider = self._make_factory().for_queue(self.name)
+        provider = self._make_factory(brief=brief).for_queue(self.name)
         await provider.connect()
         self._stack.push_async_callback(provider.disconnect)
         return provider
@@ -55,9 +57,12 @@ class Session:
         await worker.start()
         return worker
 
-    def idle_worker(self, handler: Callable[..., Any], **options: Any) -> QueueWorker[Any]:
+    def idle_worker(
+        self, handler: Callable[..., Any], *, queues: Any = None, brief: bool = False, **options: Any
+    ) -> QueueWorker[Any]:
         """A worker that was not started; it is closed at the end of the test."""
-        worker: QueueWorker[Any] = QueueWorker(self.name, handler, provider=self._make_factory(), **options)
+        factory = self._make_factory(brief=brief)
+        worker: QueueWorker[Any] = QueueWorker(queues or self.name, handler, provider=factory, **options)
         self._stack.push_async_callback(worker.close, timeout=timedelta(seconds=5))
         return worker
 
@@ -67,7 +72,7 @@ class Session:
 
 
 @pytest.fixture
-async def session(queue_name: str, make_factory: Callable[[], ProviderFactory[Any]]) -> AsyncIterator[Session]:
+async def session(queue_name: str, make_factory: Callable[..., ProviderFactory[Any]]) -> AsyncIterator[Session]:
     """The queue is deleted at the end."""
     async with AsyncExitStack() as stack:
         session = Session(queue_name, make_factory, stack)

@@ -1,5 +1,6 @@
 """Every test that every provider passes."""
 
+from onward.testing.queue.lasting import *  # noqa: F403
 from onward.testing.queue.managing import *  # noqa: F403
 from onward.testing.queue.providing import *  # noqa: F403
 from onward.testing.queue.session import session as session

@@ -27,6 +27,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     name: str
     attempts: int | None = 1
+    max_stalls: int | None = 3
+    """None: the deaths of workers are attempts, as they are for chains."""
+    expires_at: datetime | None = None
     backoff: Backoff | None = None
     """None: tried again at once."""
     metadata: Mapping[str, Any] = {}
@@ -71,6 +74,10 @@ class Form(Protocol):
         """When a completed job was taken, if that is known."""
         ...
 
+    def read_result(self, output: Any) -> Any:
+        """What its handler returned."""
+        ...
+
 
 class _Envelope(msgspec.Struct, frozen=True):
     job: Facts
@@ -105,6 +112,8 @@ class Enveloped:
             id=job.id,
             name=job.name,
             attempts=options.attempts,
+            max_stalls=options.max_stalls,
+            expires_at=job.expires_at,
             backoff=options.backoff,
             metadata=options.metadata,
             remove_on_complete=options.remove_on_complete,
@@ -126,17 +135,22 @@ class Enveloped:
     def read_taken_at(self, output: Any) -> datetime | None:
         return msgspec.convert(output["taken_at"], datetime | None)
 
+    def read_result(self, output: Any) -> Any:
+        return output["result"]
+
 
 class Typed:
     """One of the app's own job types: the input and output are those of the type, and so are its retries and ids."""
 
     def __init__(self, kind: Registered, capabilities: Capabilities) -> None:
         self.type_name, self.versions, self._kind = kind.name, kind.versions, kind
-        self.capabilities = msgspec.structs.replace(capabilities, retries=False, backoff=False, removal=False)
+        self.capabilities = msgspec.structs.replace(
+            capabilities, retries=False, backoff=False, removal=False, stalls=False, ttl=False, keeps=False
+        )
 
     def lacks(self, option: str) -> str | None:
         match option:
-            case "attempts" | "backoff":
+            case "attempts" | "backoff" | "max_stalls":
                 return f"{option} per job on the queue of a job type: those of {self.type_name!r} apply"
             case "metadata":
                 return "metadata on the queue of a job type: its jobs have an input and no more"
@@ -159,6 +173,7 @@ class Typed:
             id=str(id),
             name=self.type_name,
             attempts=definition.max_attempts,
+            max_stalls=None,
             backoff=self._kind.backoff or Backoff(),
         )
         return facts, Raw(input.encode())
@@ -170,6 +185,9 @@ class Typed:
 
     def read_taken_at(self, output: Any) -> datetime | None:
         return None
+
+    def read_result(self, output: Any) -> Any:
+        return output
 
     def _refuse(self, part: str, problem: str) -> NoReturn:
         raise PayloadError(job_type=self.type_name, part=part, field="$", problem=problem)

@@ -4,13 +4,13 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from onward.client.app import Onward
 from onward.lifecycle.settle import given_back
 from onward.model import JobId
-from onward.state.contract import Held, Renewal, Settlement, TakenJob, TypeClaim
+from onward.state.contract import Held, ProgressReport, Renewal, Settlement, TakenJob, TypeClaim
 from onward.worker.connections import Reserved
 from onward.worker.settler import Settler
 
@@ -33,6 +33,7 @@ class Link:
         self._held: set[JobId] = set()
         self._may_have_strays = False
         self._answers: dict[tuple[JobId, int], asyncio.Future[bool]] = {}
+        self._afterwards: dict[tuple[JobId, int], Callable[[], None]] = {}
         # Owned by this link: `close` waits for it.
         self._settling = asyncio.get_running_loop().create_task(self._settler.run(), name="onward queue settler")
 
@@ -78,6 +79,12 @@ class Link:
         self._held.difference_update(renewal.job_id for renewal in renewals if renewal.lost is not None)
         return renewals
 
+    async def report(self, report: ProgressReport) -> None:
+        """Keep how far a handler has come."""
+        await self.reserved.run(
+            lambda connection: self.app.state.report_progress(connection, worker=self.worker, reports=[report])
+        )
+
     async def settle(self, settlements: Sequence[Settlement], *, within: float) -> list[bool]:
         """Whether each was in time, once its commit has returned: that of whatever came together."""
         loop = asyncio.get_running_loop()
@@ -92,12 +99,17 @@ class Link:
             for key in answers:
                 self._answers.pop(key, None)
 
-    async def put(self, settlement: Settlement) -> None:
-        """Have an outcome settled that nobody waits for."""
+    async def put(self, settlement: Settlement, *, then: Callable[[], None] | None = None) -> None:
+        """Have an outcome settled that nobody waits for; `then` is called once it is, if it was in time."""
+        if then is not None:
+            self._afterwards[_key(settlement)] = then
         await self._settler.put(settlement)
 
     def _settled(self, settlement: Settlement, in_time: bool) -> None:
         self._held.discard(settlement.job_id)
+        then = self._afterwards.pop(_key(settlement), None)
+        if then is not None and in_time:
+            then()
         answer = self._answers.get(_key(settlement))
         if answer is not None and not answer.done():
             answer.set_result(in_time)

@@ -1,11 +1,14 @@
 """The provider of a queue in a database."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any
+from uuid import UUID
 
+import msgspec
 from msgspec import Raw
 
 from onward.errors import (
@@ -20,19 +23,29 @@ from onward.errors import (
 )
 from onward.lifecycle import settle
 from onward.lifecycle.start import start_jobs
-from onward.model import FailedJob, Job, LossReason
+from onward.model import FailedJob, Job, JobStatus, LossReason, Progress, RunningJob
 from onward.notify.contract import Hint, HintKind, Listener
 from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob, reported
 from onward.queue.events import Emitter
-from onward.queue.model import QueueStats
+from onward.queue.model import Keep, QueueFailureReason, QueueJob, QueueJobStatus, QueuePage, QueueStats
 from onward.queue.options import Options
 from onward.queue.providers.chains.forms import Form
 from onward.queue.providers.chains.link import Link
-from onward.queue.providers.chains.reading import Taken, active, stored
-from onward.queue.providers.chains.writing import completed, crashed, failed, new_chain, unreadable
-from onward.state.contract import Held, JobCounts, NewJob, Settlement, TypeClaim
+from onward.queue.providers.chains.reading import EXPIRED, STALLED, Taken, active, stored
+from onward.queue.providers.chains.writing import (
+    completed,
+    crashed,
+    expired,
+    failed,
+    is_expired,
+    new_chain,
+    unreadable,
+)
+from onward.queue.retention import Retention
+from onward.state.contract import Held, JobCounts, NewJob, ProgressReport, Settlement, TypeClaim
 from onward.state.contract import TakenJob as Row
 from onward.state.driver import Connection
+from onward.state.rows import read_errors
 from onward.worker.upkeep import Upkeep
 
 _POLL_WITHOUT_HINTS = 1.0
@@ -41,6 +54,14 @@ _LOOK = 15.0
 _ANSWER_WITHIN = 30.0
 """Seconds that a commit may take; later the outcome is unknown, and the caller is told so."""
 _PAGE = 1_000
+_REASONS = {STALLED: QueueFailureReason.STALLED, EXPIRED: QueueFailureReason.EXPIRED}
+_STATUSES = {
+    QueueJobStatus.WAITING: [JobStatus.PENDING],
+    QueueJobStatus.DELAYED: [JobStatus.PENDING, JobStatus.BLOCKED],
+    QueueJobStatus.ACTIVE: [JobStatus.RUNNING],
+    QueueJobStatus.COMPLETED: [JobStatus.COMPLETED],
+    QueueJobStatus.FAILED: [JobStatus.FAILED],
+}
 
 
 class DatabaseProvider(Provider):
@@ -50,9 +71,17 @@ class DatabaseProvider(Provider):
     long_poll = timedelta(seconds=30)
 
     def __init__(
-        self, queue_name: str, factory: ProviderFactory[Link], form: Form, *, lease: timedelta, events: Emitter
+        self,
+        queue_name: str,
+        factory: ProviderFactory[Link],
+        form: Form,
+        *,
+        lease: timedelta,
+        events: Emitter,
+        keep: Mapping[JobStatus, Keep],
     ) -> None:
         super().__init__(queue_name, events)
+        self._keep = keep if form.capabilities.keeps else {}
         self.capabilities, self.lease = form.capabilities, lease
         self._factory, self._form, self._hold = factory, form, lease.total_seconds()
         self._claims = [TypeClaim(form.type_name, version, self._hold) for version in form.versions]
@@ -74,8 +103,11 @@ class DatabaseProvider(Provider):
             lease=self._hold,
         )
 
+        self._retention = Retention(self._app, self._form.type_name, self._keep)
+
     async def _close(self) -> None:
         self.interrupt()
+        await self._retention.close()
         self._listener = None
         await self._listening.aclose()
         await self._factory.let_go()
@@ -137,11 +169,14 @@ class DatabaseProvider(Provider):
             return []
         until = time.monotonic() + wait.total_seconds()
         self._interrupted = False
+        self._retention.begin()
         listener = await self._listen() if wait else None
         while True:
             await self._upkeep.look()
             taken = [await self._begin(row) for row in await self._link.take(self._claims, count)]
             jobs = [job for job in taken if job is not None]
+            if taken and not jobs:
+                continue  # all of them have ended: there may be more
             if jobs or listener is None or self._interrupted or time.monotonic() >= until:
                 break
             await self._wait(listener, until)
@@ -174,18 +209,48 @@ class DatabaseProvider(Provider):
 
     async def _begin(self, row: Row) -> TakenJob | None:
         try:
-            return active(self._form, self.queue_name, row, holder=self._link.worker)
+            job = active(self._form, self.queue_name, row, holder=self._link.worker)
         except PayloadError as error:
-            await self._link.put(unreadable(row, self._link.worker, error))
+            await self._end(row, unreadable(row, self._link.worker, error), str(row.id), error.problem)
             return None
+        facts = job.native.facts
+        if is_expired(facts, row):
+            await self._end(row, expired(facts, row, self._link.worker), job.id, "", job=job)
+            return None
+        return job
 
     async def _crashed(self, row: Row) -> None:
         try:
-            facts, _ = self._form.read(row.id, row.input, row.payload_version)
+            job = active(self._form, self.queue_name, row, holder=self._link.worker)
         except PayloadError as error:
-            await self._link.put(unreadable(row, self._link.worker, error))
+            await self._end(row, unreadable(row, self._link.worker, error), str(row.id), error.problem)
         else:
-            await self._link.put(crashed(facts, row, self._link.worker))
+            await self._end(row, crashed(job.native.facts, row, self._link.worker), job.id, "", job=job)
+
+    async def _end(
+        self, row: Row, settlement: Settlement, job_id: str, problem: str, *, job: StoredJob | None = None
+    ) -> None:
+        """Have it settled, and tell of what has failed that way."""
+        if settlement.kind != "fail":
+            await self._link.put(settlement)
+            return
+        error = read_errors(settlement.errors)[-1] if settlement.errors else None
+        reason = _REASONS.get(error.type if error is not None else "", QueueFailureReason.PERMANENT)
+        if job is None:
+            job = QueueJob(id=job_id, name="", queue_name=self.queue_name, data=Raw(b"null"), created_at=row.created_at)
+        ended = msgspec.structs.replace(
+            job,
+            status=QueueJobStatus.FAILED,
+            stalls=job.stalls + (reason is QueueFailureReason.STALLED),
+            reason=reason,
+            error=error.message if error is not None else problem,
+        )
+        await self._link.put(settlement, then=partial(self._has_ended, settlement, ended))
+
+    def _has_ended(self, settlement: Settlement, job: StoredJob) -> None:
+        if not settlement.remove:
+            self._retention.finished(JobStatus.FAILED, settlement.job_id)
+        self.on_ended(job)
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
@@ -196,6 +261,11 @@ class DatabaseProvider(Provider):
             if reason is LossReason.CANCELLED:
                 await self._link.put(settle.cancelled(held[job_id].row, self._link.worker))
         return [job for job in jobs if job.native.row.id in lost]
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def report_progress(self, job: TakenJob, progress: Progress) -> None:
+        taken = self._held(job)
+        await self._link.report(ProgressReport(taken.row.id, taken.row.attempt, progress.fraction, progress.note))
 
     # -- settling
 
@@ -209,6 +279,8 @@ class DatabaseProvider(Provider):
             raise self._invalid(job, error) from error
         if not all(await self._settle([done])):
             raise self.not_active(job.id)
+        if not done.remove:
+            self._retention.finished(JobStatus.COMPLETED, taken.row.id)
 
     @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
@@ -216,6 +288,8 @@ class DatabaseProvider(Provider):
         if not all(await self._settle([failure])):
             raise self.not_active(job.id) if await self._find(job.id) else self.not_found(job.id)
         if failure.kind == "fail":
+            if not failure.remove:
+                self._retention.finished(JobStatus.FAILED, failure.job_id)
             return None
         self._upkeep.hasten(Hint(HintKind.DEFERRED, self._form.type_name))
         return timedelta(seconds=failure.delay)
@@ -302,3 +376,28 @@ class DatabaseProvider(Provider):
             await self._app.retry(job.chain_id)
         except (ChainNotFailed, ChainNotFound) as error:
             raise self.not_found(job_id) from error
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
+        """The newest first, whatever the state."""
+        found: list[StoredJob] = []
+        position = UUID(after) if after else None
+        while len(found) < limit:
+            page = await self._app.jobs(
+                types=[self._form.type_name], status=_STATUSES[status], after=position, limit=limit - len(found)
+            )
+            listed = [stored(self._form, self.queue_name, job) for job in page.items]
+            found += [job for job in listed if job.status is status]
+            position = page.next
+            if position is None:
+                break
+        return QueuePage(items=found, next=None if position is None else str(position))
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def remove(self, job_id: str) -> None:
+        job = await self._find(job_id)
+        if job is None:
+            raise self.not_found(job_id)
+        if isinstance(job, RunningJob):
+            raise self.held(job_id)
+        await self._app.delete(job.chain_id)

@@ -5,14 +5,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
-from onward.model import CompletedJob, FailedJob, Job, JobStatus
+from onward.model import CompletedJob, FailedJob, FailureReason, Job, JobStatus
 from onward.queue.contract import StoredJob, TakenJob
-from onward.queue.model import ActiveJob, QueueJob, QueueJobStatus
+from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
 from onward.queue.providers.chains.forms import Facts, Form
 from onward.state import contract as state
 from onward.state.rows import read_errors
 
+STALLED, EXPIRED = "Stalled", "Expired"
+"""Types of errors that no handler raised."""
 _UNLIMITED = 2**31 - 1
 """How `max_attempts` is told where there is no limit."""
 _STATUS = {
@@ -51,7 +54,10 @@ def active(form: Form, queue_name: str, row: state.TakenJob, *, holder: str) -> 
         status=QueueJobStatus.ACTIVE,
         attempts=row.failures,
         max_attempts=facts.attempts or _UNLIMITED,
+        stalls=row.crashes,
+        max_stalls=_most_stalls(facts),
         created_at=row.created_at,
+        expires_at=facts.expires_at,
         processed_at=datetime.now(UTC),
         error=errors[-1].message if errors else None,
         priority=-row.rank,
@@ -65,7 +71,8 @@ def stored(form: Form, queue_name: str, job: Job) -> StoredJob:
     """A job as it is stored. Raises PayloadError when it cannot be read."""
     facts, data = form.read(job.id, msgspec.json.encode(job.input).decode(), job.payload_version)
     is_late = job.status is JobStatus.PENDING and job.scheduled_at > datetime.now(UTC)
-    error = job.last_error if job.failures or isinstance(job, FailedJob) else None
+    stalls = sum(error.type == STALLED for error in job.errors)
+    error = job.last_error if job.failures or stalls or isinstance(job, FailedJob) else None
     return QueueJob(
         id=facts.id,
         name=facts.name,
@@ -74,7 +81,11 @@ def stored(form: Form, queue_name: str, job: Job) -> StoredJob:
         status=QueueJobStatus.DELAYED if is_late else _STATUS[job.status],
         attempts=job.failures,
         max_attempts=facts.attempts or _UNLIMITED,
+        stalls=stalls,
+        max_stalls=_most_stalls(facts),
         created_at=job.created_at,
+        expires_at=facts.expires_at,
+        progress=job.progress,
         scheduled_for=job.scheduled_at if is_late else None,
         error=None if error is None else error.message,
         priority=job.priority,
@@ -85,5 +96,22 @@ def stored(form: Form, queue_name: str, job: Job) -> StoredJob:
 
 def _end(form: Form, job: Job) -> dict[str, Any]:
     if isinstance(job, CompletedJob):
-        return {"completed_at": job.completed_at, "processed_at": form.read_taken_at(job.output)}
-    return {"failed_at": job.failed_at} if isinstance(job, FailedJob) else {}
+        result = form.read_result(job.output)
+        return {
+            "completed_at": job.completed_at,
+            "processed_at": form.read_taken_at(job.output),
+            "result": None if result is None else Raw(msgspec.json.encode(result)),
+        }
+    return {"failed_at": job.failed_at, "reason": _reason(job)} if isinstance(job, FailedJob) else {}
+
+
+def _reason(job: FailedJob) -> QueueFailureReason:
+    """The database knows attempts and all else; what ended a job that nobody ran is in its last error."""
+    kind = job.last_error.type if job.last_error is not None else ""
+    if kind in (STALLED, EXPIRED):
+        return QueueFailureReason(kind.lower())
+    return QueueFailureReason.ATTEMPTS if job.reason is FailureReason.ATTEMPTS else QueueFailureReason.PERMANENT
+
+
+def _most_stalls(facts: Facts) -> int:
+    return _UNLIMITED if facts.max_stalls is None else facts.max_stalls

@@ -1,6 +1,7 @@
 """From what a queue knows of a job to what the database keeps, and how its attempts end."""
 
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -11,12 +12,16 @@ from onward.lifecycle.after_commit import describe
 from onward.lifecycle.context import current_origin
 from onward.lifecycle.settle import RetryPolicy
 from onward.lifecycle.start import MOST_PRIORITY
-from onward.model import FailureReason
+from onward.model import FailureReason, JobError
 from onward.queue.contract import StoredJob, is_permanent
 from onward.queue.options import Options
 from onward.queue.providers.chains.forms import Facts, Form
-from onward.queue.providers.chains.reading import Taken
+from onward.queue.providers.chains.reading import EXPIRED, STALLED, Taken
 from onward.state.contract import NewJob, Settlement, TakenJob
+from onward.state.rows import read_errors, write_errors
+
+_DIED = "its worker died, or was stuck for longer than the lease"
+_LATE = "it waited for longer than its time to live"
 
 
 def new_chain(form: Form, job: StoredJob, options: Options) -> NewJob:
@@ -64,12 +69,36 @@ def failed(taken: Taken, error: BaseException) -> Settlement:
         policy = RetryPolicy(backoff=policy.backoff, max_attempts=1)
     failure = settle.counted_failure(taken.row, taken.holder, describe(error), policy)
     reason = FailureReason.PERMANENT if permanent else failure.reason
-    return msgspec.structs.replace(failure, reason=reason, remove=taken.facts.remove_on_fail)
+    crashes = taken.row.crashes if taken.facts.max_stalls is not None else failure.crashes
+    return msgspec.structs.replace(failure, reason=reason, crashes=crashes, remove=taken.facts.remove_on_fail)
 
 
 def crashed(facts: Facts, row: TakenJob, holder: str) -> Settlement:
-    """The lease of another holder ran out."""
-    return msgspec.structs.replace(settle.crash(row, holder, facts.policy), remove=facts.remove_on_fail)
+    """The lease of another holder ran out: one more stall, and no attempt."""
+    if facts.max_stalls is None:
+        return settle.crash(row, holder, facts.policy)
+    if row.crashes < facts.max_stalls:
+        return _ended(row, holder, STALLED, _DIED, kind="retry", crashes=row.crashes + 1)
+    return _ended(row, holder, STALLED, _DIED, kind="fail", reason=FailureReason.ATTEMPTS, remove=facts.remove_on_fail)
+
+
+def expired(facts: Facts, row: TakenJob, holder: str) -> Settlement:
+    """It waited for longer than its time to live."""
+    remove = facts.remove_on_fail
+    return _ended(row, holder, EXPIRED, _LATE, kind="fail", reason=FailureReason.PERMANENT, remove=remove)
+
+
+def is_expired(facts: Facts, row: TakenJob) -> bool:
+    """Whether it is too late to begin it; one that was retried has no end to its life."""
+    if facts.expires_at is None or facts.expires_at > datetime.now(UTC):
+        return False
+    return all(error.type != EXPIRED for error in (read_errors(row.errors) if row.errors else ()))
+
+
+def _ended(row: TakenJob, holder: str, kind_of_error: str, message: str, **how: Any) -> Settlement:
+    error = JobError(type=kind_of_error, message=message, attempt=row.attempt)
+    errors = write_errors(row.errors, error)
+    return Settlement(job_id=row.id, attempt=row.attempt, holder=holder, errors=errors, **how)
 
 
 def unreadable(row: TakenJob, holder: str, error: PayloadError) -> Settlement:

@@ -196,7 +196,8 @@ class RedisProvider(Provider):
                 jobs.append(record.taken(self.queue_name, token, at, *row))
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 await self._fail_unreadable(record.unreadable(self.queue_name, token, at, row[0]), error)
-        return jobs, due
+        has_dropped = len(jobs) < len(columns[0]) or len(missing) > 0
+        return jobs, 0 if has_dropped else due
 
     def _lost_now(self) -> list[str]:
         """Tokens of fetches that were not answered; another fetch may be under way, on the same provider."""
