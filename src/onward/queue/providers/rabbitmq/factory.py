@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from onward.errors import QueueConfigurationError, QueueErrorCode
-from onward.queue.checks import Arguments
+from onward.queue.checks import Arguments, ProviderArguments
 from onward.queue.contract import ProviderFactory
 from onward.queue.model import KEEP_FAILED, Keep
 
@@ -62,7 +62,7 @@ class RabbitMQ(ProviderFactory[Links]):
         **connect_options: Any,
     ) -> None:
         super().__init__()
-        arguments = Arguments("RabbitMQ", "options")
+        arguments = ProviderArguments("RabbitMQ")
         arguments.one_of("queue_type", queue_type, ("quorum", "classic").__contains__, '"quorum" or "classic"')
         arguments.one_of(
             "max_priority", max_priority, lambda n: isinstance(n, int) and 0 <= n <= 255, "a whole number from 0 to 255"
@@ -104,16 +104,13 @@ class RabbitMQ(ProviderFactory[Links]):
         return connection
 
 
-def _check_keep(arguments: Arguments, keep: object) -> None:
-    if not isinstance(keep, Keep):
-        arguments.refuse("keep_failed", "a Keep(count=…, age=…)", keep)
-    arguments.whole("keep_failed.count", keep.count, least=0)
-    arguments.duration("keep_failed.age", keep.age)
+def _check_keep(arguments: ProviderArguments, keep: Keep) -> None:
+    arguments.keep("keep_failed", keep)
     if keep.age > LONGEST_KEPT:
         arguments.refuse("keep_failed.age", f"at most {LONGEST_KEPT.days} days", keep.age)
 
 
-def _check_target(arguments: Arguments, target: object, options: Mapping[str, Any]) -> None:
+def _check_target(arguments: ProviderArguments, target: object, options: Mapping[str, Any]) -> None:
     for option in options:
         if option in _PARTS_OF_THE_ADDRESS:
             example = 'RabbitMQ("amqp://user:password@host:5672/vhost")'

@@ -13,7 +13,7 @@ from pamqp.header import ContentHeader
 
 from onward.errors import QueueDataError, QueueErrorCode
 from onward.model import Backoff, new_id
-from onward.queue.contract import StoredJob, TakenJob
+from onward.queue.contract import StoredJob, TakenJob, in_words
 from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
 from onward.queue.options import Options
 
@@ -123,12 +123,8 @@ def counts(job: TakenJob) -> dict[str, Any]:
 
 
 def words_of(error: BaseException) -> str:
-    """What an error says, as far as there is room; some cannot even say that."""
-    try:
-        text = str(error)
-    except BaseException:  # noqa: BLE001 - whatever a class of the user's does there
-        text = type(error).__name__
-    return _cut(text)
+    """What an error says, as far as there is room."""
+    return _cut(in_words(error))
 
 
 def retry_delay(message: AbstractIncomingMessage, failures: int) -> timedelta:

@@ -240,7 +240,7 @@ class RabbitMQProvider(Provider):
             return error
         if isinstance(error, Lost) and job_id is not None:
             return self.not_active(job_id)
-        return self.failure("delivering failed", error, code, job_id)
+        return self.failure(f"{self.name}: delivering failed", error, code, job_id)
 
     # -- the queue
 

@@ -66,7 +66,7 @@ def _up(milliseconds: int, steps: Sequence[int]) -> int:
     """The next of those steps."""
     if not milliseconds:
         return 0
-    unit = 10 ** (len(str(milliseconds)) - 1)
+    unit: int = 10 ** (len(str(milliseconds)) - 1)
     finer = (-(-step * unit // 10) for step in steps)
     return max(-(-next(step for step in finer if step >= milliseconds) // _FINEST) * _FINEST, _FINEST)
 
