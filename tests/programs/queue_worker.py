@@ -1,16 +1,19 @@
-"""A program for tests with real processes: queue workers that die after their handler and before the acknowledgement.
+"""A program for tests with real processes: queue workers that are killed, one after another.
 
-    queue_worker.py SPEC QUEUE COUNT TRACE_FILE
+    queue_worker.py SPEC QUEUE COUNT TRACE_FILE [random]
 
-One worker process after another, COUNT in all, takes jobs and kills itself with SIGKILL once a handler has returned and
-its job would be acknowledged. Every handler first adds a line with the number in its job's data to the trace file.
-SPEC names a provider and its server: `redis+redis://127.0.0.1:6379`.
+Each of COUNT worker processes kills itself with SIGKILL once a handler has returned and its 20th job would be
+acknowledged; or with `random` it is killed at a moment that nobody chose. Every handler first adds a line with the
+number in its job's data to the trace file. SPEC names a provider and its server: `redis+redis://127.0.0.1:6379`.
 """
 
 import asyncio
+import itertools
 import os
+import random
 import signal
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +22,9 @@ from typing import Any, NoReturn
 from onward.queue import ProviderFactory, QueueWorker
 
 LEASE = timedelta(seconds=1)
+JOBS_OF_A_LIFE = 20
+"""Few jobs then lose more than one holder, and none as many as `max_stalls` allows."""
+A_MOMENT, ENOUGH = 0.005, 3.0
 PATIENCE = 30
 """Seconds until a worker that gets nothing to die of gives up: then something is lost."""
 
@@ -51,14 +57,13 @@ def database(address: str) -> ProviderFactory[Any]:
 def bullmq(address: str) -> ProviderFactory[Any]:
     from onward.queue.providers.bullmq import BullMQ
 
-    return BullMQ(address, lock=LEASE, stalled_interval=LEASE / 2, max_stalled=10_000)
+    return BullMQ(address, lock=LEASE, stalled_interval=LEASE / 2)
 
 
 def sqs(address: str) -> ProviderFactory[Any]:
     from onward.queue.providers.sqs import SQS, NewQueue
 
-    # A thousand is the most that SQS allows.
-    new = NewQueue(attempts=1000, visibility_timeout=LEASE)
+    new = NewQueue(visibility_timeout=LEASE)
     client = {"region": "eu-west-1", "aws_access_key_id": "test", "aws_secret_access_key": "test"}
     return SQS(address, create=new, wait=timedelta(seconds=1), **client)
 
@@ -85,43 +90,69 @@ def die(*_: object) -> NoReturn:
     raise AssertionError("SIGKILL does not return")
 
 
-async def work(spec: str, queue_name: str, trace: Path) -> None:
+async def work(spec: str, queue_name: str, trace: Path, *, dies_itself: bool) -> None:
     """Until it dies, which it should."""
 
     async def handler(data: int, job: object) -> None:
         with trace.open("a") as file:
             file.write(f"{data}\n")
+        if not dies_itself:
+            await asyncio.sleep(A_MOMENT)  # so that there is something left for those who come later
 
     provider: Any = factory(spec).for_queue(queue_name)
-    deliver = provider.process
+    if dies_itself:
+        die_after(provider, JOBS_OF_A_LIFE)
+    async with asyncio.timeout(PATIENCE):
+        await QueueWorker(queue_name, handler, provider=provider).run()
+
+
+def die_after(provider: Any, count: int) -> None:
+    """Die instead of acknowledging the last of so many jobs."""
+    deliver, ack, left = provider.process, provider.ack, itertools.count(count - 1, -1)
 
     async def process(handler: Callable[[Any], Any], **options: Any) -> Any:
-        async def handle(job: Any) -> None:
-            await handler(job)
-            die()
+        async def handle(job: Any) -> Any:
+            result = await handler(job)
+            return result if next(left) else die()
 
         return await deliver(handle, **options)
 
-    provider.ack, provider.process = die, process
-    async with asyncio.timeout(PATIENCE):
-        await QueueWorker(queue_name, handler, provider=provider, concurrency=3, batch_size=3).run()
+    async def acknowledge(*arguments: Any) -> None:
+        if not next(left):
+            die()
+        await ack(*arguments)
+
+    provider.ack, provider.process = acknowledge, process
 
 
-def main(spec: str, queue_name: str, count: int, trace: Path) -> None:
+def main(spec: str, queue_name: str, count: int, trace: Path, *, at_random: bool) -> None:
     # Forked from a process that has imported everything and opened nothing: 200 deaths take seconds, not minutes.
     for _ in range(count):
+        before = trace.stat().st_size
         child = os.fork()
         if child == 0:
             try:
-                asyncio.run(work(spec, queue_name, trace))
+                asyncio.run(work(spec, queue_name, trace, dies_itself=not at_random))
             finally:
                 os._exit(1)
+        if at_random:
+            kill_at_random(child, lambda before=before: trace.stat().st_size > before)  # type: ignore[misc]
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
             sys.exit(f"a worker did not die but ended with {os.waitstatus_to_exitcode(status)}")
 
 
+def kill_at_random(child: int, has_begun: Callable[[], bool]) -> None:
+    """A little while after it has run something, so that most jobs of its life are done."""
+    until = time.monotonic() + ENOUGH
+    while not has_begun() and time.monotonic() < until:
+        time.sleep(0.002)
+    time.sleep(random.uniform(0.02, 0.1))
+    os.kill(child, signal.SIGKILL)
+
+
 if __name__ == "__main__":
-    spec, queue_name, count, trace = sys.argv[1:]
+    spec, queue_name, count, trace, *rest = sys.argv[1:]
     factory(spec)  # import its client once, not in every child
-    main(spec, queue_name, int(count), Path(trace))
+    Path(trace).touch()
+    main(spec, queue_name, int(count), Path(trace), at_random=rest == ["random"])

@@ -34,15 +34,19 @@ class Session:
     def capabilities(self) -> Capabilities:
         return self.queue.capabilities
 
-    def new_queue(self, defaults: JobOptions | None = None, **options: Any) -> Queue[Any]:
+    def new_queue(self, defaults: JobOptions | None = None, *, name: str | None = None, **options: Any) -> Queue[Any]:
         """One more queue object, on a connection of its own."""
         return Queue(
-            self.name,
+            name or self.name,
             provider=self._make_factory(),
             on_unsupported_feature=self.warnings.append,
             defaults=defaults,
             **options,
         )
+
+    async def close(self) -> None:
+        """Close workers and providers; the queue stays."""
+        await self._stack.aclose()
 
     async def provider(self, *, brief: bool = False) -> Provider:
         """One more provider, as another process would have it."""

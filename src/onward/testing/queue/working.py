@@ -1,16 +1,43 @@
 """The worker over a provider, whichever of push and pull that prefers."""
 
 import asyncio
+import concurrent.futures
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from onward.errors import Permanent
 from onward.queue.model import ActiveJob, QueueJobStatus
 from onward.testing.queue.session import LONG, Session, names, until
 
 __all__ = ["TestClosing", "TestHandlers", "TestTelling"]
+
+
+class Broken(Exception):
+    """Has no message."""
+
+    def __str__(self) -> str:
+        raise ValueError("no message")
+
+
+class Odd(BaseException):
+    """Not even an Exception."""
+
+
+ODD = [
+    asyncio.CancelledError(),
+    concurrent.futures.CancelledError(),
+    SystemExit(1),
+    KeyboardInterrupt(),
+    GeneratorExit(),
+    StopIteration(),
+    Odd("odd"),
+    Broken(),
+    ValueError("\ud800"),
+]
 
 
 @dataclass
@@ -35,7 +62,7 @@ class TestHandlers:
         await session.add("a", "b", priority=1)
         await session.add("later", delay=timedelta(seconds=1))
         await session.add("broken", attempts=2)
-        worker = await session.worker(send, concurrency=2, batch_size=2)
+        worker = await session.worker(send, concurrency=2)
         await until(lambda: sorted(done) == ["a", "b", "later"])
         if session.capabilities.dead_letters:
             await until(lambda: self._is_dead(session))
@@ -96,7 +123,7 @@ class TestHandlers:
             done += 1
 
         await session.queue.add_many("letter", range(12))
-        worker = await session.worker(send, concurrency=3, batch_size=10)
+        worker = await session.worker(send, concurrency=3)
         await until(lambda: active == 3)
         await asyncio.sleep(0.2)
         assert (active, most) == (3, 3)
@@ -106,6 +133,100 @@ class TestHandlers:
         may_end.set()
         await until(lambda: done == 12)
         assert most <= 5
+
+    async def test_a_handler_that_takes_too_long_has_failed_an_attempt(self, session: Session) -> None:
+        runs: list[int] = []
+        told: list[Any] = []
+
+        async def hang(data: str, job: ActiveJob[str]) -> None:
+            runs.append(job.attempts)
+            if len(runs) == 1:
+                await asyncio.Event().wait()
+
+        worker = session.idle_worker(hang, timeout=timedelta(milliseconds=200))
+        for event in ("failed", "completed"):
+            worker.on(event, told.append)
+        await worker.start()
+        await session.add("one", attempts=3)
+        await until(lambda: len(told) == 2)
+
+        assert runs == [0, 1]
+        assert [event.event for event in told] == ["failed", "completed"]
+        assert (told[0].error_type, told[0].will_retry) == ("TimeoutError", True)
+        assert "0.2 s" in told[0].error
+
+    @pytest.mark.parametrize("is_async", [True, False], ids=["async def", "def"])
+    @pytest.mark.parametrize("error", ODD, ids=lambda error: f"{type(error).__module__}.{type(error).__name__}")
+    async def test_whatever_leaves_a_handler_fails_its_job_and_nothing_else(
+        self, session: Session, error: BaseException, is_async: bool
+    ) -> None:
+        told: list[Any] = []
+
+        def run(data: str, job: ActiveJob[str]) -> None:
+            if data == "odd":
+                raise error
+
+        async def run_async(data: str, job: ActiveJob[str]) -> None:
+            run(data, job)
+
+        worker = session.idle_worker(run_async if is_async else run, concurrency=2)
+        for event in ("failed", "completed"):
+            worker.on(event, told.append)
+        await worker.start()
+        await session.add("odd", attempts=3)
+        await until(lambda: len(told) == 3)
+        await session.add("fine")
+        await until(lambda: len(told) == 4)
+        await worker.close()
+
+        assert [event.event for event in told] == ["failed"] * 3 + ["completed"]
+        assert [event.attempts for event in told[:3]] == [1, 2, 3]
+
+    async def test_a_batch_has_an_outcome_for_each_job(self, session: Session) -> None:
+        batches: list[list[str]] = []
+        told: dict[str, str] = {}
+
+        async def send(letters: list[Letter], jobs: list[ActiveJob[Letter]]) -> list[object]:
+            batches.append([letter.to for letter in letters])
+            assert [job.data for job in jobs] == letters
+            return [Permanent("no such mailbox") if letter.to == "nobody" else letter.to for letter in letters]
+
+        worker = session.idle_worker(send, batch=True, batch_size=4)
+        worker.on("completed", lambda event: told.update({event.job_id: event.event}))
+        worker.on("failed", lambda event: told.update({event.job_id: event.error}))
+        people = ["ada", "bob", "nobody", "cleo", "dora", "emil"]
+        added = [await session.queue.add("letter", Letter(to)) for to in people]
+        odd = await session.queue.add("letter", {"from": "ada"})
+        await worker.start()
+        await until(lambda: len(told) == 7)
+
+        assert sorted(name for batch in batches for name in batch) == sorted(people)
+        assert max(map(len, batches)) <= 4
+        assert [told[job.id] for job in added] == ["completed"] * 2 + ["no such mailbox"] + ["completed"] * 3
+        assert "to" in told[odd.id]
+
+    async def test_several_queues_at_one_worker(self, session: Session) -> None:
+        ran: list[tuple[str, str]] = []
+
+        async def send(data: str, job: ActiveJob[str]) -> None:
+            ran.append((job.queue_name, data))
+
+        other = session.new_queue(name=f"{session.name}-other")
+        try:
+            await session.add("one", "two")
+            await other.add("three", "three")
+            await session.worker(send, queues={session.name: 3, other.name: 1}, concurrency=2)
+            await until(lambda: len(ran) == 3)
+            await other.add("four", "four")
+            await session.add("five")
+            await until(lambda: len(ran) == 5)
+
+            expected = [(session.name, data) for data in ("one", "two", "five")]
+            assert sorted(ran) == sorted(expected + [(other.name, data) for data in ("three", "four")])
+        finally:
+            await session.close()
+            await other.delete()
+            await other.disconnect()
 
     async def _is_dead(self, session: Session) -> bool:
         return len(await session.queue.dead_letters()) == 1
