@@ -1,8 +1,10 @@
 """What only RabbitMQ has: its queues and messages, deaths that are counted, failed jobs in order, lost connections."""
 
 import asyncio
+import concurrent.futures
 import json
 import os
+import random
 import secrets
 import signal
 import time
@@ -16,19 +18,25 @@ import pytest
 from aio_pika.abc import AbstractChannel
 from hypothesis import given
 from hypothesis import strategies as st
+from yarl import URL
 
 import servers
 from onward.errors import QueueConfigurationError, QueueDataError, QueueErrorCode, QueueRuntimeError
 from onward.model import Backoff
 from onward.queue import Queue, QueueWorker
 from onward.queue.contract import Provider
-from onward.queue.model import QueueJobStatus
-from onward.queue.providers.rabbitmq import RabbitMQ
-from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, every_delay, rounded
+from onward.queue.model import Keep, QueueFailureReason, QueueJobStatus
+from onward.queue.providers.rabbitmq import RabbitMQ, delivery
+from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, Topology, every_delay, roughly, rounded
 from onward.testing.queue.session import arrived, until
 from proxy import proxied
 
 TYPES = ["quorum", "classic"]
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
 
 
 class Bench:
@@ -136,7 +144,7 @@ class TestMessages:
 
     async def test_provider_options_override(self, bench: Bench) -> None:
         native = {"correlation_id": "c-1", "headers": {"tenant": "7", "x-max-retries": 4}}
-        await bench.queue.add("one", 1, attempts=2, provider_options={"rabbitmq": native, "redis": {"x": 1}})
+        await bench.queue.add("one", 1, attempts=2, provider_options={"rabbitmq": native})
 
         [job] = await arrived(await bench.provider(), 1)
 
@@ -229,61 +237,153 @@ class TestQueues:
         await bench.queue.add("now", 1)
         channel = await bench.channel()
         with pytest.raises(aio_pika.exceptions.ChannelNotFoundEntity):
-            await channel.declare_queue(f"{bench.name}.delay.600", passive=True)
+            await channel.declare_queue(f"{bench.name}.delay.600.{int(time.time()) // 600}", passive=True)
 
-    async def test_a_delay_queue_never_ends_with_jobs_in_it(self, bench: Bench) -> None:
+    async def test_a_delay_queue_ends_by_itself_and_never_with_jobs_in_it(self, bench: Bench) -> None:
+        before = time.time()
         await bench.queue.add("later", 1, delay=timedelta(minutes=5))
         channel = await bench.channel()
 
-        # A quorum queue's life is not renewed by declaring it, so it must have no end; a classic one's is.
-        expires = {} if bench.queue_type == "quorum" else {"x-expires": 300_000 + 600_000}
+        # Ten minutes in which it is published to, five until the last job in it is due, and ten for what may go wrong.
         safe = {
             "x-dead-letter-strategy": "at-least-once",
             "x-overflow": "reject-publish",
             "x-delivery-limit": 2**31 - 1,
         }
-        await channel.declare_queue(
-            f"{bench.name}.delay.300000",
-            durable=True,
-            arguments={
-                "x-queue-type": bench.queue_type,
-                "x-dead-letter-exchange": "",
-                "x-dead-letter-routing-key": bench.name,
-                "x-message-ttl": 300_000,
-                **expires,
-                **(safe if bench.queue_type == "quorum" else {}),
-            },
-        )
+        arguments = {
+            "x-queue-type": bench.queue_type,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": bench.name,
+            "x-message-ttl": 300_000,
+            "x-expires": 1_500_000,
+            **(safe if bench.queue_type == "quorum" else {}),
+        }
+        names = {f"{bench.name}.delay.300000.{int(now) // 600}" for now in (before, time.time())}
+        counts = [
+            (await channel.declare_queue(name, durable=True, arguments=arguments)).declaration_result.message_count
+            for name in names
+        ]
+        assert sum(count or 0 for count in counts) == 1
+
+    async def test_attempts_with_jitter_share_few_delay_queues(self, bench: Bench) -> None:
+        backoff = Backoff(initial=timedelta(seconds=20), jitter=0.5)
+        await bench.queue.add_many("n", range(40), attempts=2, backoff=backoff)
+        provider: Any = await bench.provider()
+
+        delays = [await provider.nack(job, ValueError("no")) for job in await arrived(provider, 40)]
+
+        assert all(timedelta(seconds=10) <= delay <= timedelta(seconds=40) for delay in delays)
+        assert len(set(delays)) <= 7
+
+    @given(st.timedeltas(min_value=timedelta(), max_value=LONGEST_DELAY), st.integers(0, 2**32))
+    def test_every_delay_queue_that_may_exist_is_known(self, delay: timedelta, now: int) -> None:
+        topology = Topology("q", "quorum", 0)
+        milliseconds = rounded(delay) or 100
+
+        made = topology.delay(milliseconds, now)
+        ends = topology._arguments(made)["x-expires"] / 1000
+
+        assert made in topology.delays(now)
+        assert made in topology.delays(now + ends - 1)
+        assert ends * 1000 < 2**32
+        # It may be made when its period begins, and published to when that ends.
+        assert now + 600 + milliseconds / 1000 < now + ends
 
     @given(st.timedeltas(min_value=timedelta(), max_value=LONGEST_DELAY))
-    def test_a_delay_is_rounded_up_by_less_than_a_tenth(self, delay: timedelta) -> None:
+    def test_the_wait_for_an_attempt_is_rounded_up_by_a_third_at_most(self, delay: timedelta) -> None:
+        given = roughly(delay)
+
+        assert rounded(given) * timedelta(milliseconds=1) == given
+        assert delay <= given <= max(delay * 1.4, delay + timedelta(milliseconds=100))
+
+    @given(st.timedeltas(min_value=timedelta(), max_value=LONGEST_DELAY))
+    def test_a_delay_is_rounded_up_by_an_eighth_at_most(self, delay: timedelta) -> None:
         given = timedelta(milliseconds=rounded(delay))
 
-        assert delay <= given <= max(delay * 1.1, delay + timedelta(milliseconds=100))
+        assert delay <= given <= max(delay * 1.125, delay + timedelta(milliseconds=100))
         assert not delay or rounded(delay) in set(every_delay())
-        assert len(list(every_delay())) < 600
+        assert len(every_delay()) < 210
 
 
 class TestCounting:
-    async def test_a_worker_that_dies_counts_as_an_attempt(self, bench: Bench) -> None:
-        await bench.queue.add("one", 1, attempts=3)
+    async def test_a_worker_that_dies_is_a_stall_and_no_attempt(self, bench: Bench) -> None:
+        await bench.queue.add("one", 1)
 
-        await bench.die(2)
+        await bench.die(3)
         [job] = await arrived(await bench.provider(), 1)
 
-        assert job.attempts == 2
+        assert (job.attempts, job.stalls) == (0, 3)
 
-    async def test_a_job_that_kills_its_workers_fails(self, bench: Bench) -> None:
-        await bench.queue.add("poison", 1, attempts=2)
+    async def test_a_job_that_kills_its_workers_fails_and_that_is_told(self, bench: Bench) -> None:
+        await bench.queue.add("poison", 1, attempts=5, max_stalls=1)
+        ended: list[Any] = []
+        provider = await bench.provider()
+        provider.on_ended = ended.append
 
         await bench.die(2)
 
-        assert list(await (await bench.provider()).fetch(1)) == []
+        assert list(await provider.fetch(1)) == []
         [letter] = await bench.queue.dead_letters()
-        assert (letter.name, letter.attempts, letter.status) == ("poison", 2, QueueJobStatus.FAILED)
-        assert letter.error is not None
-        assert "its worker died" in letter.error
+        assert (letter.name, letter.attempts, letter.stalls) == ("poison", 0, 2)
+        assert (letter.status, letter.reason) == (QueueJobStatus.FAILED, QueueFailureReason.STALLED)
+        assert "its worker died" in (letter.error or "")
         assert letter.failed_at is not None
+        assert [(job.id, job.reason, job.stalls, job.error) for job in ended] == [
+            (letter.id, letter.reason, 2, letter.error)
+        ]
+
+    async def test_a_worker_tells_of_a_job_that_killed_others(self, bench: Bench) -> None:
+        await bench.queue.add("poison", 1, max_stalls=0)
+        await bench.die(1)
+        failed: list[Any] = []
+
+        worker = bench.worker(lambda data, job: None)
+        worker.on("failed", failed.append)
+        async with worker:
+            await until(lambda: len(failed) == 1)
+
+        assert (failed[0].name, failed[0].reason) == ("poison", QueueFailureReason.STALLED)
+
+    async def test_what_nobody_began_in_time_fails(self, bench: Bench) -> None:
+        ended: list[Any] = []
+        provider = await bench.provider()
+        provider.on_ended = ended.append
+        await bench.queue.add("late", 1, ttl=timedelta(milliseconds=1))
+        await bench.queue.add("in time", 1, ttl=timedelta(minutes=1))
+
+        [job] = await arrived(provider, 1)
+
+        assert job.name == "in time"
+        [letter] = await bench.queue.dead_letters()
+        assert (letter.name, letter.reason) == ("late", QueueFailureReason.EXPIRED)
+        assert [job.name for job in ended] == ["late"]
+        await bench.queue.retry(letter.id)
+        [again] = await arrived(provider, 1)
+        assert (again.name, again.expires_at) == ("late", None)
+
+    async def test_a_fetch_that_was_cancelled_loses_no_job(self, bench: Bench) -> None:
+        await bench.queue.add_many("n", range(3))
+        provider: Any = await bench.provider()
+        [held] = await arrived(provider, 1)
+
+        for _ in range(3):
+            fetching = asyncio.get_running_loop().create_task(provider.fetch(1))
+            await asyncio.sleep(0)
+            fetching.cancel()
+            await asyncio.wait([fetching])
+        jobs = [held, *await arrived(provider, 1)]
+        fetching = asyncio.get_running_loop().create_task(provider.fetch(1))
+        while provider._asked is None:
+            await asyncio.sleep(0)
+        fetching.cancel()
+        await asyncio.wait([fetching])
+        for job in jobs:
+            await provider.ack(job)
+        await provider.disconnect()
+
+        [last] = await arrived(await bench.provider(), 1)
+        assert (last.attempts, last.stalls) == (0, 0)
+        assert len({last.id, *(job.id for job in jobs)}) == 3
 
     async def test_giving_back_counts_nothing(self, bench: Bench) -> None:
         await bench.queue.add("one", 1, attempts=2)
@@ -296,7 +396,7 @@ class TestCounting:
 
         assert job.attempts == 0
 
-    async def test_deaths_and_errors_add_up(self, bench: Bench) -> None:
+    async def test_deaths_and_errors_are_counted_apart(self, bench: Bench) -> None:
         await bench.queue.add("one", 1, attempts=4)
         await bench.die(1)
         provider = await bench.provider()
@@ -306,7 +406,7 @@ class TestCounting:
         await bench.die(1)
         [job] = await arrived(provider, 1)
 
-        assert (job.attempts, job.error) == (3, "no")
+        assert (job.attempts, job.stalls, job.error) == (1, 2, "no")
 
 
 class TestFailedJobs:
@@ -316,9 +416,57 @@ class TestFailedJobs:
 
         for _ in range(5):
             assert [job.name for job in await bench.queue.dead_letters()] == names[::-1]
-            assert [job.name for job in await bench.queue.dead_letters(limit=3)] == names[:-4:-1]
+            some = [names.index(job.name) for job in await bench.queue.dead_letters(limit=3)]
+            assert len(some) == 3
+            assert some == sorted(some, reverse=True)
         assert (await bench.queue.stats()).failed == 12
         assert list(await bench.queue.dead_letters(limit=0)) == []
+
+    async def test_no_more_are_read_than_are_asked_for(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        await bench.fail(*(f"n{n}" for n in range(30)))
+        asked: list[int] = []
+        qos = aio_pika.Channel.set_qos
+
+        async def set_qos(channel: Any, prefetch_count: int = 0, **options: Any) -> Any:
+            asked.append(prefetch_count)
+            return await qos(channel, prefetch_count, **options)
+
+        monkeypatch.setattr(aio_pika.Channel, "set_qos", set_qos)
+        await bench.queue.dead_letters(limit=10)
+
+        assert asked == [10]
+
+    async def test_they_are_kept_in_number_and_for_a_time(self, bench: Bench) -> None:
+        name = f"{bench.name}-few"
+        factory = bench.factory(keep_failed=Keep(count=5, age=timedelta(seconds=2)))
+        async with Queue[Any](name, provider=factory) as queue:
+            provider = factory.for_queue(name)
+            await provider.connect()
+            for n in range(12):
+                await queue.add("n", n)
+            for job in await arrived(provider, 12):
+                await provider.nack(job, ValueError("no"))
+
+            async def failed(count: int) -> bool:
+                return (await queue.stats()).failed == count
+
+            await until(lambda: failed(5))
+            assert [job.data for job in await queue.dead_letters()] == [11, 10, 9, 8, 7]
+            await until(lambda: failed(0))
+            await provider.disconnect()
+            await queue.delete()
+
+    async def test_a_queue_that_keeps_them_otherwise_is_used_as_it_is(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await bench.fail("one")
+        other = bench.factory(keep_failed=Keep(count=5, age=timedelta(days=1)))
+
+        async with Queue[Any](bench.name, provider=other) as queue:
+            assert (await queue.stats()).failed == 1
+            assert [job.name for job in await queue.dead_letters()] == ["one"]
+
+        assert [record for record in caplog.messages if "another keep_failed" in record] != []
 
     async def test_readers_in_several_processes_each_see_all(self, bench: Bench) -> None:
         names = [f"n{n}" for n in range(10)]
@@ -380,9 +528,9 @@ class TestSending:
 
         [job] = await arrived(await bench.provider(), 1)
 
-        assert job.attempts == 1
+        assert (job.attempts, job.stalls) == (0, 1)
 
-    async def test_a_worker_that_cannot_note_a_failure_goes_on(self, bench: Bench) -> None:
+    async def test_a_worker_that_cannot_note_a_failure_tries_until_it_can(self, bench: Bench) -> None:
         troubles: list[Any] = []
         runs: list[tuple[str, int]] = []
 
@@ -391,17 +539,20 @@ class TestSending:
             if runs == [("one", 0)]:
                 raise ValueError("no")
 
+        failed: list[Any] = []
         worker = bench.worker(send)
         worker.on("queue.error", troubles.append)
+        worker.on("failed", failed.append)
         async with worker:
             with self._broken(worker.provider):
                 await bench.queue.add("one", "one", attempts=3)
-                await until(lambda: len(troubles) > 0)
+                await until(lambda: len(troubles) > 2)
             await bench.queue.add("two", "two")
             await until(lambda: len(runs) == 3)
 
         assert sorted(runs) == [("one", 0), ("one", 1), ("two", 0)]
         assert "no room" in troubles[0].message
+        assert [event.attempts for event in failed] == [1]
 
     @contextmanager
     def _broken(self, provider: Any) -> Iterator[None]:
@@ -463,7 +614,7 @@ class TestDelivery:
         cancelled = asyncio.Event()
 
         async def send(data: str, job: Any) -> None:
-            runs.append(job.attempts)
+            runs.append(job.stalls)
             if len(runs) == 1:
                 try:
                     await asyncio.Event().wait()
@@ -519,7 +670,187 @@ class TestDelivery:
             await queue.delete()
 
 
+class TestAnIdleConsumer:
+    """A quorum queue's is made anew now and then; nobody notices."""
+
+    async def test_jobs_that_come_meanwhile_run(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(delivery, "_IDLE", 0.02)
+        done: list[int] = []
+        troubles: list[Any] = []
+
+        async def send(data: int, job: Any) -> None:
+            done.append(data)
+
+        worker = bench.worker(send)
+        worker.on("queue.error", troubles.append)
+        async with worker:
+            for n in range(100):
+                await bench.queue.add("n", n)
+                await asyncio.sleep(random.uniform(0.01, 0.04))
+            await until(lambda: len(done) >= 100)
+
+        assert sorted(done) == list(range(100))
+        assert troubles == []
+        assert (await bench.queue.stats()).failed == 0
+
+    async def test_a_neighbour_on_the_same_connection_is_left_alone(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(delivery, "_IDLE", 0.02)
+        may_end = asyncio.Event()
+        done: list[Any] = []
+        factory, neighbour = bench.factory(), f"{bench.name}-neighbour"
+
+        async def quick(data: int, job: Any) -> None: ...
+
+        async def slow(data: int, job: Any) -> None:
+            await may_end.wait()
+            done.append(data)
+
+        async with (
+            Queue[Any](neighbour, provider=bench.factory()) as queue,
+            QueueWorker(bench.name, quick, provider=factory),
+            QueueWorker(neighbour, slow, provider=factory, concurrency=5),
+        ):
+            await queue.add_many("slow", range(5))
+            for n in range(50):
+                await bench.queue.add("n", n)
+                await asyncio.sleep(random.uniform(0.01, 0.04))
+            may_end.set()
+            await until(lambda: len(done) == 5)
+            await queue.delete()
+
+        assert sorted(done) == list(range(5))
+
+    async def test_a_queue_that_was_deleted_and_made_again_at_once_is_consumed(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(delivery, "_IDLE", 0.5)
+        done: list[int] = []
+
+        async def send(data: int, job: Any) -> None:
+            done.append(data)
+
+        async with bench.worker(send):
+            await bench.queue.delete()
+            await bench.queue.add("n", 1)
+            await until(lambda: done == [1])
+
+    async def test_nothing_is_acknowledged_on_a_channel_that_closes(self, bench: Bench) -> None:
+        factory, neighbour = bench.factory(), f"{bench.name}-neighbour"
+        provider, other = factory.for_queue(bench.name), factory.for_queue(neighbour)
+        await provider.connect()
+        await other.connect()
+        async with Queue[Any](neighbour, provider=bench.factory()) as queue:
+            await queue.add("theirs", 1)
+            await bench.queue.add("ours", 1)
+            [theirs], [ours] = await arrived(other, 1), await arrived(provider, 1)
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(provider._pulling.close())
+                await asyncio.sleep(0)
+                with pytest.raises(QueueRuntimeError, match="not active") as caught:
+                    await provider.ack(ours)
+            await other.ack(theirs)
+
+            assert not caught.value.retryable
+            assert list(await other.fetch(1)) == []
+            await provider.disconnect()
+            await other.disconnect()
+            await queue.delete()
+
+
+class TestWhateverLeavesAHandler:
+    """Of one who uses `process` without a worker."""
+
+    @pytest.mark.parametrize(
+        "error",
+        [asyncio.CancelledError(), concurrent.futures.CancelledError(), SystemExit(3), KeyboardInterrupt(), Wordless()],
+        ids=lambda error: type(error).__name__,
+    )
+    async def test_it_counts_and_delivery_goes_on(self, bench: Bench, error: BaseException) -> None:
+        provider = await bench.provider()
+        runs: list[tuple[str, int]] = []
+        troubles: list[Any] = []
+
+        async def handle(job: Any) -> None:
+            runs.append((job.name, job.attempts))
+            if job.name == "odd":
+                raise error
+
+        consumer = await provider.process(handle, concurrency=1, on_error=troubles.append)
+        await bench.queue.add("odd", 1, attempts=2)
+        await until(lambda: len(runs) == 2)
+        await bench.queue.add("fine", 1)
+        await until(lambda: len(runs) == 3)
+        await consumer.stop()
+        await consumer.wait()
+
+        assert (runs, troubles) == ([("odd", 0), ("odd", 1), ("fine", 0)], [])
+        [letter] = await bench.queue.dead_letters()
+        assert (letter.attempts, letter.reason) == (2, QueueFailureReason.ATTEMPTS)
+
+
+class TestHealth:
+    async def test_the_workers_of_a_queue_are_counted(self, bench: Bench) -> None:
+        async def send(data: Any, job: Any) -> None: ...
+
+        assert (await bench.queue.health()).active_workers == 0
+        async with bench.worker(send), bench.worker(send):
+            assert (await bench.queue.health()).active_workers == 2
+
+        async def none_left() -> bool:
+            return (await bench.queue.health()).active_workers == 0
+
+        await until(none_left)
+
+
 class TestConstructing:
+    @pytest.mark.parametrize(
+        ("address", "options", "words"),
+        [
+            ("amqp://localhost", {"host": "rabbit.example.org"}, "host is a part of the address"),
+            ("amqp://localhost", {"login": "jobs"}, "login is a part of the address"),
+            ("amqp://localhost", {"heart_beat": 3}, "heart_beat is not an option"),
+            ("amqp://localhost", {"keep_failed": 5}, "keep_failed must be Keep"),
+            ("amqp://localhost", {"keep_failed": Keep(count=-1, age=timedelta())}, "keep_failed.count must be"),
+            ("amqp://localhost", {"keep_failed": Keep(count=1, age=timedelta(days=60))}, "keep_failed.age must be at"),
+            ("localhost", {}, "target must be an address like amqp"),
+            ("redis://localhost", {}, "target must be an address like amqp"),
+            (None, {}, "target must be an address, or a function"),
+            (lambda: None, {"heartbeat": 3}, "heartbeat: give that to the connection that your function makes"),
+        ],
+    )
+    def test_addresses_and_their_options(self, address: Any, options: dict[str, Any], words: str) -> None:
+        with pytest.raises(QueueConfigurationError, match=words):
+            RabbitMQ(address, **options)
+
+    def test_a_password_is_not_shown(self) -> None:
+        with pytest.raises(QueueConfigurationError) as caught:
+            RabbitMQ("ampq://jobs:secret@localhost")
+
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda url: url.with_password("wrong"), "does not accept the user or the password"),
+            (lambda url: url.with_path("/no-such-vhost"), "refused the virtual host"),
+            (lambda url: url.with_host("no-such-host.invalid"), "there is no such host"),
+            (lambda url: URL(str(url).replace("amqp:", "amqps:")), "does not speak TLS"),
+        ],
+        ids=["password", "vhost", "host", "tls"],
+    )
+    async def test_what_is_wrong_with_an_address_is_said_and_not_tried_again(
+        self, rabbitmq_url: str, change: Callable[[URL], URL], words: str
+    ) -> None:
+        queue: Queue[Any] = Queue("nowhere", provider=RabbitMQ(str(change(URL(rabbitmq_url)))))
+
+        with pytest.raises(QueueRuntimeError, match=words) as caught:
+            await queue.add("one", 1)
+
+        assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.CONNECTION, False)
+
     @pytest.mark.parametrize(
         ("options", "words"),
         [

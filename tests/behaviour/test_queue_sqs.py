@@ -23,7 +23,6 @@ from msgspec import Raw
 
 import servers
 from onward import Permanent
-from onward.errors import ConfigurationError
 from onward.model import Backoff
 from onward.queue import (
     ActiveJob,
@@ -32,6 +31,7 @@ from onward.queue import (
     QueueConfigurationError,
     QueueDataError,
     QueueErrorCode,
+    QueueFailureReason,
     QueueJobStatus,
     QueueNotFound,
     QueuePartlyAdded,
@@ -77,6 +77,8 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 @pytest.fixture
 def factory(sqs_url: str) -> Callable[..., SQS]:
     def make(**options: Any) -> SQS:
+        if "client" in options:
+            return SQS(**{"create": NewQueue(), "wait": SECOND, **options})
         return SQS(sqs_url, **{"create": NewQueue(), "wait": SECOND, "session": AWS, **SQS_CLIENT, **options})
 
     return make
@@ -232,7 +234,7 @@ class TestAdding:
         attribute = {"DataType": "String", "StringValue": "urgent"}
         async with Queue[int](name, provider=factory()) as queue:
             mine = {"DelaySeconds": 900, "MessageAttributes": {"kind": attribute}}
-            await queue.add("letter", 1, provider_options={"sqs": mine, "redis": {"x": 1}})
+            await queue.add("letter", 1, provider_options={"sqs": mine})
             assert (await queue.stats()).delayed == 1
             await queue.add("letter", 2, provider_options={"sqs": {"MessageAttributes": {"kind": attribute}}})
             [job] = await arrived(await connected(), 1)
@@ -328,6 +330,52 @@ class TestHolding:
         assert len(calls) <= 4
         assert (await provider.stats()).active == 0
 
+    @pytest.mark.parametrize("outcome", ["ack", "nack", "release"])
+    async def test_an_outcome_that_did_not_get_through_is_told_again(
+        self, connected: Any, factory: Any, sqs: Any, name: str, outcome: str
+    ) -> None:
+        def fail(**_: Any) -> None:
+            raise OSError("the answer was lost")
+
+        provider = await connected(client=sqs)
+        async with Queue[int](name, provider=factory()) as queue:
+            await queue.add("letter", 1)
+            [job] = await arrived(provider, 1)
+            tell = {
+                "ack": lambda: provider.ack(job),
+                "nack": lambda: provider.nack(job, ValueError("no")),
+                "release": lambda: provider.release([job]),
+            }[outcome]
+            # After SQS has done it: only the answer is missing.
+            sqs.meta.events.register("after-call.sqs", fail)
+            with pytest.raises(QueueRuntimeError) as caught:
+                await tell()
+            sqs.meta.events.unregister("after-call.sqs", fail)
+
+            await tell()
+
+            assert caught.value.retryable
+            assert (await queue.stats()).active == 0
+            assert (await queue.stats()).waiting == (0 if outcome == "ack" else 1)
+
+    async def test_what_nobody_began_in_time_fails(self, connected: Any, factory: Any, name: str) -> None:
+        ended: list[Any] = []
+        provider = await connected()
+        provider.on_ended = ended.append
+        async with Queue[int](name, provider=factory()) as queue:
+            await queue.add("late", 1, ttl=timedelta(milliseconds=1))
+            await queue.add("in time", 1, ttl=timedelta(minutes=1))
+
+            [job] = await arrived(provider, 1)
+            [letter] = await queue.dead_letters()
+            await queue.retry(letter.id)
+            [again] = await arrived(provider, 1)
+
+        assert job.name == "in time"
+        assert (letter.name, letter.reason) == ("late", QueueFailureReason.EXPIRED)
+        assert [(one.id, one.reason) for one in ended] == [(letter.id, letter.reason)]
+        assert (again.name, again.expires_at) == ("late", None)
+
     async def test_what_comes_while_closing_is_given_back(self, factory: Any, name: str) -> None:
         async def never(data: int, job: ActiveJob[int]) -> None:
             raise AssertionError("not reached")
@@ -390,6 +438,7 @@ class TestDeadLetters:
             assert (letter.id, letter.attempts, letter.error, letter.status) == (
                 added.id, 2, None, QueueJobStatus.FAILED,
             )  # fmt: skip
+            assert letter.reason is QueueFailureReason.STALLED
             await queue.retry(letter.id)
             [job] = await arrived(provider, 1)
             assert (job.id, job.attempts, job.name) == (added.id, 0, "letter")
@@ -417,7 +466,8 @@ class TestDeadLetters:
             stats = await queue.stats()
             assert (stats.active, stats.failed) == (1, 1)
             await provider.nack(job, Permanent("no"))
-            assert [letter.id for letter in await queue.dead_letters()] == [added.id] * 2
+            [letter] = await queue.dead_letters()
+            assert (letter.id, letter.reason) == (added.id, QueueFailureReason.PERMANENT)
 
     async def test_a_long_error_is_cut_to_what_fits(self, factory: Any, connected: Any, sqs: Any, name: str) -> None:
         provider = await connected()
@@ -551,10 +601,53 @@ class TestTrouble:
                 await Queue("emails", provider=SQS(sqs_url, **options)).connect()  # type: ignore[arg-type]
             assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.CONNECTION, False)
 
-    @pytest.mark.parametrize("wait", [timedelta(seconds=21), timedelta(seconds=-1)])
-    def test_a_wait_that_sqs_does_not_do(self, wait: timedelta) -> None:
-        with pytest.raises(ConfigurationError, match="from 0 to 20 seconds"):
-            SQS(wait=wait)
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"wait": timedelta(seconds=21)}, "wait must be at most 20 seconds"),
+            ({"wait": timedelta(seconds=-1)}, "wait must be a timedelta that is not negative"),
+            ({"wait": 5}, "wait must be a timedelta"),
+            ({"endpoint_url": "localhost:9324"}, "endpoint_url must be an address like https"),
+            ({"region": 7}, "region must be a name"),
+            ({"region_name": "eu-west-1"}, "region_name is called region here"),
+            ({"login": "me"}, "login is not an option of SQS"),
+            ({"create": 3}, "create must be NewQueue"),
+            ({"create": NewQueue(attempts=0)}, "create.attempts must be a whole number from 1"),
+            ({"create": NewQueue(attempts=1001)}, "create.attempts must be at most 1,000"),
+            (
+                {"create": NewQueue(visibility_timeout=timedelta(hours=13))},
+                "must be at most 12 hours",
+            ),
+            ({"client": object(), "region": "eu-west-1"}, "client is complete"),
+        ],
+    )
+    def test_mistakes_fail_at_once(self, options: dict[str, Any], words: str) -> None:
+        with pytest.raises(QueueConfigurationError, match=words):
+            SQS(**options)
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"endpoint_url": "http://no-such-host.invalid"}, "there is no such host"),
+            ({"region": "not a region"}, "these settings make no client"),
+        ],
+    )
+    async def test_what_is_wrong_with_an_address_is_said_and_not_tried_again(
+        self, options: dict[str, Any], words: str
+    ) -> None:
+        queue: Queue[Any] = Queue("nowhere", provider=SQS(**{**SQS_CLIENT, **options}))
+
+        with pytest.raises(QueueRuntimeError, match=words) as caught:
+            await queue.add("one", 1)
+
+        assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.CONNECTION, False)
+
+    async def test_a_policy_that_lets_no_worker_die_is_warned_about(
+        self, connected: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await connected(create=NewQueue(attempts=1))
+
+        assert [text for text in caplog.messages if "maxReceiveCount of its redrive policy is 1" in text] != []
 
     async def test_a_server_that_is_away_and_back(self, sqs_url: str, stack: AsyncExitStack, name: str) -> None:
         proxy, url = await stack.enter_async_context(proxied(sqs_url))

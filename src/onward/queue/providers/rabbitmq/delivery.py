@@ -3,29 +3,29 @@
 import asyncio
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 
 from onward.errors import QueueError, QueueErrorCode
 from onward.queue.contract import GivenBack, PushHandler, TakenJob
-from onward.queue.providers.rabbitmq.link import Link, answered, leave
+from onward.queue.providers.rabbitmq.link import Link, answered
 from onward.queue.providers.rabbitmq.post import Lost, Post
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 """Seconds between tries to consume again."""
-_BEFORE_REFUSING = 1.0
-"""Seconds that a job whose outcome could not be noted is held: it comes back at once, and so may the trouble."""
 _LARGEST_PREFETCH = 65_535
 _IDLE = 60.0
-"""Seconds without a job after which an idle consumer is made anew: RabbitMQ 3.10 does not always tell one whose quorum
-queue was deleted and made again at once."""
+"""Seconds without a job after which the consumer of a quorum queue is made anew. RabbitMQ 3.10 does not tell one whose
+queue was deleted and made again at once: it counts the consumer and gives it jobs, which never reach the client. Only
+closing the channel frees them."""
 
+R = TypeVar("R")
 Report = Callable[[Exception, QueueErrorCode, TakenJob | None], QueueError]
 
 
@@ -50,6 +50,14 @@ class _Work:
     is_lost: bool = False
 
 
+class _Raised(Exception):
+    """What a handler raised, whatever it is: it goes to the queue, and never ends the delivery."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
 class Delivery:
     """Consumes on a channel of its own, and on another one after that was lost, until it is stopped."""
 
@@ -70,7 +78,7 @@ class Delivery:
         self._live: list[_Subscription] = []
         self._works: set[_Work] = set()
         self._lost: Exception | None = None
-        self._stopping = False
+        self._stopping = self._abandoned = False
         self._woken, self._stopped = asyncio.Event(), asyncio.Event()
 
     # -- steering
@@ -96,6 +104,7 @@ class Delivery:
 
     async def abandon(self) -> None:
         """End it with everything that still runs: the connection is about to be closed."""
+        self._abandoned = True
         self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -146,25 +155,38 @@ class Delivery:
             await self._serve(channel, queue, first)
         finally:
             self._let_go()
-            await leave(channel)
+            await self._link.leave(channel)
 
     async def _serve(self, channel: AbstractChannel, queue: AbstractQueue, first: "asyncio.Future[None]") -> None:
         while not self._stopping:
             await self._adjust(channel, queue)
             if not first.done():
                 first.set_result(None)
-            try:
-                async with asyncio.timeout(_IDLE):
-                    await self._news()
-            except TimeoutError:
-                if not self._works:
+            if not await self._has_news():
+                await self._cancel(queue)
+                if not self._works:  # else jobs were on their way: they run, and more come, on this channel
                     return
-        async with answered():
-            while self._live:
-                await queue.cancel(self._live.pop().tag)
+        await self._cancel(queue)
         self._stopped.set()
         while self._works:
             await self._news()
+
+    async def _has_news(self) -> bool:
+        """Whether there are before a quorum queue was idle for too long."""
+        may_be_forgotten = self._post.topology.queue_type == "quorum" and not self._works
+        try:
+            async with asyncio.timeout(_IDLE if may_be_forgotten else None):
+                await self._news()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _cancel(self, queue: AbstractQueue) -> None:
+        """Have nothing more delivered. What was before the broker's answer is among the works when this returns."""
+        async with answered():
+            while self._live:
+                await queue.cancel(self._live[-1].tag)
+                self._live.pop()
 
     async def _news(self) -> None:
         await self._woken.wait()
@@ -206,6 +228,8 @@ class Delivery:
     # -- one job
 
     async def _receive(self, subscription: _Subscription, message: AbstractIncomingMessage) -> None:
+        if self._abandoned:
+            return  # the broker takes it back when the channel closes
         # This runs in a task of the channel, and would end with it.
         work = _Work(subscription)
         self._works.add(work)
@@ -214,7 +238,8 @@ class Delivery:
     async def _work(self, work: _Work, message: AbstractIncomingMessage) -> None:
         job: TakenJob | None = None
         try:
-            job = await self._post.arrived(message, lock_token=f"{work.subscription.tag}:{message.delivery_tag}")
+            lock_token = f"{work.subscription.tag}:{message.delivery_tag}"
+            job = await self._insist(None, lambda: self._post.arrived(message, lock_token))
             if job is not None:
                 await self._settle(work, job, message)
         except asyncio.CancelledError:
@@ -222,10 +247,8 @@ class Delivery:
                 raise
             work.task.uncancel()
             self._tell(Lost(), job)
-        except Exception as error:  # noqa: BLE001 - told; the broker has the job
+        except Exception as error:  # noqa: BLE001 - told; the broker has the job, or takes it back with the channel
             self._tell(error, job)
-            if not isinstance(error, Lost):
-                await self._refuse(message, error)
         finally:
             self._works.discard(work)
             self._woken.set()
@@ -238,26 +261,44 @@ class Delivery:
         try:
             await self._handle(work, job)
         except GivenBack:
-            await self._post.give_back(message, job)
+            await self._insist(job, lambda: self._post.give_back(message, job))
             return
-        except Exception as error:  # noqa: BLE001 - the handler's: it goes to the queue
-            delay = await self._post.fail(message, job, error)
+        except _Raised as raised:
+            error = raised.error
+            delay = await self._insist(job, lambda: self._post.fail(message, job, error))
         else:
             await self._post.complete(message)
         if self._on_settled is not None:
             self._on_settled(job, delay)
 
+    async def _insist(self, job: TakenJob | None, call: Callable[[], Awaitable[R]]) -> R:
+        """Try again as long as the job is held here: until its channel is lost, or nobody waits for it any more."""
+        pause = _SHORTEST_PAUSE
+        while True:
+            try:
+                return await call()
+            except Lost:
+                raise
+            except Exception as error:
+                if self._stopping:
+                    raise
+                self._tell(error, job, is_over=False)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
     async def _handle(self, work: _Work, job: TakenJob) -> Any:
         work.in_handler = True
         try:
             return await self._handler(job)
+        except GivenBack:
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and work.task is not None and work.task.cancelling():
+                raise  # we are told to stop
+            raise _Raised(error) from error
         finally:
             work.in_handler = False
 
-    async def _refuse(self, message: AbstractIncomingMessage, error: Exception) -> None:
-        await asyncio.sleep(_BEFORE_REFUSING)
-        if not await self._post.refuse(message):
-            self._lose(error)
-
-    def _tell(self, error: Exception, job: TakenJob | None) -> None:
-        self._on_error(self._in_words(error, QueueErrorCode.PROCESSING, job))
+    def _tell(self, error: Exception, job: TakenJob | None, *, is_over: bool = True) -> None:
+        """While it is tried again, the error does not name the job: whoever hears it would take it for lost."""
+        self._on_error(self._in_words(error, QueueErrorCode.PROCESSING, job if is_over else None))

@@ -1,10 +1,13 @@
 """What users make: RabbitMQ, for as many queues as they like."""
 
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from onward.errors import QueueConfigurationError, QueueErrorCode
-from onward.queue.checks import Arguments
+from onward.queue.checks import Arguments, ProviderArguments
 from onward.queue.contract import ProviderFactory
+from onward.queue.model import KEEP_FAILED, Keep
 
 try:
     import aio_pika
@@ -18,13 +21,18 @@ from yarl import URL
 
 from onward.queue.providers.rabbitmq.link import Connect, Links
 from onward.queue.providers.rabbitmq.provider import RabbitMQProvider, capabilities_of
-from onward.queue.providers.rabbitmq.topology import QueueType, Topology, every_delay
+from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, LONGEST_KEPT, QueueType, Topology
 
 _HEARTBEAT = 10
 """Seconds. aio-pika gives a silent connection up after about three of them; its own default is 60."""
 _LARGEST_JOB = 16 * 1024 * 1024
 """Bytes that RabbitMQ 4 takes unless it is told otherwise; older ones take more."""
-_LONGEST_NAME = 255 - max(len(f".delay.{delay}") for delay in every_delay())
+_LONGEST_NAME = 255 - len(f".delay.{LONGEST_DELAY // timedelta(milliseconds=1)}.{10**10}")
+_CONNECT_OPTIONS = {
+    *("ssl_context", "ssl_options", "client_properties", "timeout", "heartbeat", "name", "auth"),
+    *("cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl"),
+}
+_PARTS_OF_THE_ADDRESS = {"url", "host", "port", "login", "user", "username", "password", "virtualhost", "vhost", "ssl"}
 
 
 class RabbitMQ(ProviderFactory[Links]):
@@ -33,8 +41,9 @@ class RabbitMQ(ProviderFactory[Links]):
         Queue("emails", provider=RabbitMQ("amqps://user:password@host/vhost"))
 
     `queue_type="quorum"`, the default, survives the loss of a node and has no priorities; `"classic"` has priorities
-    from 0 to `max_priority`, in one place. Further arguments go to `aio_pika.connect`, such as `ssl_context=`. In
-    place of an address, a function may be given that makes a connection: `RabbitMQ(lambda: aio_pika.connect(…))`.
+    from 0 to `max_priority`, in one place. `keep_failed` bounds what is kept of failed jobs. Further arguments go to
+    `aio_pika.connect`, such as `ssl_context=`. In place of an address, a function may be given that makes a
+    connection: `RabbitMQ(lambda: aio_pika.connect(…))`.
 
     >>> RabbitMQ("amqp://localhost").for_queue("emails").capabilities.priority
     False
@@ -49,18 +58,21 @@ class RabbitMQ(ProviderFactory[Links]):
         queue_type: QueueType = "quorum",
         max_priority: int = 10,
         max_job_size: int = _LARGEST_JOB,
+        keep_failed: Keep = KEEP_FAILED,
         **connect_options: Any,
     ) -> None:
         super().__init__()
-        arguments = Arguments("RabbitMQ", "options")
+        arguments = ProviderArguments("RabbitMQ")
         arguments.one_of("queue_type", queue_type, ("quorum", "classic").__contains__, '"quorum" or "classic"')
         arguments.one_of(
             "max_priority", max_priority, lambda n: isinstance(n, int) and 0 <= n <= 255, "a whole number from 0 to 255"
         )
         arguments.whole("max_job_size", max_job_size, least=1)
+        _check_keep(arguments, keep_failed)
+        _check_target(arguments, target, connect_options)
         self._target, self._connect_options = target, connect_options
         self._queue_type: QueueType = queue_type
-        self._max_job_size = max_job_size
+        self._max_job_size, self._keep_failed = max_job_size, keep_failed
         self._max_priority = max_priority if queue_type == "classic" else 0
 
     def for_queue(self, queue_name: str) -> RabbitMQProvider:
@@ -70,7 +82,7 @@ class RabbitMQ(ProviderFactory[Links]):
             arguments.refuse(
                 "name", f"at most {_LONGEST_NAME} bytes, and begin with something else than amq.", queue_name
             )
-        topology = Topology(queue_name, self._queue_type, self._max_priority)
+        topology = Topology(queue_name, self._queue_type, self._max_priority, self._keep_failed)
         capabilities = capabilities_of(topology, self._max_job_size)
         return RabbitMQProvider(topology, self, self.events_of(queue_name), capabilities)
 
@@ -90,3 +102,34 @@ class RabbitMQ(ProviderFactory[Links]):
             options.setdefault("heartbeat", _HEARTBEAT)
         connection: AbstractConnection = await aio_pika.connect(self._target, **options)
         return connection
+
+
+def _check_keep(arguments: ProviderArguments, keep: Keep) -> None:
+    arguments.keep("keep_failed", keep)
+    if keep.age > LONGEST_KEPT:
+        arguments.refuse("keep_failed.age", f"at most {LONGEST_KEPT.days} days", keep.age)
+
+
+def _check_target(arguments: ProviderArguments, target: object, options: Mapping[str, Any]) -> None:
+    for option in options:
+        if option in _PARTS_OF_THE_ADDRESS:
+            example = 'RabbitMQ("amqp://user:password@host:5672/vhost")'
+            arguments.refuse_because(f"{option} is a part of the address, which comes first: {example}")
+        if option not in _CONNECT_OPTIONS:
+            known = ", ".join(sorted(_CONNECT_OPTIONS))
+            arguments.refuse_because(f"{option} is not an option of RabbitMQ or of its client; these are: {known}")
+    if not isinstance(target, str):
+        arguments.one_of("target", target, callable, "an address, or a function that makes a connection")
+        if options:
+            arguments.refuse_because(f"{', '.join(options)}: give that to the connection that your function makes")
+    elif not _is_address(target):
+        # It may hold a password: not shown.
+        arguments.refuse_because("target must be an address like amqp://user:password@host:5672/vhost")
+
+
+def _is_address(target: str) -> bool:
+    try:
+        url = URL(target)
+    except ValueError:
+        return False
+    return url.scheme in ("amqp", "amqps") and bool(url.host)

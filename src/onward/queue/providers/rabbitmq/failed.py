@@ -1,8 +1,7 @@
-"""Reading the queue of failed jobs, which nobody consumes, without taking anything out of its order."""
+"""Reading the queue of failed jobs, which nobody consumes: everything is put back."""
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -12,7 +11,7 @@ from aiormq.exceptions import ChannelLockedResource
 from msgspec import Raw
 
 from onward.queue.contract import StoredJob
-from onward.queue.providers.rabbitmq.link import ANSWER, Link, answered, leave
+from onward.queue.providers.rabbitmq.link import ANSWER, Link, answered
 from onward.queue.providers.rabbitmq.messages import failed_job
 from onward.queue.providers.rabbitmq.post import Post
 
@@ -34,17 +33,20 @@ class FailedJobs:
         self._link, self._post = link, post
         self._turn = asyncio.Lock()
 
-    async def newest(self, limit: int) -> list[StoredJob]:
-        """The newest first."""
-        jobs: deque[StoredJob] = deque(maxlen=max(limit, 0))
+    async def some(self, limit: int) -> list[StoredJob]:
+        """So many from the head of the queue, the newest of them first.
+
+        A quorum queue takes what is put back to its end: who asks again sees others, if there are more.
+        """
+        jobs: list[StoredJob] = []
 
         async def look(message: AbstractIncomingMessage) -> bool:
             jobs.append(_shown(failed_job(message, self._post.topology.queue)))
             return False
 
         if limit > 0:
-            await self._read(look)
-        return list(reversed(jobs))
+            await self._read(look, limit)
+        return sorted(jobs, key=lambda job: job.failed_at or job.created_at, reverse=True)
 
     async def retry(self, job_id: str) -> bool:
         """Put one back among those who wait; whether there was one."""
@@ -62,18 +64,18 @@ class FailedJobs:
             raise TooMany(depth)
         return found
 
-    async def _read(self, look: Callable[[AbstractIncomingMessage], Awaitable[bool]]) -> int:
-        """Show all to `look`, the oldest first, until it says that it has seen enough; how many there were."""
+    async def _read(self, look: Callable[[AbstractIncomingMessage], Awaitable[bool]], most: int = MOST) -> int:
+        """Show so many to `look`, the oldest first, until it says that it has seen enough; how many there were."""
         async with self._turn, self._alone():
-            depth = await self._post.declare(self._post.topology.failed)
+            depth = (await self._post.look_at_failed()).messages
             if depth:
                 channel = await self._link.channel()
                 try:
-                    await self._show(channel, min(depth, MOST), look)
+                    await self._show(channel, min(depth, most, MOST), look)
                 finally:
-                    # What was not acknowledged returns to its place. Refusing all at once would shuffle them on a
+                    # What was not acknowledged returns in its order. Refusing all at once would shuffle them on a
                     # quorum queue.
-                    await leave(channel)
+                    await self._link.leave(channel)
                     await self._have_returned(depth)
             return depth
 
@@ -96,7 +98,7 @@ class FailedJobs:
     async def _have_returned(self, depth: int) -> None:
         """The broker takes them back in its own time; all but one that may have been retried."""
         for _ in range(_LOOKS):
-            if await self._post.declare(self._post.topology.failed) >= depth - 1:
+            if (await self._post.look_at_failed()).messages >= depth - 1:
                 return
             await asyncio.sleep(0.01)
 
@@ -119,7 +121,7 @@ class FailedJobs:
         finally:
             async with answered():
                 await channel.queue_delete(name)
-            await leave(channel)
+            await self._link.leave(channel)
 
 
 def _shown(job: StoredJob) -> StoredJob:

@@ -6,11 +6,20 @@ whoever uses it, at once; whoever comes next opens another.
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
+from weakref import WeakSet
 
-from aio_pika.abc import AbstractChannel, AbstractConnection
+from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
+from aiormq.abc import AbstractChannel as AbstractUnderlay
+from aiormq.exceptions import (
+    AuthenticationError,
+    ChannelInvalidStateError,
+    InvalidFrameError,
+    ProbableAuthenticationError,
+)
 
 Connect: TypeAlias = Callable[[], Awaitable[AbstractConnection]]
 ANSWER, CONNECT, FAREWELL = 10.0, 5.0, 2.0
@@ -39,6 +48,7 @@ class Link:
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._connection: AbstractConnection | None = None
+        self._leaving: WeakSet[AbstractUnderlay] = WeakSet()
         self._turn = asyncio.Lock()
 
     async def connected(self) -> AbstractConnection:
@@ -57,6 +67,23 @@ class Link:
             await channel.initialize()
             return channel
 
+    async def leave(self, channel: AbstractChannel) -> None:
+        """Close a channel: from now on nothing may be acknowledged on it."""
+        with suppress(ChannelInvalidStateError):
+            self._leaving.add(await channel.get_underlay_channel())
+        await _closed(channel)
+
+    def carries(self, message: AbstractIncomingMessage) -> bool:
+        """Whether the channel that a message came on is open, and stays so.
+
+        RabbitMQ answers an acknowledgement that comes after the wish to close a channel by ending the connection, with
+        whatever others do on it; and aiormq sends it until the broker has answered that wish.
+        """
+        try:
+            return message.channel not in self._leaving
+        except ChannelInvalidStateError:
+            return False
+
     async def close(self) -> None:
         async with self._turn:
             await self._leave()
@@ -64,7 +91,7 @@ class Link:
     async def _leave(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            await leave(connection)
+            await _closed(connection)
 
 
 def _is_up(connection: AbstractConnection) -> bool:
@@ -91,10 +118,10 @@ class Line:
         async with self._turn:
             channel, self._channel = self._channel, None
             if channel is not None:
-                await leave(channel)
+                await self._link.leave(channel)
 
 
-async def leave(what: AbstractChannel | AbstractConnection) -> None:
+async def _closed(what: AbstractChannel | AbstractConnection) -> None:
     """Close it, in vain if it is lost: whatever it held is then free already."""
     with suppress(Exception):
         async with answered(FAREWELL):
@@ -113,3 +140,18 @@ class Links:
     async def close(self) -> None:
         await self.publishing.close()
         await self.other.close()
+
+
+def refused_in_words(error: BaseException) -> str | None:
+    """What is wrong with an address, in words, where a connection was refused for that."""
+    match error:
+        case ProbableAuthenticationError() | AuthenticationError():
+            return f"RabbitMQ does not accept the user or the password ({error}); guest may only come from its own host"
+        case InvalidFrameError() if "Connection.OpenOk" in str(error):
+            return "RabbitMQ refused the virtual host: there is none of that name, or this user may not use it"
+    cause = error.__cause__ or error.__context__ or error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"the certificate of RabbitMQ is not trusted: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError):
+        return f"RabbitMQ does not speak TLS as we do at this address ({cause.reason}): its usual port for that is 5671"
+    return None

@@ -13,15 +13,17 @@ from pamqp.header import ContentHeader
 
 from onward.errors import QueueDataError, QueueErrorCode
 from onward.model import Backoff, new_id
-from onward.queue.contract import StoredJob, TakenJob
-from onward.queue.model import ActiveJob, QueueJob, QueueJobStatus
+from onward.queue.contract import StoredJob, TakenJob, in_words
+from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
 from onward.queue.options import Options
 
 MAX_RETRIES, ATTEMPTS = "x-max-retries", "x-attempts"
+MAX_STALLS, STALLS = "x-max-stalls", "x-stalls"
 RETRY_DELAY, RETRY_FACTOR, RETRY_MAX_DELAY, RETRY_JITTER = (
     "x-retry-delay", "x-retry-factor", "x-retry-max-delay", "x-retry-jitter",
 )  # fmt: skip
-ERROR, FAILED_AT, CREATED_AT = "x-error", "x-failed-at", "x-created-at"
+ERROR, REASON, FAILED_AT = "x-error", "x-reason", "x-failed-at"
+CREATED_AT, EXPIRES_AT = "x-created-at", "x-expires-at"
 METADATA, REMOVE_ON_FAIL = "x-metadata", "x-remove-on-fail"
 
 _OF_THE_BROKER = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
@@ -34,6 +36,9 @@ _MILLISECOND = timedelta(milliseconds=1)
 def new_message(job: StoredJob, options: Options) -> Message:
     """A job that is added; `options.native` may set any property of an aio-pika message, and adds headers."""
     headers: dict[str, Any] = {MAX_RETRIES: options.attempts - 1, CREATED_AT: job.created_at.isoformat()}
+    headers[MAX_STALLS] = options.max_stalls
+    if job.expires_at is not None:
+        headers[EXPIRES_AT] = job.expires_at.isoformat()
     if options.backoff is not None:
         headers |= _backoff_headers(options.backoff)
     if options.remove_on_fail:
@@ -84,11 +89,11 @@ def copy_of(message: AbstractIncomingMessage, job_id: str, changes: Mapping[str,
     )
 
 
-def taken_job(message: AbstractIncomingMessage, queue_name: str, *, lost: int, lock_token: str) -> TakenJob:
-    """The job of a message that came; `lost` attempts ended without a word."""
+def taken_job(message: AbstractIncomingMessage, queue_name: str, *, lock_token: str) -> TakenJob:
+    """The job of a message that came."""
     facts = _facts(message, queue_name)
     return ActiveJob(
-        **{**facts, "attempts": facts["attempts"] + lost},
+        **{**facts, "stalls": facts["stalls"] + lost_deliveries(message)},
         status=QueueJobStatus.ACTIVE,
         processed_at=datetime.now(UTC),
         lock_token=lock_token,
@@ -101,6 +106,7 @@ def failed_job(message: AbstractIncomingMessage, queue_name: str) -> StoredJob:
     return QueueJob(
         **_facts(message, queue_name),
         status=QueueJobStatus.FAILED,
+        reason=_reason(message.headers.get(REASON)),
         failed_at=_instant(message.headers.get(FAILED_AT)),
     )
 
@@ -111,9 +117,14 @@ def lost_deliveries(message: AbstractIncomingMessage) -> int:
     return counted if isinstance(counted, int) and counted > 0 else int(bool(message.redelivered))
 
 
-def failure_headers(attempts: int, error: BaseException) -> dict[str, Any]:
-    """What is noted about an attempt that failed."""
-    return {ATTEMPTS: attempts, ERROR: _cut(str(error))}
+def counts(job: TakenJob) -> dict[str, Any]:
+    """What a copy of its message says of a job: the broker counts anew for each."""
+    return {ATTEMPTS: job.attempts or None, STALLS: job.stalls or None}
+
+
+def words_of(error: BaseException) -> str:
+    """What an error says, as far as there is room."""
+    return _cut(in_words(error))
 
 
 def retry_delay(message: AbstractIncomingMessage, failures: int) -> timedelta:
@@ -151,7 +162,10 @@ def _facts(message: AbstractIncomingMessage, queue_name: str) -> dict[str, Any]:
         "data": Raw(message.body),
         "attempts": int(_number(headers.get(ATTEMPTS))),
         "max_attempts": int(_number(headers.get(MAX_RETRIES))) + 1,
+        "stalls": int(_number(headers.get(STALLS))),
+        "max_stalls": int(_number(headers.get(MAX_STALLS), Options().max_stalls)),
         "created_at": _instant(headers.get(CREATED_AT)) or sent or datetime.now(UTC),
+        "expires_at": _instant(headers.get(EXPIRES_AT)),
         "error": error if isinstance(error, str) else _said_by_the_broker(headers),
         "priority": message.priority or 0,
         "metadata": _metadata(headers.get(METADATA)),
@@ -161,6 +175,10 @@ def _facts(message: AbstractIncomingMessage, queue_name: str) -> dict[str, Any]:
 def _said_by_the_broker(headers: Mapping[str, Any]) -> str | None:
     reason = headers.get("x-first-death-reason")
     return None if reason in (None, "expired") else f"RabbitMQ moved it here: {reason}"
+
+
+def _reason(text: object) -> QueueFailureReason | None:
+    return next((reason for reason in QueueFailureReason if reason == text), None)
 
 
 def _metadata(text: object) -> Mapping[str, Any]:

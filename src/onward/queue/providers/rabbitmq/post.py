@@ -4,28 +4,39 @@ A message that goes on is published and confirmed before the one that came is ac
 the job twice, never not at all.
 """
 
+import logging
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 from aio_pika import Message
 from aio_pika.abc import AbstractIncomingMessage
-from aiormq.exceptions import ChannelInvalidStateError, PublishError
+from aiormq.exceptions import PublishError
 
-from onward.queue.contract import TakenJob, is_permanent
+from onward.queue.contract import StoredJob, TakenJob, is_permanent
+from onward.queue.model import QueueFailureReason
 from onward.queue.providers.rabbitmq.link import Line, Links, answered
 from onward.queue.providers.rabbitmq.messages import (
     ATTEMPTS,
     ERROR,
+    EXPIRES_AT,
     FAILED_AT,
+    REASON,
     REMOVE_ON_FAIL,
+    STALLS,
     copy_of,
-    failure_headers,
+    counts,
+    failed_job,
     lost_deliveries,
     retry_delay,
     taken_job,
+    words_of,
 )
-from onward.queue.providers.rabbitmq.topology import RENEW, Topology, every_delay, rounded
+from onward.queue.providers.rabbitmq.topology import Declared, KeptOtherwise, Topology, roughly, rounded
 
+logger = logging.getLogger("onward.queue")
+_OF_ITS_PAST: tuple[str, ...] = (ATTEMPTS, STALLS, ERROR, REASON, FAILED_AT, EXPIRES_AT)
 _DELETING = 30.0
 """Seconds: some hundred queues may go."""
 
@@ -34,19 +45,16 @@ class Lost(Exception):
     """The channel that a message came on is gone: the broker gives the message to someone else."""
 
 
-class _WorkerDied(Exception):
-    def __init__(self, times: int) -> None:
-        super().__init__(f"its worker died or lost its connection, {times} times in all")
-
-
 class Post:
-    """For one queue."""
+    """For one queue. `on_ended` is told of jobs that fail without being run."""
 
-    def __init__(self, links: Links, topology: Topology) -> None:
+    def __init__(self, links: Links, topology: Topology, on_ended: Callable[[StoredJob], object]) -> None:
         self.topology = topology
+        self._arriving, self._on_ended = links.other, on_ended
         self._sending, self._asking = Line(links.publishing), Line(links.other)
-        self._declared: dict[str, float] = {}
-        """Delay queues, and when they were declared last."""
+        self._declared: dict[int, str] = {}
+        """By delay, the queue that was declared for it last."""
+        self._kept_otherwise = False
 
     async def close(self) -> None:
         await self._sending.close()
@@ -54,25 +62,38 @@ class Post:
 
     # -- queues
 
-    async def declare(self, name: str) -> int:
-        """Have that queue; how many messages wait in it."""
+    async def declare(self, name: str) -> Declared:
+        """Have that queue; what is in it."""
         async with answered():
             return await self.topology.declare(await self._asking.channel(), name)
 
     async def declare_all(self) -> None:
-        await self.declare(self.topology.failed)
+        await self.look_at_failed()
         await self.declare(self.topology.queue)
+
+    async def look_at_failed(self) -> Declared:
+        """One that was made for another number or age is used as it is: RabbitMQ cannot change it."""
+        if not self._kept_otherwise:
+            try:
+                return await self.declare(self.topology.failed)
+            except KeptOtherwise as difference:
+                logger.warning("%s", difference)
+                self._kept_otherwise = True
+        async with answered():
+            channel = await self._asking.channel()
+            return Declared.of(await channel.declare_queue(self.topology.failed, passive=True))
 
     async def delete_all(self) -> None:
         """Remove all queues, those of other processes' delays too."""
         async with answered(_DELETING):
             channel = await (await self._asking.channel()).get_underlay_channel()
             await channel.queue_delete(self.topology.queue)
-            for delay in every_delay():
+            for name in self.topology.delays(time.time()):
                 # Deleting what does not exist is no error, and needs no answer.
-                await channel.queue_delete(self.topology.delay(delay), nowait=True)
+                await channel.queue_delete(name, nowait=True)
             await channel.queue_delete(self.topology.failed)
         self._declared.clear()
+        self._kept_otherwise = False
         # RabbitMQ 3.10 remembers queues per channel, and fails on one that was deleted and made again.
         await self.close()
 
@@ -84,16 +105,12 @@ class Post:
         if not milliseconds:
             await self._send_to(self.topology.queue, message)
             return timedelta()
-        name = self.topology.delay(milliseconds)
-        if time.monotonic() - self._declared.get(name, -RENEW) >= RENEW:
-            await self._declare_delay(name)
+        name = self.topology.delay(milliseconds, time.time())
+        if self._declared.get(milliseconds) != name:
+            await self.declare(name)
+            self._declared[milliseconds] = name
         await self._send_to(name, message)
         return timedelta(milliseconds=milliseconds)
-
-    async def _declare_delay(self, name: str) -> None:
-        before = time.monotonic()
-        await self.declare(name)
-        self._declared[name] = before
 
     async def _send_to(self, name: str, message: Message) -> None:
         try:
@@ -102,7 +119,7 @@ class Post:
             # No such queue: someone deleted it. What is published must have a place to be.
             await self.declare_all()
             if name not in (self.topology.queue, self.topology.failed):
-                await self._declare_delay(name)
+                await self.declare(name)
             await self._publish(name, message)
 
     async def _publish(self, name: str, message: Message) -> None:
@@ -113,38 +130,53 @@ class Post:
     # -- what came
 
     async def arrived(self, message: AbstractIncomingMessage, lock_token: str) -> TakenJob | None:
-        """Its job; none where it has failed by being delivered in vain too often, or goes round once to be counted."""
+        """Its job; none where it fails instead of being run, or goes round once to be counted."""
         lost = lost_deliveries(message)
-        job = taken_job(message, self.topology.queue, lost=lost, lock_token=lock_token)
-        if lost and job.attempts >= job.max_attempts:
-            await self._bury(message, job, job.attempts, _WorkerDied(lost))
+        job = taken_job(message, self.topology.queue, lock_token=lock_token)
+        if job.stalls > job.max_stalls:
+            words = f"its worker died or lost its connection, {job.stalls} times in all"
+            await self._end(message, job, QueueFailureReason.STALLED, words)
+            return None
+        if job.expires_at is not None and job.expires_at <= datetime.now(UTC):
+            await self._end(message, job, QueueFailureReason.EXPIRED, f"nobody began it before {job.expires_at}")
             return None
         if lost and "x-delivery-count" not in message.headers:
             # A classic queue does not count: it only says that it was not the first time. So we write it down.
-            await self.send(copy_of(message, job.id, {ATTEMPTS: job.attempts}))
-            await self._acknowledge(message)
+            await self.give_back(message, job)
             return None
         return job
+
+    async def _end(
+        self, message: AbstractIncomingMessage, job: TakenJob, reason: QueueFailureReason, words: str
+    ) -> None:
+        await self._bury(message, job, reason, words)
+        failed = failed_job(message, self.topology.queue)
+        self._on_ended(
+            msgspec.structs.replace(
+                failed, id=job.id, stalls=job.stalls, reason=reason, error=words, failed_at=datetime.now(UTC)
+            )
+        )
 
     async def complete(self, message: AbstractIncomingMessage) -> None:
         await self._acknowledge(message)
 
     async def fail(self, message: AbstractIncomingMessage, job: TakenJob, error: BaseException) -> timedelta | None:
         """Tried again after the delay that is the answer, or failed for good."""
-        attempts = job.attempts + 1
-        if attempts >= job.max_attempts or is_permanent(error):
-            await self._bury(message, job, attempts, error)
+        job = msgspec.structs.replace(job, attempts=job.attempts + 1)
+        if is_permanent(error) or job.attempts >= job.max_attempts:
+            reason = QueueFailureReason.PERMANENT if is_permanent(error) else QueueFailureReason.ATTEMPTS
+            await self._bury(message, job, reason, words_of(error))
             return None
         self._check(message)
-        copy = copy_of(message, job.id, failure_headers(attempts, error))
-        delay = await self.send(copy, retry_delay(message, attempts))
+        copy = copy_of(message, job.id, counts(job) | {ERROR: words_of(error)})
+        delay = await self.send(copy, roughly(retry_delay(message, job.attempts)))
         await self._acknowledge(message)
         return delay
 
     async def give_back(self, message: AbstractIncomingMessage, job: TakenJob) -> None:
         """As it was. Not by refusing it, which the broker counts like a worker's death."""
         self._check(message)
-        await self.send(copy_of(message, job.id, {ATTEMPTS: job.attempts}))
+        await self.send(copy_of(message, job.id, counts(job)))
         await self._acknowledge(message)
 
     async def refuse(self, message: AbstractIncomingMessage) -> bool:
@@ -154,6 +186,8 @@ class Post:
         """
         if message.processed:
             return True
+        if not self._arriving.carries(message):
+            return False
         try:
             async with answered():
                 await message.nack(requeue=True)
@@ -163,25 +197,27 @@ class Post:
 
     async def retry(self, message: AbstractIncomingMessage, job_id: str) -> None:
         """From the failed ones to those who wait."""
-        await self.send(copy_of(message, job_id, {ATTEMPTS: None, ERROR: None, FAILED_AT: None}))
+        await self.send(copy_of(message, job_id, dict.fromkeys(_OF_ITS_PAST)))
         await self._acknowledge(message)
 
-    async def _bury(self, message: AbstractIncomingMessage, job: TakenJob, attempts: int, error: BaseException) -> None:
+    async def _bury(
+        self, message: AbstractIncomingMessage, job: TakenJob, reason: QueueFailureReason, words: str
+    ) -> None:
         self._check(message)
         if not message.headers.get(REMOVE_ON_FAIL):
-            changes = failure_headers(attempts, error) | {FAILED_AT: datetime.now(UTC).isoformat()}
+            changes = counts(job) | {ERROR: words, REASON: reason.value, FAILED_AT: datetime.now(UTC).isoformat()}
             await self._send_to(self.topology.failed, copy_of(message, job.id, changes))
         await self._acknowledge(message)
 
     async def _acknowledge(self, message: AbstractIncomingMessage) -> None:
+        """Once: it has no answer, and if it was sent nevertheless, a second one would end the channel."""
+        self._check(message)
         try:
             async with answered():
                 await message.ack()
-        except ChannelInvalidStateError as error:
+        except Exception as error:
             raise Lost from error
 
     def _check(self, message: AbstractIncomingMessage) -> None:
-        try:
-            _ = message.channel
-        except ChannelInvalidStateError as error:
-            raise Lost from error
+        if not self._arriving.carries(message):
+            raise Lost

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
 
@@ -11,15 +12,15 @@ from aio_pika import Message
 from aio_pika.abc import AbstractIncomingMessage
 from msgspec import Raw
 
-from onward.errors import QueueError, QueueErrorCode, QueueRuntimeError
+from onward.errors import QueueError, QueueErrorCode
 from onward.queue.contract import Provider, ProviderFactory, PushHandler, StoredJob, TakenJob, reported
 from onward.queue.events import Emitter
-from onward.queue.model import Capabilities, QueueStats
+from onward.queue.model import Capabilities, QueueHealth, QueueStats
 from onward.queue.options import Options
 from onward.queue.providers.rabbitmq.delivery import Delivery
 from onward.queue.providers.rabbitmq.failed import FailedJobs
-from onward.queue.providers.rabbitmq.link import Line, Links, answered
-from onward.queue.providers.rabbitmq.messages import new_message
+from onward.queue.providers.rabbitmq.link import Line, Links, answered, refused_in_words
+from onward.queue.providers.rabbitmq.messages import new_message, taken_job
 from onward.queue.providers.rabbitmq.post import Lost, Post
 from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, Topology
 
@@ -38,6 +39,8 @@ def capabilities_of(topology: Topology, max_job_size: int) -> Capabilities:
         removal=True,
         ordered=True,
         dead_letters=True,
+        stalls=True,
+        ttl=True,
         push=True,
         pull=True,
         max_job_size=max_job_size,
@@ -56,17 +59,22 @@ class RabbitMQProvider(Provider):
         super().__init__(topology.queue, events)
         self.capabilities = capabilities
         self._topology, self._factory = topology, factory
+        self._was_open = False
         self._held: dict[str, AbstractIncomingMessage] = {}
         """Fetched and not settled yet, by lock token."""
+        self._asked: asyncio.Task[AbstractIncomingMessage | None] | None = None
+        """A question for a message whose answer nobody has had yet."""
+        self._asking = asyncio.Lock()
         self._deliveries: list[Delivery] = []
 
     async def _open(self) -> None:
         self._links = await self._factory.hold()
         try:
-            self._post = Post(self._links, self._topology)
+            self._post = Post(self._links, self._topology, lambda job: self.on_ended(job))
             self._failed = FailedJobs(self._links.other, self._post)
             self._pulling = Line(self._links.other)
             await self._post.declare_all()
+            self._was_open = True
         except BaseException:
             await self._close()
             raise
@@ -75,10 +83,15 @@ class RabbitMQProvider(Provider):
         for delivery in self._deliveries:
             await delivery.abandon()
         self._deliveries.clear()
+        await self._return_unclaimed()
         self._held.clear()
         await self._pulling.close()
         await self._post.close()
         await self._factory.let_go()
+
+    def hopeless(self, error: BaseException) -> str | None:
+        """Once it let us in, a broker that does not is on its way up or down, or will be told otherwise."""
+        return None if self._was_open else refused_in_words(error) or super().hopeless(error)
 
     # -- adding
 
@@ -140,10 +153,34 @@ class RabbitMQProvider(Provider):
         return None
 
     async def _get(self) -> AbstractIncomingMessage | None:
+        """A call that is cancelled leaves its question to the next one.
+
+        To cancel the question would close the channel, with every job that came on it.
+        """
+        async with self._asking:
+            if self._asked is None:
+                # Owned by this provider: the next call or `_close` waits for it.
+                self._asked = asyncio.get_running_loop().create_task(self._ask())
+            asked = self._asked
+            await asyncio.wait([asked])
+            self._asked = None
+            return asked.result()
+
+    async def _ask(self) -> AbstractIncomingMessage | None:
         async with answered():
             channel = await self._pulling.channel()
             queue = await channel.get_queue(self._topology.queue, ensure=False)
             return await queue.get(fail=False, timeout=None)
+
+    async def _return_unclaimed(self) -> None:
+        """A message that came for a call that was cancelled goes back as it was."""
+        with suppress(Exception):  # then the broker takes it back, and counts
+            message = await self._get() if self._asked is not None else None
+            if message is not None:
+                await self._post.give_back(message, self._unrun(message))
+
+    def _unrun(self, message: AbstractIncomingMessage) -> TakenJob:
+        return taken_job(message, self.queue_name, lock_token="")
 
     @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
@@ -203,10 +240,7 @@ class RabbitMQProvider(Provider):
             return error
         if isinstance(error, Lost) and job_id is not None:
             return self.not_active(job_id)
-        words = f"{type(error).__name__}: {error}"
-        return QueueRuntimeError(
-            words, code=code, queue_name=self.queue_name, job_id=job_id, retryable=True, cause=error
-        )
+        return self.failure(f"{self.name}: delivering failed", error, code, job_id)
 
     # -- the queue
 
@@ -219,13 +253,18 @@ class RabbitMQProvider(Provider):
     async def stats(self) -> QueueStats:
         # What is delayed is in queues that only who made them knows, and AMQP does not tell what is unacknowledged.
         return QueueStats(
-            waiting=await self._post.declare(self._topology.queue),
-            failed=await self._post.declare(self._topology.failed),
+            waiting=(await self._post.declare(self._topology.queue)).messages,
+            failed=(await self._post.look_at_failed()).messages,
         )
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
+    async def health(self) -> QueueHealth:
+        consumers = (await self._post.declare(self._topology.queue)).consumers
+        return QueueHealth.of(await self.stats(), active_workers=consumers)
+
+    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
-        return await self._failed.newest(limit)
+        return await self._failed.some(limit)
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def retry(self, job_id: str) -> None:

@@ -4,7 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onward.queue.providers.sqs.native import ClientError, NoCredentialsError, PartialCredentialsError
+from onward.queue.providers.sqs.native import (
+    ClientError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+)
 
 MOST = 10
 """Messages or entries in one call."""
@@ -63,6 +68,8 @@ class Calls:
             answer: dict[str, Any] = await getattr(self._client, operation)(**parameters)
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise Refusal(f"no AWS credentials: {error}") from error
+        except ParamValidationError as error:
+            raise Refusal(f"{operation} does not take these parameters: {error}") from error
         except ClientError as error:
             refusal = _in_words(error, parameters.get("QueueName") or parameters.get("QueueUrl"))
             if refusal is None:

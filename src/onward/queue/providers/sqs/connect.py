@@ -1,20 +1,27 @@
 """The factory: one native client for all its queues."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
-from onward.errors import ConfigurationError
+from onward.queue.checks import ProviderArguments
 from onward.queue.contract import ProviderFactory
 from onward.queue.providers.sqs.calls import Calls, Refusal
-from onward.queue.providers.sqs.facts import NewQueue
-from onward.queue.providers.sqs.native import AioConfig, NoRegionError, get_session
+from onward.queue.providers.sqs.facts import LONGEST_HOLD, MOST_ATTEMPTS, NewQueue
+from onward.queue.providers.sqs.native import AioConfig, BotoCoreError, NoRegionError, get_session
 from onward.queue.providers.sqs.provider import SQSProvider
 
+_ADDRESS = re.compile(r"https?://[^/]+.*")
 _LONGEST_WAIT = timedelta(seconds=20)
 _DEFAULT_WAIT = timedelta(seconds=4)
 """Less than the five seconds for which a worker that is told to stop at once waits for what is under way."""
+_CLIENT_OPTIONS = {
+    *("api_version", "use_ssl", "verify", "config", "aws_account_id"),
+    *("aws_access_key_id", "aws_secret_access_key", "aws_session_token"),
+}
+_OTHER_NAMES = {"region_name": "region", "queue_url": "endpoint_url", "url": "endpoint_url", "profile": "session"}
 
 
 class SQS(ProviderFactory[Calls]):
@@ -42,8 +49,16 @@ class SQS(ProviderFactory[Calls]):
         **client_options: Any,
     ) -> None:
         super().__init__()
-        if not timedelta() <= wait <= _LONGEST_WAIT:
-            raise ConfigurationError(f"SQS(wait=…) must be from 0 to {_LONGEST_WAIT.seconds} seconds, got: {wait}")
+        arguments = ProviderArguments("SQS")
+        _check_address(arguments, endpoint_url, region)
+        _check_options(arguments, client_options)
+        if client is not None and (endpoint_url or region or session is not None or client_options):
+            arguments.refuse_because("client is complete: addresses, sessions and options besides it have no say")
+        if create is not None:
+            _check_new(arguments, create)
+        arguments.duration("wait", wait)
+        if wait > _LONGEST_WAIT:
+            arguments.refuse("wait", f"at most {_LONGEST_WAIT.seconds} seconds", wait)
         self.wait, self.create = wait, create
         self._session, self._client = session, client
         self._options = {"endpoint_url": endpoint_url, "region_name": region, **client_options}
@@ -69,6 +84,35 @@ class SQS(ProviderFactory[Calls]):
             return Calls(await self._stack.enter_async_context(create_client("sqs", **options)))
         except NoRegionError as error:
             raise Refusal("no AWS region is set: SQS(region=…), or AWS_DEFAULT_REGION") from error
+        except (BotoCoreError, ValueError) as error:  # a profile that is not there, a region that cannot be
+            raise Refusal(f"these settings make no client: {error}") from error
 
     async def _close(self, connection: Calls) -> None:
         await self._stack.aclose()
+
+
+def _check_address(arguments: ProviderArguments, endpoint_url: object, region: object) -> None:
+    if endpoint_url is not None and not (isinstance(endpoint_url, str) and _ADDRESS.fullmatch(endpoint_url)):
+        arguments.refuse("endpoint_url", "an address like https://sqs.eu-west-1.amazonaws.com", endpoint_url)
+    if region is not None and not (isinstance(region, str) and region):
+        arguments.refuse("region", "a name like eu-west-1", region)
+
+
+def _check_options(arguments: ProviderArguments, options: Mapping[str, Any]) -> None:
+    for option in options:
+        if option in _OTHER_NAMES:
+            arguments.refuse_because(f"{option} is called {_OTHER_NAMES[option]} here")
+        if option not in _CLIENT_OPTIONS:
+            known = ", ".join(sorted(_CLIENT_OPTIONS))
+            arguments.refuse_because(f"{option} is not an option of SQS or of its client; these are: {known}")
+
+
+def _check_new(arguments: ProviderArguments, create: object) -> None:
+    if not isinstance(create, NewQueue):
+        arguments.refuse("create", "NewQueue(attempts=…)", create)
+    arguments.whole("create.attempts", create.attempts, least=1)
+    if create.attempts > MOST_ATTEMPTS:
+        arguments.refuse("create.attempts", f"at most {MOST_ATTEMPTS:,}", create.attempts)
+    arguments.duration("create.visibility_timeout", create.visibility_timeout, least=timedelta(seconds=1))
+    if create.visibility_timeout > LONGEST_HOLD:
+        arguments.refuse("create.visibility_timeout", "at most 12 hours", create.visibility_timeout)

@@ -12,6 +12,9 @@ from onward.queue.providers.sqs.calls import Calls, NoSuchQueue
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
 ENDLESS = 1 << 31
 """Attempts where no policy limits them."""
+MOST_ATTEMPTS = 1_000
+LONGEST_HOLD = timedelta(hours=12)
+"""What SQS allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

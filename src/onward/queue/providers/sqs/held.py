@@ -17,12 +17,15 @@ class Held:
     def __init__(self, visibility: timedelta) -> None:
         self._visibility = visibility.total_seconds()
         self._until: dict[str, float] = {}
+        self.mourned: set[str] = set()
+        """Those whose failure is among the dead letters already, while removing them here has yet to succeed."""
 
     def take(self, receipts: Iterable[str]) -> None:
         """They have just come."""
         now = time.monotonic()
         # What was lost long ago, and not settled since, is forgotten.
         self._until = {receipt: until for receipt, until in self._until.items() if until > now - self._visibility}
+        self.mourned &= self._until.keys()
         self._until |= dict.fromkeys(receipts, now + self._visibility)
 
     def renewed(self, job: TakenJob, asked_at: float) -> None:

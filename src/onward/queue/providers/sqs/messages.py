@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Raw
 
 from onward.model import Backoff
-from onward.queue.contract import StoredJob, TakenJob
-from onward.queue.model import ActiveJob, QueueJob, QueueJobStatus
+from onward.queue.contract import StoredJob, TakenJob, in_words, is_permanent
+from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
 from onward.queue.options import Options
 from onward.queue.providers.sqs.facts import is_fifo
 
@@ -21,6 +21,7 @@ Message: TypeAlias = dict[str, Any]
 
 _ID, _NAME, _CREATED = "onward.id", "onward.name", "onward.created_at"
 _METADATA, _BACKOFF, _FAILURE = "onward.metadata", "onward.backoff", "onward.failure"
+_EXPIRES = "onward.expires_at"
 _MOST_ATTRIBUTES = 10
 _MOST_ERROR = 2_000
 _UNSENDABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -32,6 +33,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why and when a job came to the dead letters, where a worker sent it there."""
 
     error: str = ""
+    reason: QueueFailureReason | None = None
     attempts: int
     failed_at: datetime
     group: str | None = None
@@ -65,6 +67,8 @@ def message_of(job: StoredJob, options: Options) -> Message:
     ours = {_ID: job.id, _NAME: job.name, _CREATED: job.created_at.isoformat()}
     if job.metadata:
         ours[_METADATA] = _json(job.metadata)
+    if job.expires_at is not None:
+        ours[_EXPIRES] = job.expires_at.isoformat()
     if options.backoff is not None:
         ours[_BACKOFF] = _json(options.backoff)
     message: Message = {"MessageBody": _sendable(bytes(job.data).decode())}
@@ -98,7 +102,27 @@ def dead_job_of(message: Message, *, queue_name: str, max_attempts: int) -> Stor
         attempts=failure.attempts if failure else max_attempts,
         failed_at=failure.failed_at if failure else None,
         error=failure.error if failure else None,
+        reason=failure.reason if failure else QueueFailureReason.STALLED,
     )
+
+
+def dead_job(job: TakenJob, failure: Failure) -> StoredJob:
+    """A job that has just failed."""
+    common = _common(job.native, job.queue_name, job.max_attempts)
+    return QueueJob(
+        **common,
+        status=QueueJobStatus.FAILED,
+        attempts=failure.attempts,
+        failed_at=failure.failed_at,
+        error=failure.error,
+        reason=failure.reason,
+    )
+
+
+def failure_of(job: TakenJob, error: BaseException) -> Failure:
+    """Of an attempt that was the last."""
+    reason = QueueFailureReason.PERMANENT if is_permanent(error) else QueueFailureReason.ATTEMPTS
+    return Failure(error=in_words(error), reason=reason, attempts=job.attempts + 1, failed_at=datetime.now(UTC))
 
 
 def _common(message: Message, queue_name: str, max_attempts: int) -> dict[str, Any]:
@@ -111,19 +135,20 @@ def _common(message: Message, queue_name: str, max_attempts: int) -> dict[str, A
         "data": Raw((body if _NAME in texts else _as_json(body)).encode()),
         "max_attempts": max_attempts,
         "created_at": _created(texts, message["Attributes"]),
+        "expires_at": datetime.fromisoformat(texts[_EXPIRES]) if _EXPIRES in texts else None,
         "metadata": msgspec.json.decode(texts.get(_METADATA, "{}")),
     }
 
 
-def dead_message_of(job: TakenJob, error: BaseException, max_bytes: int) -> Message:
+def dead_message_of(job: TakenJob, failure: Failure, max_bytes: int) -> Message:
     """What to send to the dead letters: the message as it came, with why it failed as far as there is room."""
     native: Message = job.native
-    group = native["Attributes"].get("MessageGroupId")
     message = _copy_of(native, {_ID: job.id})
-    failure = Failure(attempts=job.attempts + 1, failed_at=datetime.now(UTC), group=group)
+    words = failure.error
+    failure = msgspec.structs.replace(failure, error="", group=native["Attributes"].get("MessageGroupId"))
     room = max_bytes - size_of(message) - len(_FAILURE) - len("String") - len(_json(failure)) - len('"error":"",')
-    words = _UNSENDABLE.sub("?", str(error)).encode()[: max(0, min(room // 2, _MOST_ERROR))]  # quotes are escaped
-    failure = msgspec.structs.replace(failure, error=words.decode(errors="ignore"))
+    cut = _UNSENDABLE.sub("?", words).encode()[: max(0, min(room // 2, _MOST_ERROR))]  # quotes are escaped
+    failure = msgspec.structs.replace(failure, error=cut.decode(errors="ignore"))
     message["MessageAttributes"] |= _strings({_FAILURE: _json(failure)})
     if is_fifo(job.queue_name):
         # A group of its own: who lists dead letters of one group sees ten of them at most.
@@ -135,7 +160,8 @@ def revived_message_of(native: Message, queue_name: str) -> Message:
     """A dead letter as a new message, which has not been received yet."""
     failure = _failure(_texts(native))
     message = _copy_of(native, {_ID: id_of(native)})
-    message["MessageAttributes"].pop(_FAILURE, None)
+    for past in (_FAILURE, _EXPIRES):
+        message["MessageAttributes"].pop(past, None)
     if is_fifo(queue_name):
         group = failure.group if failure else native["Attributes"].get("MessageGroupId")
         # Not the job's id, which SQS may still remember: it would drop this one as a duplicate.

@@ -6,12 +6,18 @@ try:
     from aiobotocore.config import AioConfig  # type: ignore[import-untyped]
     from aiobotocore.session import get_session  # type: ignore[import-untyped]
     from botocore.exceptions import (  # type: ignore[import-untyped]
+        BotoCoreError,
         ClientError,
         NoCredentialsError,
         NoRegionError,
+        ParamValidationError,
         PartialCredentialsError,
     )
 except ImportError as missing:
     raise ConfigurationError("aiobotocore is not installed: pip install 'onward[sqs]'") from missing
 
-__all__ = ["AioConfig", "ClientError", "NoCredentialsError", "NoRegionError", "PartialCredentialsError", "get_session"]
+__all__ = [  # noqa: RUF022 - what makes a client, then what it raises
+    "AioConfig", "get_session",
+    "BotoCoreError", "ClientError", "NoCredentialsError", "NoRegionError", "ParamValidationError",
+    "PartialCredentialsError",
+]  # fmt: skip

@@ -1,5 +1,6 @@
 """One queue at SQS."""
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -13,14 +14,22 @@ from msgspec import Raw
 from onward.errors import QueueErrorCode
 from onward.queue.contract import Provider, StoredJob, TakenJob, is_permanent, reported
 from onward.queue.events import Emitter
-from onward.queue.model import Capabilities, QueueStats
+from onward.queue.model import Capabilities, QueueFailureReason, QueueStats
 from onward.queue.options import Options
 from onward.queue.providers.grouped import Grouped
 from onward.queue.providers.sqs.calls import MOST, Calls, Failed, NoSuchQueue
 from onward.queue.providers.sqs.dead_letters import DeadLetters, received
-from onward.queue.providers.sqs.facts import ENDLESS, found_or_made, is_fifo, own_failed_name, url_of
+from onward.queue.providers.sqs.facts import ENDLESS, LONGEST_HOLD, found_or_made, is_fifo, own_failed_name, url_of
 from onward.queue.providers.sqs.held import Held
-from onward.queue.providers.sqs.messages import backoff_of, dead_job_of, dead_message_of, job_of
+from onward.queue.providers.sqs.messages import (
+    Failure,
+    backoff_of,
+    dead_job,
+    dead_job_of,
+    dead_message_of,
+    failure_of,
+    job_of,
+)
 from onward.queue.providers.sqs.sending import Sending
 
 if TYPE_CHECKING:
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
 
 _LARGEST = 1 << 20
 """Bytes of a message, whatever the queue."""
-_LONGEST_HOLD = timedelta(hours=12)
+logger = logging.getLogger("onward.queue")
 
 
 class SQSProvider(Provider):
@@ -47,6 +56,7 @@ class SQSProvider(Provider):
             batching=True,
             long_polling=factory.wait > timedelta(),
             dead_letters=factory.create is not None,
+            ttl=True,
             pull=True,
             max_job_size=_LARGEST,
             max_batch_size=MOST,
@@ -61,6 +71,12 @@ class SQSProvider(Provider):
             await self._factory.let_go()
             raise
         self.lease = self._facts.visibility
+        if self._facts.max_attempts == 1:
+            logger.warning(
+                "SQS moves jobs of %r to its dead letters when their worker dies, or when an answer is lost: "
+                "the maxReceiveCount of its redrive policy is 1. Set it to 3 or more.",
+                self.queue_name,
+            )
         self.capabilities = msgspec.structs.replace(
             self.capabilities,
             max_job_size=self._facts.max_bytes,
@@ -85,7 +101,7 @@ class SQSProvider(Provider):
             allowed = "does not limit them" if most == ENDLESS else f"allows {most}"
             words = f"{value} attempts for this job: the redrive policy of the queue {allowed}"
             return None if value == most else words
-        if option == "backoff" and value.delay(most - 1) > _LONGEST_HOLD:
+        if option == "backoff" and value.delay(most - 1) > LONGEST_HOLD:
             return "more than 12 hours between two attempts"
         return super().lacks(option, value)
 
@@ -107,7 +123,28 @@ class SQSProvider(Provider):
         messages = await received(self._calls, self._facts.url, count=count, wait=seconds)
         self._held.take(message["ReceiptHandle"] for message in messages)
         most = self._facts.max_attempts
-        return [job_of(message, queue_name=self.queue_name, max_attempts=most) for message in messages]
+        jobs = [job_of(message, queue_name=self.queue_name, max_attempts=most) for message in messages]
+        now = datetime.now(UTC)
+        for job in jobs:
+            if job.expires_at is not None and job.expires_at <= now:
+                await self._expire(job)
+        return [job for job in jobs if job.expires_at is None or job.expires_at > now]
+
+    async def _expire(self, job: TakenJob) -> None:
+        """Those that came with it must not be forgotten if that fails: SQS shows it again, and it is too late still."""
+        failure = Failure(
+            error=f"nobody began it before {job.expires_at}",
+            reason=QueueFailureReason.EXPIRED,
+            attempts=job.attempts,
+            failed_at=datetime.now(UTC),
+        )
+        try:
+            with self._held.settling(job):
+                await self._bury(job, failure)
+        except Exception as error:  # noqa: BLE001 - told; the next fetch tries again
+            self.events.trouble(error, f"job {job.id!r} has expired, and cannot be moved: {error}")
+        else:
+            self.on_ended(dead_job(job, failure))
 
     @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
@@ -118,7 +155,7 @@ class SQSProvider(Provider):
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         with self._held.settling(self._ours(job)):
             if is_permanent(error) or job.attempts + 1 >= job.max_attempts:
-                await self._bury(job, error)
+                await self._bury(job, failure_of(job, error))
                 return None
             delay = self._retry_delay(job)
             [failed] = await self._change_visibility([job], delay)
@@ -127,10 +164,14 @@ class SQSProvider(Provider):
 
     @reported(QueueErrorCode.PROCESSING)
     async def release(self, jobs: Sequence[TakenJob]) -> None:
-        ours = [job for job in jobs if self._held.drop(job)]
-        for failed in await self._change_visibility(ours, timedelta()):
-            if failed is not None and not failed.is_gone:
-                raise failed.as_error()
+        ours = [job for job in jobs if self._held.has(job)]
+        outcomes = await self._change_visibility(ours, timedelta())
+        refused = [failed for failed in outcomes if failed is not None and not failed.is_gone]
+        for job, failed in zip(ours, outcomes, strict=True):
+            if failed is None or failed.is_gone:
+                self._held.drop(job)
+        if refused:
+            raise refused[0].as_error()
 
     @reported(QueueErrorCode.PROCESSING)
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
@@ -164,15 +205,17 @@ class SQSProvider(Provider):
         entries = [{"ReceiptHandle": receipt} for receipt in receipts]
         return await self._calls.batch("delete_message_batch", self._facts.url, entries)
 
-    async def _bury(self, job: TakenJob, error: BaseException) -> None:
+    async def _bury(self, job: TakenJob, failure: Failure) -> None:
         """SQS moves only what was received too often, and says nothing of why: so it is sent there, then removed here.
 
         Dying in between leaves it in both. Without a redrive policy there is nowhere to keep it.
         """
-        dead_letters = await self._failed_queue()
-        if dead_letters is not None:
-            await dead_letters.send(dead_message_of(job, error, self._facts.max_bytes))
+        receipt, dead_letters = job.receipt_handle or "", await self._failed_queue()
+        if dead_letters is not None and receipt not in self._held.mourned:
+            await dead_letters.send(dead_message_of(job, failure, self._facts.max_bytes))
+            self._held.mourned.add(receipt)
         await self._remove(job)
+        self._held.mourned.discard(receipt)
 
     def _retry_delay(self, job: TakenJob) -> timedelta:
         """In whole seconds, and so that SQS does not find that it was out of sight for too long."""
@@ -180,7 +223,7 @@ class SQSProvider(Provider):
         if backoff is None:
             return timedelta()
         held = datetime.now(UTC) - (job.processed_at or datetime.now(UTC))
-        seconds = min(backoff.delay(job.attempts + 1), _LONGEST_HOLD - held - timedelta(seconds=1)).total_seconds()
+        seconds = min(backoff.delay(job.attempts + 1), LONGEST_HOLD - held - timedelta(seconds=1)).total_seconds()
         return timedelta(seconds=max(0, math.ceil(seconds)))
 
     async def _change_visibility(self, jobs: Sequence[TakenJob], visibility: timedelta) -> list[Failed | None]:
