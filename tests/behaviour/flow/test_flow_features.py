@@ -11,7 +11,7 @@ import pytest
 
 from flows import SOON, FlowRecorder, places
 from onward import ConfigurationError
-from onward.flow import FanOut, Flow, FlowJobFailed, Goto, Position, Rate, Run, events
+from onward.flow import FanOut, Flow, FlowFull, FlowJobFailed, Goto, Position, Rate, Run, events
 from onward.flow.keys import Keys
 
 MakeFlow = Callable[..., Flow[Any]]
@@ -153,7 +153,7 @@ async def test_a_rate_holds_for_each_group_in_any_period(make_flow: MakeFlow, re
     assert recorder.of(events.JobLimited)
 
 
-async def test_a_rate_is_kept_also_when_many_places_in_the_line_come_due_at_once(make_flow: MakeFlow) -> None:
+async def test_a_rate_is_kept_also_by_workers_that_come_late(make_flow: MakeFlow) -> None:
     flow, began = make_flow(), list[float]()
 
     @flow.stage("call", rate=Rate(2, per=timedelta(milliseconds=300)))
@@ -162,17 +162,106 @@ async def test_a_rate_is_kept_also_when_many_places_in_the_line_come_due_at_once
 
     async with flow:
         ids = await flow.start_many(Item(str(n)) for n in range(6))
-        async with flow.workers(janitor=None):  # all get a place in the line, and nobody lets them in
-            while (await flow.positions()).count(place="delayed") < 4:
+        async with flow.workers(janitor=None) as workers:
+            while len(began) < 2:
                 await asyncio.sleep(0.01)
-        while any(p.until and p.until > datetime.now(UTC) for p in (await flow.positions()).jobs if p.stage):
-            await asyncio.sleep(0.05)
+            workers.stop()
+        assert (await flow.positions()).count(place="waiting") == 4
+        await asyncio.sleep(0.6)  # the line could have moved on twice
         asked = time.monotonic()
         async with flow.workers(3, janitor=OFTEN):
             for job_id in ids:
                 await flow.wait(job_id, timeout=SOON)
 
     assert began[4] - asked >= 0.3
+
+
+async def test_jobs_put_off_keep_their_place_and_nobody_looks_in_vain(
+    make_flow: MakeFlow, recorder: FlowRecorder
+) -> None:
+    flow, seen = make_flow(wait=timedelta(seconds=3)), dict[str, list[int]]()
+
+    @flow.stage("call", rate=Rate(3, per=timedelta(milliseconds=200), group="tenant"))
+    async def call(job: Item) -> None:
+        seen.setdefault(job.tenant, []).append(int(job.name))
+
+    async with flow:
+        script, looks = flow._store.server.script, list[str]()
+
+        async def count(name: str, *words: Any) -> Any:
+            looks.append(name)
+            return await script(name, *words)
+
+        flow._store.server.script = count  # type: ignore[method-assign]
+        ids = await flow.start_many(Item(str(n), tenant) for n in range(12) for tenant in ("acme", "umbrella"))
+        async with flow.workers():
+            for job_id in ids:
+                await flow.wait(job_id, timeout=SOON)
+            assert seen == {"acme": list(range(12)), "umbrella": list(range(12))}
+            assert looks.count("take") <= 2 * len(ids)
+            assert len(recorder.of(events.JobLimited)) == 18  # each once
+    assert len(recorder.of(events.JobDone)) == 24
+
+
+async def test_a_group_that_has_to_wait_holds_up_no_other(make_flow: MakeFlow) -> None:
+    flow = make_flow()
+
+    @flow.stage("call", rate=Rate(1, per=timedelta(hours=1), group="tenant"))
+    async def call(job: Item) -> None:
+        return None
+
+    async with flow, flow.workers():
+        many = await flow.start_many(Item(str(n)) for n in range(300))
+        await flow.wait(await flow.start(Item("a", "umbrella")), timeout=SOON)
+        found = places(await flow.positions())
+        assert [found[job_id] for job_id in many[1:]] == [("call", "waiting")] * 299
+
+
+@pytest.mark.parametrize("priorities", [False, True])
+async def test_a_job_given_back_is_again_the_first_of_its_line(make_flow: MakeFlow, priorities: bool) -> None:
+    flow, seen, first = make_flow(), list[str](), asyncio.Event()
+
+    @flow.stage("call", rate=Rate(1, per=timedelta(milliseconds=300)), priorities=priorities)
+    async def call(job: Item) -> None:
+        seen.append(job.name)
+        if not first.is_set():
+            first.set()
+            await asyncio.Event().wait()
+
+    async with flow:
+        ids = await flow.start_many(Item(name) for name in "abc")
+        async with flow.workers({"call": 2}) as workers:
+            await first.wait()
+            while len((await flow.positions()).jobs) < 3:
+                await asyncio.sleep(0.01)
+            workers.stop(grace=timedelta(0))
+        async with flow.workers():
+            for job_id in ids:
+                await flow.wait(job_id, timeout=SOON)
+
+    assert seen == ["a", "a", "b", "c"]
+
+
+async def test_a_job_deleted_from_a_line_leaves_nothing_behind(make_flow: MakeFlow, all_keys: Any) -> None:
+    flow = make_flow(max_waiting=3)
+
+    @flow.stage("call", rate=Rate(1, per=timedelta(milliseconds=500), group="tenant"))
+    async def call(job: Item) -> None:
+        return None
+
+    async with flow:
+        first, second, third = await flow.start_many(Item(name) for name in "abc")
+        async with flow.workers() as workers:
+            await flow.wait(first, timeout=SOON)
+            while not [key for key in await all_keys() if key.endswith(":limited")]:
+                await asyncio.sleep(0.01)
+            workers.stop()
+        with pytest.raises(FlowFull):
+            await flow.start_many(Item(name) for name in "de")
+        assert await flow.delete(second) == await flow.delete(third) == await flow.delete(first) == 1
+        async with asyncio.timeout(10):
+            while {key for key in await all_keys() if not key.endswith((":flow", ":wake"))}:
+                await asyncio.sleep(0.05)
 
 
 # -- children

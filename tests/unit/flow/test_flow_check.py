@@ -167,11 +167,6 @@ def _no_fan_out(flow: Flow[Any]) -> None:
     async def one(job: Request) -> None: ...
 
 
-def _no_rate(flow: Flow[Any]) -> None:
-    @flow.stage("one", rate=Rate(0, per=timedelta(seconds=1)))
-    async def one(job: Request) -> None: ...
-
-
 @pytest.mark.parametrize(
     ("define", "words"),
     [
@@ -182,7 +177,6 @@ def _no_rate(flow: Flow[Any]) -> None:
         (_reserved, "may not be named failedQueue"),
         (_no_children, "does not say where children begin"),
         (_no_fan_out, r"must be annotated -> FanOut\[…\]"),
-        (_no_rate, "lets nothing through"),
     ],
 )
 def test_other_mistakes_are_named(define: Callable[[Flow[Any]], None], words: str) -> None:
@@ -231,5 +225,3 @@ def test_handlers_are_refused_where_they_stand() -> None:
             flow.stage(name)
         with pytest.raises(ConfigurationError, match="make a name"):
             Flow(name, "redis://127.0.0.1:1")
-    with pytest.raises(ConfigurationError, match="at least 10 ms"):
-        make(wait=timedelta(0))
