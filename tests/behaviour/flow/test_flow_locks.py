@@ -492,7 +492,7 @@ class Mortal:
         if not self._after and name not in TAKES:
             self._count(name)
         answer = await self._execute(*words)
-        if self._after and answer is not None:
+        if self._after and answer is not None and not (name == "take" and answer[0] == ""):
             self._count(name)
         return answer
 

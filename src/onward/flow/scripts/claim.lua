@@ -5,6 +5,14 @@
 local stage, id, worker, lives = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local key, lock, processing = job_key(id), lock_key(stage, id), queue_key(stage, 'processing')
 
+-- The handler begins now, a moment later than the job was taken: it is this moment that its rate is about.
+local function begin_now()
+  local at, group = unpack(redis.call('HMGET', key, 'taken-at', 'taken-from'))
+  if not at then return end
+  redis.call('HDEL', key, 'taken-at', 'taken-from')
+  if redis.call('LREM', limit_key(stage, group), 1, at) == 1 then note_start(stage, group) end
+end
+
 local holder = redis.call('GET', lock)
 if holder and holder ~= worker then return {'held'} end
 if not redis.call('LPOS', processing, id) then return {'moved'} end
@@ -18,6 +26,7 @@ if not holder then
   redis.call('HDEL', queue_key(stage, 'unlocked'), id)
   redis.call('HSET', key, 'held-by', worker)
   redis.call('HINCRBY', key, 'claim-number', 1)
+  if flow.stages[stage].rate then begin_now() end
 end
 local claim, retries, stalls, correlation, parent =
   unpack(redis.call('HMGET', key, 'claim-number', 'retry-count', 'stall-count', 'correlation-id', 'parent-id'))

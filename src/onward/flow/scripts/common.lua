@@ -98,6 +98,14 @@ local function make_ready(id, stage, first)
   if settings.prioritised or settings.rate then wake(stage, ready) end
 end
 
+-- For the rate of a stage: a job of a group begins now.
+local function note_start(stage, group)
+  local rate, starts = flow.stages[stage].rate, limit_key(stage, group)
+  redis.call('LPUSH', starts, now)
+  redis.call('LTRIM', starts, 0, rate.limit - 1)
+  redis.call('PEXPIRE', starts, rate.per)
+end
+
 -- How many jobs wait at a stage, those included that its rate puts off.
 local function count_waiting(stage)
   return redis.call('LLEN', queue_key(stage, 'waiting')) + redis.call('ZCARD', queue_key(stage, 'prioritised'))

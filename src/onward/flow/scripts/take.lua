@@ -14,26 +14,32 @@ local function free_at(group)
   return oldest and oldest + rate.per or now
 end
 
-local function note_start(group)
-  local starts = limit_key(stage, group)
-  redis.call('LPUSH', starts, now)
-  redis.call('LTRIM', starts, 0, rate.limit - 1)
-  redis.call('PEXPIRE', starts, rate.per)
+local function begin(id, group)
+  note_start(stage, group)
+  if redis.call('EXISTS', job_key(id)) == 1 then
+    redis.call('HSET', job_key(id), 'taken-at', now, 'taken-from', group)
+  end
+  return id
+end
+
+-- A group whose line may move on: later than it seemed, if its jobs began later than they were taken.
+local function find_group()
+  for _, group in ipairs(redis.call('ZRANGEBYSCORE', groups, '-inf', now, 'LIMIT', 0, 100)) do
+    local free = free_at(group)
+    if free <= now then return group end
+    redis.call('ZADD', groups, free, group)
+  end
 end
 
 -- The first of a line that may move on. Those groups take turns.
 local function next_in_line()
-  local group = redis.call('ZRANGEBYSCORE', groups, '-inf', now, 'LIMIT', 0, 1)[1]
+  local group = find_group()
   if not group then return nil end
   local line = line_key(stage, group)
   local id = redis.call('ZPOPMIN', line)[1]
-  if not id then
-    redis.call('ZREM', groups, group)
-    return nil
-  end
   redis.call('ZREM', limited, id)
   redis.call('HDEL', job_key(id), 'in-line')
-  note_start(group)
+  begin(id, group)
   if redis.call('EXISTS', line) == 1 then
     redis.call('ZADD', groups, math.max(free_at(group), now), group)
   else
@@ -61,8 +67,7 @@ local function next_waiting()
   if not rate or redis.call('EXISTS', job_key(id)) == 0 then return id end
   local group = rate.group and redis.call('HGET', job_key(id), rate.group) or ''
   if free_at(group) <= now and not redis.call('ZSCORE', groups, group) then
-    note_start(group)
-    return id
+    return begin(id, group)
   end
   put_in_line(id, group, place or redis.call('HGET', job_key(id), 'turn') or next_turn())
   return nil
