@@ -82,7 +82,9 @@ async def test_a_client_of_sentinel_is_refused_in_words() -> None:
 
 
 async def test_nobody_there_is_said_at_once_and_may_be_tried_again() -> None:
-    with pytest.raises(FlowUnavailable, match=r"flow 'access' cannot open: ConnectionError.*try again later") as refused:
+    with pytest.raises(
+        FlowUnavailable, match=r"flow 'access' cannot open: ConnectionError.*try again later"
+    ) as refused:
         async with one_stage("redis://127.0.0.1:1"):
             pass
     assert (refused.value.retryable, refused.value.doing, refused.value.flow) == (True, "open", "access")
