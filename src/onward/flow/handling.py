@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from onward.flow.attributes import Attributes
@@ -66,13 +67,12 @@ class Handling:
         performance = Performance()
         job = self._asked.read(lease.attributes)
         enter(run)
-        arguments = (self._stage.handler, job, run) if self._stage.signature.wants_run else (self._stage.handler, job)
+        arguments: tuple[Any, ...] = (job, run) if self._stage.signature.wants_run else (job,)
         if self._stage.signature.is_async:
-            performance.work = tasks.create_task(performance.follow(*arguments))
+            performance.work = tasks.create_task(performance.follow(self._stage.handler, *arguments))
         else:
-            performance.work = asyncio.get_running_loop().run_in_executor(
-                threads, copy_context().run, performance.call, *arguments
-            )
+            call = partial(copy_context().run, performance.call, self._stage.handler, *arguments)
+            performance.work = asyncio.get_running_loop().run_in_executor(threads, call)
         return performance
 
     def outcome(self, answer: Any, lease: Lease) -> Outcome:
