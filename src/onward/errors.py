@@ -49,6 +49,7 @@ OnwardError
 │   │   └── MissingAttribute        a stage asks for what no stage before it provides
 │   ├── FlowPayloadError            attributes or a result do not fit their type
 │   ├── FlowKeysTaken               a key or queue in Redis belongs to somebody else
+│   ├── FlowUnavailable             Redis is away, or refuses; `retryable` says which
 │   ├── FlowFull                    as many jobs wait as may; nothing was started
 │   ├── FlowJobExists
 │   ├── FlowJobNotFound
@@ -520,6 +521,19 @@ class FlowKeysTaken(FlowError):
         super().__init__(f"flow {flow!r} cannot use {key}, which {owner}: {advice}")
 
 
+class FlowUnavailable(FlowError):
+    """Redis did not do what was asked; `__cause__` is what its client raised."""
+
+    def __init__(self, flow: str, *, doing: str, retryable: bool, cause: BaseException) -> None:
+        self.flow, self.doing, self.retryable = flow, doing, retryable
+        advice = (
+            "Redis is away, fails over or is full: try again later"
+            if retryable
+            else "trying again will not help: look at the address, the credentials, and what they may do"
+        )
+        super().__init__(f"flow {flow!r} cannot {doing}: {type(cause).__name__}: {cause}; {advice}")
+
+
 class FlowFull(FlowError):
     """As many jobs wait at the first stage as may; nothing was started."""
 
@@ -558,8 +572,8 @@ class FlowJobNotFailed(FlowError):
 class FlowJobFailed(FlowError):
     """The job waited for has failed."""
 
-    def __init__(self, flow: str, job_id: str, *, stage: str, message: str) -> None:
-        self.flow, self.job_id, self.stage, self.message = flow, job_id, stage, message
+    def __init__(self, flow: str, job_id: str, *, stage: str, message: str, reason: str) -> None:
+        self.flow, self.job_id, self.stage, self.message, self.reason = flow, job_id, stage, message, reason
         super().__init__(f"job {job_id} of flow {flow!r} failed at stage {stage!r}: {message}")
 
 
@@ -579,7 +593,7 @@ class FlowLockLost(FlowError):
     def __init__(self, flow: str, job_id: str, *, stage: str) -> None:
         self.flow, self.job_id, self.stage = flow, job_id, stage
         super().__init__(
-            f"the lock of job {job_id} at stage {stage!r} of flow {flow!r} is lost: it expired (timeout=), or the job "
+            f"the lock of job {job_id} at stage {stage!r} of flow {flow!r} is lost: it ran out (lock=), or the job "
             "was deleted; stop working on it"
         )
 

@@ -1,19 +1,32 @@
-"""A program for tests of flows: a worker of each of five stages, until it is stopped or killed.
+"""A program for tests of flows: processes with a worker of each of five stages, of which some are killed.
 
-flow_five_stages.py ADDRESS
+flow_five_stages.py ADDRESS PROCESSES KILLS
+
+At random moments it kills a process, -9, and starts another, KILLS times; then it prints how many, and goes on until
+SIGTERM. Processes are forked, so that a new one works within milliseconds. Stages have their default options: a lock of
+30 s, three stalls, no retries.
 """
 
 import asyncio
+import os
+import random
 import signal
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from types import FrameType
 
+import redis
 from redis.asyncio import Redis
 
-from onward.flow import Flow, Run
+from onward.flow import Flow, Keep, Run
 
-TIMEOUT = timedelta(seconds=2)
+MOST_SECONDS_BETWEEN_KILLS = 0.4
+RUNS_BETWEEN_KILLS = 100
+"""At least: on a slow machine kills are fewer, so that it is not always the same jobs that are hit."""
 
 
 @dataclass
@@ -32,20 +45,22 @@ class Total:
     total: int
 
 
-def make_flow(address: str, *, keep: timedelta) -> Flow[Number]:
+def make_flow(address: str) -> Flow[Number]:
     """Each stage counts its run in Redis, and adds one to the total."""
-    flow = Flow("five", address, input=Number, index=["number"], keep=keep, keep_failed=keep, wait=timedelta(seconds=1))
+    keep = Keep(count=1_000_000, age=timedelta(minutes=30))
+    flow = Flow("five", address, input=Number, index=["number"], keep=keep, keep_failed=keep)
     counts = Redis.from_url(address)
 
-    @flow.stage("one", next="two", timeout=TIMEOUT, max_retries=100)
+    @flow.stage("one", next="two")
     async def one(job: Number) -> Total:
         return Total(1)
 
     def add(name: str, next: str | None, *, priorities: bool = False, delay: timedelta = timedelta(0)) -> None:
-        @flow.stage(name, next=next, timeout=TIMEOUT, max_retries=100, priorities=priorities, delay=delay)
+        @flow.stage(name, next=next, priorities=priorities, delay=delay)
         async def count(job: Sum, run: Run) -> Total:
+            await asyncio.sleep(random.random() / 200)
             if name == "five":
-                await counts.hincrby("runs-of-five", run.job_id, 1)
+                await counts.hincrby("runs-of-five", run.job_id, 1)  # type: ignore[misc]
             return Total(job.total + 1)
 
     add("two", "three", priorities=True)
@@ -55,13 +70,75 @@ def make_flow(address: str, *, keep: timedelta) -> Flow[Number]:
     return flow
 
 
-async def main(address: str) -> None:
-    flow = make_flow(address, keep=timedelta(minutes=10))
+async def work(address: str) -> None:
+    flow = make_flow(address)
     async with flow:
-        workers = flow.workers(janitor=timedelta(milliseconds=200))
+        workers = flow.workers()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, workers.stop)
         await workers.run()
 
 
+class Herd:
+    """Processes that work; one that is killed is replaced."""
+
+    def __init__(self, address: str, size: int) -> None:
+        self._address, self._size = address, size
+        self._processes: list[int] = []
+
+    def grow(self) -> None:
+        while len(self._processes) < self._size:
+            pid = os.fork()
+            if pid == 0:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                asyncio.run(work(self._address))
+                os._exit(0)
+            self._processes.append(pid)
+
+    def kill(self) -> None:
+        victim = self._processes.pop(random.randrange(len(self._processes)))
+        os.kill(victim, signal.SIGKILL)
+        os.waitpid(victim, 0)
+
+    def stop(self) -> None:
+        for pid in self._processes:
+            os.kill(pid, signal.SIGTERM)
+        for pid in self._processes:
+            os.waitpid(pid, 0)
+
+
+class Stopped(Exception):
+    """SIGTERM came."""
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except Stopped:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def main(address: str, size: int, kills: int) -> None:
+    herd = Herd(address, size)
+    with stoppable(), redis.Redis.from_url(address) as client:
+        herd.grow()
+        runs = 0
+        for _ in range(kills):
+            time.sleep(random.random() * MOST_SECONDS_BETWEEN_KILLS)
+            while (now := client.hlen("runs-of-five")) < runs + RUNS_BETWEEN_KILLS // 5:
+                time.sleep(0.01)
+            runs = now
+            herd.kill()
+            herd.grow()
+        sys.stdout.write(f"{kills} killed\n")
+        sys.stdout.flush()
+        signal.pause()
+    herd.stop()
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

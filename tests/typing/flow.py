@@ -9,7 +9,7 @@ from typing import Any, assert_type
 
 from redis.asyncio import Redis
 
-from onward.flow import FanOut, Flow, FlowEvent, FlowJob, Goto, Positions, Run
+from onward.flow import FanOut, Flow, FlowEvent, FlowFailureReason, FlowJob, Goto, Keep, Positions, Run
 
 
 @dataclass
@@ -31,6 +31,8 @@ assert_type(flow, Flow[Request])
 
 def without_input(redis: Redis) -> None:
     assert_type(Flow("access", redis), Flow[Any])
+    Flow("access", redis, keep=Keep(count=5, age=timedelta(days=1)), keep_failed=timedelta(days=1))
+    Flow("access", redis, keep=5)  # type: ignore[call-overload]
 
 
 @flow.stage("check", next="grant", goto=["reject"], timeout=timedelta(seconds=3))
@@ -39,7 +41,7 @@ async def check(job: Request, run: Run) -> Checked | Goto[None]:
     return Checked(1)
 
 
-@flow.stage("grant")
+@flow.stage("grant", timeout=None, max_stalls=5)
 def grant(job: Checked) -> FanOut[Request]:
     return FanOut([Request("ann")])
 
@@ -58,6 +60,7 @@ async def use() -> None:
         job = await flow.wait(job_id, timeout=timedelta(seconds=1))
         assert_type(job, FlowJob)
         assert_type(job.read(Checked), Checked)
+        assert_type(job.reason, FlowFailureReason | None)
         assert_type(await flow.positions(), Positions)
         await flow.start_many([Request("ann"), {"user": "bob"}])
         await flow.start_many([Checked(1)])  # type: ignore[list-item]

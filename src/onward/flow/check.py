@@ -1,8 +1,6 @@
 """Do the stages fit together? Asked once, before anything runs."""
 
-import re
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
 from typing import Any
 
 from onward.define.codec import fields_of
@@ -10,7 +8,6 @@ from onward.errors import FlowDefinitionError, MissingAttribute
 from onward.flow.attributes import problem_of, provided_by
 from onward.flow.stage import Stage, members_of
 
-NAME = re.compile(r"[A-Za-z0-9_.-]+")
 Available = frozenset[str]
 
 
@@ -49,12 +46,6 @@ def _problems_of(stage: Stage, stages: Mapping[str, Stage]) -> Iterable[str]:
         yield f"{where} has children={stage.children!r}, so its handler must be annotated -> FanOut[…]"
     if stage.collect is not None and stage.children is None:
         yield f"{where} has collect={stage.collect!r} and no children="
-    if stage.max_retries < 0:
-        yield f"{where}: max_retries={stage.max_retries} is less than none"
-    if stage.timeout < timedelta(milliseconds=1):
-        yield f"{where}: timeout={stage.timeout} is no time to work in"
-    if stage.rate is not None and (stage.rate.limit < 1 or stage.rate.per < timedelta(milliseconds=1)):
-        yield f"{where}: {stage.rate} lets nothing through"
 
 
 def _reached(stages: Mapping[str, Stage], first: str) -> set[str]:

@@ -1,11 +1,13 @@
 """One frozen class per fact about a flow; each is logged, and handed to the flow's observers."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, TypeAlias
 
 import msgspec
 
+from onward.flow.store import Ended
+from onward.flow.views import FlowFailureReason
 from onward.model import JobError
 
 logger = logging.getLogger("onward.flow")
@@ -44,6 +46,7 @@ class HandlerStarted(_JobEvent, frozen=True, kw_only=True):
     """A job is locked and its handler begins."""
 
     retries: int
+    stalls: int = 0
 
 
 class StageCompleted(_JobEvent, frozen=True, kw_only=True):
@@ -55,11 +58,23 @@ class StageCompleted(_JobEvent, frozen=True, kw_only=True):
 
 
 class StageFailed(_JobEvent, frozen=True, kw_only=True):
-    """A handler raised, or returned what does not fit."""
+    """A handler raised, took too long, or returned what does not fit."""
 
     level = logging.WARNING
     error: JobError
     will_retry: bool
+
+
+class JobDone(_JobEvent, frozen=True, kw_only=True):
+    """A job has ended well; `worker` is who found it, '' for a janitor."""
+
+
+class JobFailed(_JobEvent, frozen=True, kw_only=True):
+    """A job has failed for good, whatever did it; `worker` is who found it, '' for a janitor or a call of `delete`."""
+
+    level = logging.WARNING
+    reason: FlowFailureReason
+    message: str
 
 
 class ResultDropped(_JobEvent, frozen=True, kw_only=True):
@@ -73,9 +88,11 @@ class JobLimited(_JobEvent, frozen=True, kw_only=True):
 
 
 class LockExpired(_JobEvent, frozen=True, kw_only=True):
-    """A worker did not finish in time: the janitor took its job away."""
+    """A worker died, or did not reach Redis for as long as its lock lives: the janitor took its job away."""
 
     level = logging.WARNING
+    stalls: int
+    """How often that has happened to the job at this stage."""
     will_retry: bool
 
 
@@ -102,7 +119,7 @@ class RedisError(_Event, frozen=True, kw_only=True):
 
 FlowEvent: TypeAlias = (
     WorkerStarted | WorkerStopped | HandlerStarted | StageCompleted | StageFailed | ResultDropped
-    | JobLimited | LockExpired | JobTakenBack | JobMissing | RedisError
+    | JobDone | JobFailed | JobLimited | LockExpired | JobTakenBack | JobMissing | RedisError
 )  # fmt: skip
 """Anything an observer of a flow may be told."""
 FlowObserver: TypeAlias = Callable[[FlowEvent], object]
@@ -113,6 +130,15 @@ class Reporter:
 
     def __init__(self, observers: Sequence[FlowObserver]) -> None:
         self._observers = tuple(observers)
+
+    def tell_ended(self, flow: str, ended: Iterable[Ended], *, worker: str = "") -> None:
+        """Of each job that a script ended."""
+        for job in ended:
+            facts = {"stage": job.stage, "job_id": job.job_id, "correlation_id": job.correlation_id, "worker": worker}
+            if job.status == "failed":
+                self.tell(JobFailed(flow=flow, **facts, reason=job.reason, message=job.message))
+            else:
+                self.tell(JobDone(flow=flow, **facts))
 
     def tell(self, event: FlowEvent) -> None:
         if logger.isEnabledFor(event.level):

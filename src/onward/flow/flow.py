@@ -21,10 +21,11 @@ from onward.errors import (
     FlowWaitTimeout,
 )
 from onward.flow.attributes import as_text
-from onward.flow.check import NAME, check
+from onward.flow.check import check
 from onward.flow.events import FlowObserver, Reporter
 from onward.flow.keys import Keys, settings
-from onward.flow.retrying import patiently
+from onward.flow.options import KEEP_DONE, KEEP_FAILED, Checks, Keep, as_keep
+from onward.flow.retrying import ask
 from onward.flow.server import Server, Target
 from onward.flow.stage import Handler, Rate, Stage, read_signature
 from onward.flow.starting import Starting
@@ -36,6 +37,7 @@ from onward.model import Backoff
 I = TypeVar("I")  # noqa: E741 - the input
 H = TypeVar("H", bound=Handler)
 _SOONEST_LOOK, _LATEST_LOOK = 0.02, 0.5
+_SHORTEST_WAIT = timedelta(milliseconds=10)
 
 
 class Flow(Generic[I]):
@@ -62,8 +64,8 @@ class Flow(Generic[I]):
         first: str | None = None,
         cluster: bool | None = None,
         index: Iterable[str] = (),
-        keep: timedelta = ...,
-        keep_failed: timedelta = ...,
+        keep: Keep | timedelta = ...,
+        keep_failed: Keep | timedelta = ...,
         max_waiting: int | None = None,
         wait: timedelta = ...,
         observers: Sequence[FlowObserver] = (),
@@ -77,8 +79,8 @@ class Flow(Generic[I]):
         first: str | None = None,
         cluster: bool | None = None,
         index: Iterable[str] = (),
-        keep: timedelta = ...,
-        keep_failed: timedelta = ...,
+        keep: Keep | timedelta = ...,
+        keep_failed: Keep | timedelta = ...,
         max_waiting: int | None = None,
         wait: timedelta = ...,
         observers: Sequence[FlowObserver] = (),
@@ -92,23 +94,31 @@ class Flow(Generic[I]):
         first: str | None = None,
         cluster: bool | None = None,
         index: Iterable[str] = (),
-        keep: timedelta = timedelta(days=1),
-        keep_failed: timedelta = timedelta(days=7),
+        keep: Keep | timedelta = KEEP_DONE,
+        keep_failed: Keep | timedelta = KEEP_FAILED,
         max_waiting: int | None = None,
         wait: timedelta = timedelta(seconds=3),
         observers: Sequence[FlowObserver] = (),
     ) -> None:
-        if not NAME.fullmatch(name):
-            raise ConfigurationError(f"flow name {name!r}: letters, digits, '_', '-' and '.' make a name")
+        checks = Checks(f"flow {name!r}")
+        checks.name(name)
+        checks.target("redis", redis)
+        if cluster is not None:
+            checks.flag("cluster", cluster)
         if cluster is False and isinstance(redis, RedisCluster):
             raise ConfigurationError("cluster=False with a RedisCluster: there the names of keys need hash tags")
-        if wait < timedelta(milliseconds=10):
-            raise ConfigurationError(f"wait={wait}: Redis takes 0 for ever, so at least 10 ms")
+        if first is not None:
+            checks.text("first", first)
+        if max_waiting is not None:
+            checks.whole("max_waiting", max_waiting, least=1)
+        checks.duration("wait", wait, least=_SHORTEST_WAIT)  # Redis takes 0 for ever
+        checks.functions("observers", observers)
         self.name = name
         self._redis, self._input, self._first = redis, input, first
         self._tagged = isinstance(redis, RedisCluster) if cluster is None else cluster
-        self._indexed = frozenset(index)
-        self._keep, self._keep_failed, self._max_waiting, self._wait = keep, keep_failed, max_waiting, wait
+        self._indexed = frozenset(checks.texts("index", index))
+        self._keep, self._keep_failed = as_keep(checks, "keep", keep), as_keep(checks, "keep_failed", keep_failed)
+        self._max_waiting, self._wait = max_waiting, wait
         self._stages: dict[str, Stage] = {}
         self._reporter = Reporter(observers)
         self._open: _Open | None = None
@@ -123,38 +133,46 @@ class Flow(Generic[I]):
         goto: Sequence[str] = (),
         children: str | None = None,
         collect: str | None = None,
-        timeout: timedelta = timedelta(seconds=30),
-        renew: bool = False,
+        timeout: timedelta | None = timedelta(seconds=30),
+        lock: timedelta = timedelta(seconds=30),
         max_retries: int = 0,
+        max_stalls: int = 3,
         backoff: Backoff | None = None,
         delay: timedelta = timedelta(0),
         priorities: bool = False,
         rate: Rate | None = None,
     ) -> Callable[[H], H]:
-        """Make a function the handler of a stage; it stays a function. The first stage defined is where jobs begin."""
-        if not NAME.fullmatch(name):
-            raise ConfigurationError(f"stage name {name!r}: letters, digits, '_', '-' and '.' make a name")
+        """Make a function the handler of a stage; it stays a function. The first stage defined is where jobs begin.
+
+        `timeout` is the time a handler is given; `lock` how soon the job of a dead worker is taken from it.
+        """
+        checks = Checks(f"stage {name!r} of flow {self.name!r}")
+        checks.name(name)
         if name in self._stages:
             raise FlowDefinitionError(self.name, [f"there are two stages {name!r}"])
         local_names = caller_names(1)
+        leads_to = checks.texts("goto", goto)
 
         def decorate(handler: H) -> H:
-            self._stages[name] = Stage(
+            stage = Stage(
                 name=name,
                 handler=handler,
                 signature=read_signature(self.name, name, handler, local_names),
                 next=next,
-                goto=tuple(goto),
+                goto=leads_to,
                 children=children,
                 collect=collect,
                 timeout=timeout,
-                renew=renew,
+                lock=lock,
                 max_retries=max_retries,
+                max_stalls=max_stalls,
                 backoff=backoff,
                 delay=delay,
                 priorities=priorities,
                 rate=rate,
             )
+            stage.check(self.name)
+            self._stages[name] = stage
             return handler
 
         return decorate
@@ -192,8 +210,8 @@ class Flow(Generic[I]):
         told = settings(keys, self._stages, indexed=self._indexed, keep=self._keep, keep_failed=self._keep_failed)
         store = Store(self.name, server, keys, told)
         try:
-            await server.open()
-            await store.open()
+            await ask(self.name, "open", server.open, patience=0)
+            await ask(self.name, "open", store.open)
         except BaseException:
             await server.close()
             raise
@@ -222,7 +240,7 @@ class Flow(Generic[I]):
         self, counts: Mapping[str, int] | int = 1, *, janitor: timedelta | None = timedelta(seconds=1)
     ) -> FlowWorkers:
         """Workers for this process: so many for every stage, or for those named. `janitor` is how often it looks."""
-        if isinstance(counts, int):
+        if not isinstance(counts, Mapping):
             counts = dict.fromkeys(self._stages, counts)
         return FlowWorkers(
             self.name,
@@ -267,7 +285,7 @@ class Flow(Generic[I]):
     async def _start(self, jobs: Sequence[NewJob]) -> list[str]:
         store = self._store
         if jobs:
-            await patiently(lambda: store.start(jobs, max_waiting=self._max_waiting))
+            await ask(self.name, "start", lambda: store.start(jobs, max_waiting=self._max_waiting))
         return [job.id for job in jobs]
 
     # -- ask and steer
@@ -275,13 +293,14 @@ class Flow(Generic[I]):
     async def get(self, job_id: str) -> FlowJob:
         """The job as it is stored now."""
         store = self._store
-        job = await patiently(lambda: store.get(job_id))
+        job = await ask(self.name, "get", lambda: store.get(job_id))
         if job is None:
             raise FlowJobNotFound(self.name, job_id)
         return job
 
     async def wait(self, job_id: str, *, timeout: timedelta) -> FlowJob:
         """The job when it has ended well; raises FlowJobFailed or FlowWaitTimeout. It looks now and then."""
+        Checks(f"flow {self.name!r}").duration("timeout", timeout)
         pause, limit = _SOONEST_LOOK, asyncio.timeout(timeout.total_seconds())
         try:
             async with limit:
@@ -293,7 +312,9 @@ class Flow(Generic[I]):
                 raise
             raise FlowWaitTimeout(self.name, job_id, timeout) from None
         if job.status == "failed":
-            raise FlowJobFailed(self.name, job_id, stage=job.failed_queue or "", message=job.error or "")
+            raise FlowJobFailed(
+                self.name, job_id, stage=job.failed_queue or "", message=job.error or "", reason=job.reason or ""
+            )
         return job
 
     async def find(self, attribute: str, value: Any, *, limit: int = 100) -> list[FlowJob]:
@@ -301,16 +322,20 @@ class Flow(Generic[I]):
         if attribute not in self._indexed:
             raise ConfigurationError(f"flow {self.name!r} has no index of {attribute!r}: Flow(index=[{attribute!r}])")
         store, text = self._store, as_text(msgspec.json.encode(value))
-        return await patiently(lambda: store.find(attribute, text, limit))
+        return await ask(self.name, "find", lambda: store.find(attribute, text, limit))
 
     async def positions(self, *, limit: int = 1000) -> Positions:
         """Where every job is, at one moment: counts of all, and up to `limit` jobs of each stage and place."""
         store, order = self._store, tuple(self._stages)
-        return await patiently(lambda: store.positions(order, limit))
+        return await ask(self.name, "look", lambda: store.positions(order, limit))
 
     async def retry(self, job_id: str) -> None:
-        """Put a failed job back into the stage it failed in, with all its retries."""
-        if await self._store.retry(job_id) is None:
+        """Put a failed job back into the stage it failed in, with all its retries.
+
+        A parent that failed because of it waits for it again; one of several failed children when the last is retried.
+        """
+        store, token = self._store, secrets.token_hex(8)
+        if await ask(self.name, "retry", lambda: store.retry(job_id, token)) is None:
             raise FlowJobNotFailed(self.name, (await self.get(job_id)).id)
 
     async def delete(self, job_id: str) -> int:
@@ -318,7 +343,10 @@ class Flow(Generic[I]):
 
         A handler that runs it is not stopped, and what it returns is dropped. A parent that waits for it fails.
         """
-        return await self._store.delete(job_id)
+        store = self._store
+        removed, ended = await ask(self.name, "delete", lambda: store.delete(job_id), patience=0)
+        self._reporter.tell_ended(self.name, ended)
+        return removed
 
 
 @dataclass(frozen=True, slots=True)

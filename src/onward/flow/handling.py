@@ -1,7 +1,7 @@
 """RUN: a locked job comes in, what its handler's answer means for it goes out."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from contextvars import copy_context
 from functools import partial
@@ -14,6 +14,32 @@ from onward.flow.run import Run, enter
 from onward.flow.stage import Stage
 from onward.flow.store import Lease, NewJob, Outcome
 from onward.model import new_ids
+
+
+class Performance:
+    """A handler at work. Whatever leaves it is kept here: futures and event loops have uses of their own for some."""
+
+    def __init__(self) -> None:
+        self.work: asyncio.Future[None]
+        self.answer: Any = None
+        self.error: BaseException | None = None
+
+    def stop(self) -> None:
+        """Cancel it. A thread cannot be: it goes on to its end."""
+        if isinstance(self.work, asyncio.Task):
+            self.work.cancel()
+
+    async def follow(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        try:
+            self.answer = await work(*arguments)
+        except BaseException as error:  # noqa: BLE001 - around the user's handler
+            self.error = error
+
+    def call(self, work: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            self.answer = work(*arguments)
+        except BaseException as error:  # noqa: BLE001 - around the user's handler
+            self.error = error
 
 
 class Handling:
@@ -36,29 +62,21 @@ class Handling:
         """The attributes to fetch."""
         return tuple(self._asked.names)
 
-    async def perform(self, lease: Lease, run: Run, threads: Executor) -> Outcome:
-        """Call the handler; raises what it raises, or a FlowPayloadError."""
+    def begin(self, lease: Lease, run: Run, threads: Executor, tasks: asyncio.TaskGroup) -> Performance:
+        """Let the handler begin, in a task or a thread of its own; raises a FlowPayloadError."""
+        performance = Performance()
         job = self._asked.read(lease.attributes)
         enter(run)
-        arguments = (job, run) if self._stage.signature.wants_run else (job,)
+        arguments: tuple[Any, ...] = (job, run) if self._stage.signature.wants_run else (job,)
         if self._stage.signature.is_async:
-            answer = await self._stage.handler(*arguments)
+            performance.work = tasks.create_task(performance.follow(self._stage.handler, *arguments))
         else:
-            answer = await self._in_thread(arguments, threads)
-        return self._outcome(answer, lease)
+            call = partial(copy_context().run, performance.call, self._stage.handler, *arguments)
+            performance.work = asyncio.get_running_loop().run_in_executor(threads, call)
+        return performance
 
-    async def _in_thread(self, arguments: tuple[Any, ...], threads: Executor) -> Any:
-        """A thread cannot be cancelled: it is waited for, and what comes too late is dropped by Redis."""
-        call = partial(copy_context().run, self._stage.handler, *arguments)
-        work = asyncio.get_running_loop().run_in_executor(threads, call)
-        while True:
-            try:
-                return await asyncio.shield(work)
-            except asyncio.CancelledError:
-                if work.cancelled():
-                    raise
-
-    def _outcome(self, answer: Any, lease: Lease) -> Outcome:
+    def outcome(self, answer: Any, lease: Lease) -> Outcome:
+        """What the answer means for the job, or a FlowPayloadError."""
         stage = self._stage
         match answer:
             case Goto():

@@ -12,7 +12,7 @@ from onward.lifecycle.after_commit import describe
 
 _OPEN_AGAIN = 600.0
 _SHORTEST = 0.01
-"""Seconds between looks at what is delayed, however soon it is due."""
+"""Seconds between looks at what is due, however soon it is."""
 
 
 class Janitor:
@@ -21,17 +21,29 @@ class Janitor:
     def __init__(self, flow: str, store: Store, reporter: Reporter, every: timedelta) -> None:
         self._flow, self._store, self._reporter = flow, store, reporter
         self._every = every.total_seconds()
-        self._stopped = asyncio.Event()
+        self._is_stopped = False
+        self._news = asyncio.Event()
+        self._next_look = 0.0
         self._next_recovery = 0.0
         self._next_open = time.monotonic() + _OPEN_AGAIN
 
     def stop(self) -> None:
-        self._stopped.set()
+        self._is_stopped = True
+        self._news.set()
+
+    def expect(self, seconds: float) -> None:
+        """Something will be due then: be there."""
+        moment = time.monotonic() + max(seconds, _SHORTEST)
+        if moment < self._next_look:
+            self._next_look = moment
+            self._news.set()
 
     async def run(self) -> None:
         """Until stopped."""
         pauses = Pauses()
-        while not self._stopped.is_set():
+        while not self._is_stopped:
+            self._news.clear()
+            self._next_look = float("inf")
             try:
                 pause = await self._round()
                 pauses = Pauses()
@@ -40,18 +52,26 @@ class Janitor:
                 self._reporter.tell(
                     events.RedisError(flow=self._flow, doing="janitor", error=describe(error), retry_in=pause)
                 )
+            self._next_look = min(self._next_look, time.monotonic() + pause)
+            await self._until_next_look()
+
+    async def _until_next_look(self) -> None:
+        while not self._is_stopped and (left := self._next_look - time.monotonic()) > 0:
+            self._news.clear()
             try:
-                async with asyncio.timeout(pause):
-                    await self._stopped.wait()
+                async with asyncio.timeout(left):
+                    await self._news.wait()
             except TimeoutError:
-                continue
+                return
 
     async def _round(self) -> float:
         """The seconds until the next one."""
         due = await self._store.promote()
         if time.monotonic() >= self._next_recovery:
-            for recovered in await self._store.recover(patience=self._every):
-                self._tell(recovered)
+            recovered, ended = await self._store.recover(patience=self._every)
+            for one in recovered:
+                self._tell(one)
+            self._reporter.tell_ended(self._flow, ended)
             self._next_recovery = time.monotonic() + self._every
         if time.monotonic() >= self._next_open:
             await self._store.open()
@@ -69,8 +89,9 @@ class Janitor:
             "worker": recovered.worker,
         }
         match recovered.what:
-            case "timeout":
-                self._reporter.tell(events.LockExpired(**facts, will_retry=recovered.then == "retried"))
+            case "stalled":
+                event = events.LockExpired(**facts, stalls=recovered.stalls, will_retry=bool(recovered.runs_again))
+                self._reporter.tell(event)
             case "taken-back":
                 self._reporter.tell(events.JobTakenBack(**facts))
             case "missing":

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from onward.flow.options import Keep
 from onward.flow.stage import Stage
 
 
@@ -35,30 +36,29 @@ def milliseconds(duration: timedelta) -> int:
     return -(-duration // timedelta(milliseconds=1))
 
 
-def settings(
-    keys: Keys, stages: Mapping[str, Stage], *, indexed: Iterable[str], keep: timedelta, keep_failed: timedelta
-) -> str:
+def settings(keys: Keys, stages: Mapping[str, Stage], *, indexed: Iterable[str], keep: Keep, keep_failed: Keep) -> str:
     """The first argument of every script (`common.lua`)."""
     return msgspec.json.encode(
         {
             "name": keys.name,
             "tag": keys.tag,
             "indexed": dict.fromkeys(indexed, True),
-            "keep": milliseconds(keep),
-            "keep_failed": milliseconds(keep_failed),
+            "keep": {"age": milliseconds(keep.age), "count": keep.count},
+            "keep_failed": {"age": milliseconds(keep_failed.age), "count": keep_failed.count},
             "stages": {stage.name: _of_stage(stage) for stage in stages.values()},
         }
     ).decode()
 
 
 def _of_stage(stage: Stage) -> dict[str, Any]:
-    told: dict[str, Any] = {"timeout": milliseconds(stage.timeout)}
+    told: dict[str, Any] = {"lock": milliseconds(stage.lock), "max_stalls": stage.max_stalls}
     if stage.max_retries:
         told["max_retries"] = stage.max_retries
     if stage.backoff is not None:
         told["backoff"] = milliseconds(stage.backoff.initial)
         told["backoff_factor"] = stage.backoff.factor
         told["backoff_most"] = milliseconds(stage.backoff.maximum)
+        told["backoff_jitter"] = stage.backoff.jitter
     if stage.delay:
         told["delay"] = milliseconds(stage.delay)
     if stage.priorities:

@@ -7,6 +7,8 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
+from onward.flow.options import Checks
+
 R = TypeVar("R", default=Any)
 C = TypeVar("C")
 S = TypeVar("S", default=None)
@@ -26,6 +28,10 @@ class Goto(Generic[R]):
     result: R | None = None
     delay: timedelta | None = field(default=None, kw_only=True)
     """How long the job waits before it may enter; otherwise as long as the stage asks for."""
+
+    def __post_init__(self) -> None:
+        if self.delay is not None:
+            Checks("Goto").duration("delay", self.delay)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,15 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from redis.exceptions import RedisError
+
+from onward.errors import FlowUnavailable
 from onward.flow.server import is_transient
 
 T = TypeVar("T")
 _FIRST, _LONGEST = 0.05, 2.0
-_PATIENCE = 2.0
+PATIENCE = 2.0
+"""Seconds that callers of a flow wait for a Redis that comes back."""
 
 
 class Pauses:
@@ -24,17 +28,26 @@ class Pauses:
         return min(_FIRST * 2.0 ** min(self._count - 1, 10), _LONGEST) * random.uniform(0.75, 1.25)
 
 
-async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+def heed_cancellation() -> None:
+    """The client of Redis may turn our cancellation into an error, or an answer, of its own: it still stands."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+async def ask(flow: str, doing: str, question: Callable[[], Awaitable[T]], *, patience: float = PATIENCE) -> T:
     """For callers of a flow: a connection that died while idle, or a restart, is not their business; an outage is.
 
-    What is asked must be harmless to ask twice.
+    What is asked must be harmless to ask twice, or have no patience. What the client of Redis raises becomes a
+    FlowUnavailable.
     """
-    pauses, end = Pauses(), time.monotonic() + _PATIENCE
+    pauses, end = Pauses(), time.monotonic() + patience
     while True:
         try:
-            return await ask()
-        except Exception as error:
+            return await question()
+        except (RedisError, OSError) as error:
+            heed_cancellation()
             pause = pauses.next()
             if not is_transient(error) or time.monotonic() + pause > end:
-                raise
+                raise FlowUnavailable(flow, doing=doing, retryable=is_transient(error), cause=error) from error
             await asyncio.sleep(pause)

@@ -18,11 +18,13 @@ class Run:
     correlation_id: str
     worker: str
     retries: int
-    """How often this stage was tried before."""
+    """How many handlers of this stage have failed on it before."""
+    stalls: int
+    """How many workers have died on it at this stage, or lost their lock."""
     _renew: Callable[[], Awaitable[None]] = field(repr=False)
 
     async def renew(self) -> None:
-        """Keep the lock for another `timeout` of the stage from now on; raises FlowLockLost when it is lost."""
+        """Have another `timeout` of the stage from now on; raises FlowLockLost when the job is no longer yours."""
         await self._renew()
 
 

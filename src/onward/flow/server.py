@@ -5,6 +5,7 @@ import hashlib
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
+from ssl import SSLCertVerificationError
 from typing import Any
 
 from redis.asyncio import ConnectionPool, Redis
@@ -14,6 +15,8 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AskError,
+    AuthenticationError,
+    AuthorizationError,
     ClusterDownError,
     ConnectionError,
     MovedError,
@@ -33,6 +36,10 @@ _TRANSIENT = (
     *(ConnectionError, TimeoutError, OSError, ReadOnlyError, OutOfMemoryError),
     *(ClusterDownError, RedisClusterException, AskError, TryAgainError),
 )
+_FINAL = (AuthenticationError, AuthorizationError, SSLCertVerificationError)
+"""To the client they are errors of a connection; but it does not get better by itself."""
+_BUSY = "BUSY "
+"""Somebody's script has run for seconds."""
 _SLOT_MOVES = "access a non local key"
 """What a script is told that finds its slot on the move; see `common.lua`."""
 _ANSWER = 5.0
@@ -41,8 +48,12 @@ _OLDEST = (6, 2)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same command may well succeed later: Redis is away, fails over, moves the slot or is full."""
-    return isinstance(error, _TRANSIENT) or (isinstance(error, ResponseError) and _SLOT_MOVES in str(error))
+    """Whether the same command may well succeed later: Redis is away, fails over, moves the slot, is busy or full."""
+    if isinstance(error, _FINAL) or isinstance(error.__cause__, _FINAL):
+        return False
+    if isinstance(error, ResponseError) and (_SLOT_MOVES in str(error) or str(error).startswith(_BUSY)):
+        return True
+    return isinstance(error, _TRANSIENT)
 
 
 class Server:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from onward.errors import FlowDefinitionError
+from onward.flow.options import SHORTEST, Checks
 from onward.flow.outcome import FanOut, Goto
 from onward.flow.run import Run
 from onward.model import Backoff
@@ -27,6 +28,13 @@ class Rate:
     limit: int
     per: timedelta
     group: str | None = None
+
+    def __post_init__(self) -> None:
+        checks = Checks("Rate")
+        checks.whole("limit", self.limit, least=1)
+        checks.duration("per", self.per, least=SHORTEST)
+        if self.group is not None:
+            checks.text("group", self.group)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +65,37 @@ class Stage:
     goto: tuple[str, ...]
     children: str | None
     collect: str | None
-    timeout: timedelta
-    renew: bool
+    timeout: timedelta | None
+    lock: timedelta
     max_retries: int
+    max_stalls: int
     backoff: Backoff | None
     delay: timedelta
     priorities: bool
     rate: Rate | None
+
+    def check(self, flow: str) -> None:
+        """Raise a ConfigurationError that names the option, whatever is wrong with one."""
+        checks = Checks(f"stage {self.name!r} of flow {flow!r}")
+        for option in ("next", "children", "collect"):
+            if getattr(self, option) is not None:
+                checks.text(option, getattr(self, option))
+        if self.timeout is not None:
+            checks.duration("timeout", self.timeout, least=SHORTEST)
+        checks.duration("lock", self.lock, least=SHORTEST)
+        checks.whole("max_retries", self.max_retries, least=0)
+        checks.whole("max_stalls", self.max_stalls, least=0)
+        if self.backoff is not None:
+            checks.backoff("backoff", self.backoff)
+        checks.duration("delay", self.delay)
+        checks.flag("priorities", self.priorities)
+        if self.rate is not None and not isinstance(self.rate, Rate):
+            checks.refuse("rate", "Rate(limit, per=…)", self.rate)
+
+    @property
+    def is_taken_by_script(self) -> bool:
+        """BLMOVE serves one list, first in, first out, and knows no rates."""
+        return self.priorities or self.rate is not None
 
     @property
     def leads_to(self) -> tuple[str, ...]:

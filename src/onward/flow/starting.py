@@ -8,6 +8,7 @@ from typing import Any
 from onward.errors import ConfigurationError
 from onward.flow.attributes import Attributes
 from onward.flow.keys import milliseconds
+from onward.flow.options import Checks
 from onward.flow.store import NewJob
 from onward.model import new_ids
 
@@ -29,12 +30,15 @@ class Starting:
         priority: int,
     ) -> list[NewJob]:
         """One for each input, or an error that says what is wrong."""
-        if not 0 <= priority <= 1000:
-            raise ConfigurationError(f"priority={priority}: from 0 to 1000, the higher the more urgent")
+        checks = Checks(f"flow {self._flow!r}")
+        checks.whole("priority", priority, least=0, most=1000)
+        if delay is not None:
+            checks.duration("delay", delay)
+        for option, text in (("id", id), ("correlation_id", correlation_id)):
+            if text is not None:
+                checks.text(option, text)
         if priority and not self._has_priorities:
             raise ConfigurationError(f"priority={priority}: no stage of flow {self._flow!r} has priorities=True")
-        if id == "":
-            raise ConfigurationError("id='': an id has at least one character")
         facts = {"start-token": secrets.token_hex(8), **({"job-priority": str(priority)} if priority else {})}
         jobs = []
         for fresh, input in zip(new_ids(len(inputs)), inputs, strict=True):

@@ -1,8 +1,10 @@
 """Every step of a job's life as one call to Redis; what the scripts answer becomes values here."""
 
+import asyncio
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -10,10 +12,9 @@ from onward.errors import FlowFull, FlowJobExists, FlowKeysTaken
 from onward.flow.keys import Keys, milliseconds
 from onward.flow.server import Server
 from onward.flow.stage import Stage
-from onward.flow.views import FlowJob, Positions, read_job, read_positions
+from onward.flow.views import FlowFailureReason, FlowJob, Positions, read_job, read_positions
 
-Refusal = Literal["held", "moved", "missing", "limited"]
-Settled = Literal["completed", "retried", "failed", "repeated", "lost"]
+Refusal = Literal["held", "moved", "missing"]
 _PROMOTED_AT_ONCE = 1_000
 
 
@@ -48,20 +49,52 @@ class Lease:
     claim: str
     """Fences: every lock of a job has another number, and who settles names his."""
     retries: int
+    stalls: int
     correlation_id: str
     is_child: bool
     attributes: Mapping[str, str]
+    locked_at: float
+    """By the clock of the event loop, and not later than Redis set the lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class Taken:
+    """What a look at a stage that is taken from by script brought."""
+
+    job_id: str | None
+    line_moves_in: float | None
+    """Seconds until the rate of the stage lets another job begin; None when none waits for that."""
+    put_off: Sequence[str]
+    """Jobs that have to wait for the rate from now on."""
+
+
+class Ended(NamedTuple):
+    """A job that was ended by a script."""
+
+    job_id: str
+    status: Literal["done", "failed"]
+    stage: str
+    reason: FlowFailureReason
+    message: str
+    correlation_id: str
+
+
+class Settled(NamedTuple):
+    """What became of a claim, and the jobs that ended with that: the job itself, its parents."""
+
+    answer: Literal["completed", "retried", "failed", "lost"]
+    ended: Sequence[Ended]
+
+
+class Recovered(NamedTuple):
     """What the janitor did about one job."""
 
-    what: Literal["timeout", "taken-back", "missing"]
+    what: Literal["stalled", "taken-back", "missing"]
     job_id: str
     stage: str
     worker: str
-    then: str
+    stalls: int
+    runs_again: int
     correlation_id: str
 
 
@@ -100,67 +133,76 @@ class Store:
 
     async def take(self, stage: Stage, wait: float) -> str | None:
         """Move the next job to the processing list, waiting for one; the id, or None when the time is up."""
-        if stage.priorities:
-            taken = await self._run("take", "", stage.name)
-            if taken is None:
-                await self.server.execute("BLPOP", self._keys.queue(stage.name, "wake"), wait)
-                taken = await self._run("take", "", stage.name)
-        else:
-            waiting, processing = (self._keys.queue(stage.name, part) for part in ("waiting", "processing"))
-            taken = await self.server.execute("BLMOVE", waiting, processing, "LEFT", "RIGHT", wait)
+        waiting, processing = (self._keys.queue(stage.name, part) for part in ("waiting", "processing"))
+        taken = await self.server.execute("BLMOVE", waiting, processing, "LEFT", "RIGHT", wait)
         return None if taken is None else str(taken)
+
+    async def take_by_script(self, stage: Stage) -> Taken:
+        """Move the next job of a stage with priorities or a rate to the processing list, if there is one now."""
+        job_id, milliseconds, put_off = await self._run("take", "", stage.name)
+        return Taken(
+            job_id=job_id or None, line_moves_in=None if milliseconds < 0 else milliseconds / 1000, put_off=put_off
+        )
+
+    async def wait_for_wake(self, stage: Stage, wait: float) -> None:
+        """Until such a stage may have a job, or the time is up."""
+        await self.server.execute("BLPOP", self._keys.queue(stage.name, "wake"), wait)
 
     async def claim(self, stage: Stage, names: Sequence[str], job_id: str, worker: str) -> Lease | Refusal:
         """Lock a job that was taken. Asked again, the answer is the same."""
-        answer = await self._run("claim", job_id, stage.name, job_id, worker, milliseconds(stage.timeout), *names)
+        locked_at = asyncio.get_running_loop().time()
+        answer = await self._run("claim", job_id, stage.name, job_id, worker, milliseconds(stage.lock), *names)
         if answer[0] != "claimed":
             refusal: Refusal = answer[0]
             return refusal
-        _, claim, retries, correlation_id, is_child, values = answer
+        _, claim, retries, stalls, correlation_id, is_child, values = answer
         return Lease(
             stage=stage.name,
             job_id=job_id,
             worker=worker,
             claim=claim,
             retries=int(retries),
+            stalls=int(stalls),
             correlation_id=correlation_id,
             is_child=is_child == "1",
             attributes={name: value for name, value in zip(names, values, strict=True) if value is not None},
+            locked_at=locked_at,
         )
 
     async def renew(self, lease: Lease, stage: Stage) -> bool:
-        return bool(await self._settle("renew", lease, milliseconds(stage.timeout)))
+        return bool(await self._settle("renew", lease, milliseconds(stage.lock)))
 
     async def complete(self, lease: Lease, outcome: Outcome) -> Settled:
-        settled: Settled = await self._settle("complete", lease, msgspec.json.encode(outcome).decode())
-        return settled
+        return _settled(await self._settle("complete", lease, msgspec.json.encode(outcome).decode()))
 
     async def fail(self, lease: Lease, message: str, *, permanent: bool) -> Settled:
-        settled: Settled = await self._settle("fail", lease, message, "1" if permanent else "0")
-        return settled
+        return _settled(await self._settle("fail", lease, message, "1" if permanent else "0", random.random()))
 
     async def release(self, lease: Lease) -> bool:
         return bool(await self._settle("release", lease))
+
+    async def release_unrun(self, stage: Stage, job_id: str, worker: str) -> None:
+        """Give back what a claim may have locked whose answer is not known."""
+        await self._run("release", job_id, stage.name, job_id, worker, "")
 
     async def promote(self) -> float | None:
         """Make ready what is due; the seconds until the next one is."""
         soonest = await self._run("promote", "", _PROMOTED_AT_ONCE)
         return None if soonest < 0 else soonest / 1000
 
-    async def recover(self, *, patience: float) -> list[Recovered]:
-        """Take back jobs whose workers are gone."""
-        rows = await self._run("recover", "", int(patience * 1000))
-        return [
-            Recovered(what=what, job_id=job_id, stage=stage, worker=worker, then=then, correlation_id=correlation_id)
-            for what, job_id, stage, worker, then, correlation_id in rows
-        ]
+    async def recover(self, *, patience: float) -> tuple[list[Recovered], list[Ended]]:
+        """Take back jobs whose workers are gone; what was done, and the jobs that ended with that."""
+        rows, ended = await self._run("recover", "", int(patience * 1000))
+        return [Recovered(*row) for row in rows], [Ended(*row) for row in ended]
 
-    async def retry(self, job_id: str) -> str | None:
-        """Put a failed job back; the stage, or None."""
-        return str(await self._run("retry", job_id, job_id)) or None
+    async def retry(self, job_id: str, token: str) -> str | None:
+        """Put a failed job back; the stage, or None. Asked again with the token, nothing changes."""
+        return str(await self._run("retry", job_id, job_id, token)) or None
 
-    async def delete(self, job_id: str) -> int:
-        return int(await self._run("delete", job_id, job_id))
+    async def delete(self, job_id: str) -> tuple[int, list[Ended]]:
+        """How many jobs are gone, and those that ended because of it."""
+        removed, ended = await self._run("delete", job_id, job_id)
+        return int(removed), [Ended(*row) for row in ended]
 
     async def positions(self, order: Sequence[str], limit: int) -> Positions:
         """Of the stages in this order, and then of jobs that have ended."""
@@ -176,8 +218,13 @@ class Store:
         found = [await self.get(str(job_id)) for job_id in ids]
         return [job for job in found if job is not None]
 
-    async def _settle(self, script: str, lease: Lease, *arguments: str | int) -> Any:
+    async def _settle(self, script: str, lease: Lease, *arguments: str | int | float) -> Any:
         return await self._run(script, lease.job_id, lease.stage, lease.job_id, lease.worker, lease.claim, *arguments)
 
-    async def _run(self, script: str, job_id: str, *arguments: str | int) -> Any:
+    async def _run(self, script: str, job_id: str, *arguments: str | int | float) -> Any:
         return await self.server.script(script, self._keys.job(job_id), self._settings, *arguments)
+
+
+def _settled(answer: list[Any]) -> Settled:
+    word, ended = answer
+    return Settled(word, [Ended(*row) for row in ended])

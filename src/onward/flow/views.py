@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -12,7 +12,9 @@ from onward.flow.attributes import Attributes, as_json, is_reserved
 
 T = TypeVar("T")
 Place = Literal["waiting", "delayed", "processing", "parked", "done", "failed"]
-"""`parked`: waits for its children."""
+"""`parked`: waits for its children. `waiting`: also in the line of a rate."""
+FlowFailureReason = Literal["attempts", "permanent", "stalled", "child"]
+"""Its handler failed as often as it may; by an error that says so; too many workers died on it; a child failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +31,14 @@ class FlowJob:
     failed_queue: str | None
     error: str | None
     """Why it failed, or why it was tried again."""
+    reason: FlowFailureReason | None
+    """Of a failed job: which rule ended it."""
     worker: str | None
     """Who runs it at the moment."""
     retries: int
+    """How many handlers of the stage it is in have failed."""
+    stalls: int
+    """How many workers have died on it at that stage, or lost their lock."""
     correlation_id: str
     parent_id: str | None
     created_at: datetime
@@ -86,8 +93,10 @@ def read_job(flow: str, job_id: str, stored: Mapping[str, str]) -> FlowJob:
         completed_queue=stored.get("completed-queue"),
         failed_queue=stored.get("failedQueue"),
         error=stored.get("failedErrorMsg") if failed else stored.get("last-error"),
+        reason=cast(FlowFailureReason | None, stored.get("failed-reason")),
         worker=stored.get("held-by"),
         retries=int(stored.get("retry-count", 0)),
+        stalls=int(stored.get("stall-count", 0)),
         correlation_id=stored.get("correlation-id", ""),
         parent_id=stored.get("parent-id"),
         created_at=_instant(stored.get("created-at", "0")),

@@ -9,11 +9,13 @@ from types import TracebackType
 from onward.errors import ConfigurationError
 from onward.flow.events import Reporter
 from onward.flow.janitor import Janitor
+from onward.flow.options import Checks
 from onward.flow.stage import Stage
 from onward.flow.store import Store
 from onward.flow.worker import FlowWorker
 
 _SOONEST_LOOK, _LATEST_LOOK = 0.01, 0.2
+_MOST_OFTEN = timedelta(milliseconds=10)
 
 
 class FlowWorkers:
@@ -30,20 +32,23 @@ class FlowWorkers:
         wait: timedelta,
         janitor: timedelta | None,
     ) -> None:
+        checks = Checks(f"workers of flow {flow!r}")
         for name, count in counts.items():
             if name not in stages:
                 raise ConfigurationError(f"workers for {name!r}: flow {flow!r} has the stages {', '.join(stages)}")
-            if count < 0:
-                raise ConfigurationError(f"{count} workers for stage {name!r}: there cannot be fewer than none")
+            checks.whole(f"the number for stage {name!r}", count, least=0)
+        if janitor is not None:
+            checks.duration("janitor", janitor, least=_MOST_OFTEN)
         total = sum(counts.values())
         self._store = store
         self._threads = ThreadPoolExecutor(max_workers=max(total, 1), thread_name_prefix="onward-flow")
+        self._janitor = None if janitor is None else Janitor(flow, store, reporter, janitor)
+        expect = None if self._janitor is None else self._janitor.expect
         self.workers = tuple(
-            FlowWorker(flow, stages[name], store, self._threads, reporter, wait=wait)
+            FlowWorker(flow, stages[name], store, self._threads, reporter, wait=wait, expect=expect)
             for name, count in counts.items()
             for _ in range(count)
         )
-        self._janitor = None if janitor is None else Janitor(flow, store, reporter, janitor)
         self._tasks = asyncio.TaskGroup()
         self._stopping = asyncio.Event()
 

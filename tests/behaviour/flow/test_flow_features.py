@@ -11,7 +11,7 @@ import pytest
 
 from flows import SOON, FlowRecorder, places
 from onward import ConfigurationError
-from onward.flow import FanOut, Flow, FlowJobFailed, Goto, Position, Rate, Run, events
+from onward.flow import FanOut, Flow, FlowFull, FlowJobFailed, FlowJobNotFound, Goto, Keep, Position, Rate, Run, events
 from onward.flow.keys import Keys
 
 MakeFlow = Callable[..., Flow[Any]]
@@ -153,7 +153,7 @@ async def test_a_rate_holds_for_each_group_in_any_period(make_flow: MakeFlow, re
     assert recorder.of(events.JobLimited)
 
 
-async def test_a_rate_is_kept_also_when_many_places_in_the_line_come_due_at_once(make_flow: MakeFlow) -> None:
+async def test_a_rate_is_kept_also_by_workers_that_come_late(make_flow: MakeFlow) -> None:
     flow, began = make_flow(), list[float]()
 
     @flow.stage("call", rate=Rate(2, per=timedelta(milliseconds=300)))
@@ -162,17 +162,106 @@ async def test_a_rate_is_kept_also_when_many_places_in_the_line_come_due_at_once
 
     async with flow:
         ids = await flow.start_many(Item(str(n)) for n in range(6))
-        async with flow.workers(janitor=None):  # all get a place in the line, and nobody lets them in
-            while (await flow.positions()).count(place="delayed") < 4:
+        async with flow.workers(janitor=None) as workers:
+            while len(began) < 2:
                 await asyncio.sleep(0.01)
-        while any(p.until and p.until > datetime.now(UTC) for p in (await flow.positions()).jobs if p.stage):
-            await asyncio.sleep(0.05)
+            workers.stop()
+        assert (await flow.positions()).count(place="waiting") == 4
+        await asyncio.sleep(0.6)  # the line could have moved on twice
         asked = time.monotonic()
         async with flow.workers(3, janitor=OFTEN):
             for job_id in ids:
                 await flow.wait(job_id, timeout=SOON)
 
     assert began[4] - asked >= 0.3
+
+
+async def test_jobs_put_off_keep_their_place_and_nobody_looks_in_vain(
+    make_flow: MakeFlow, recorder: FlowRecorder
+) -> None:
+    flow, seen = make_flow(wait=timedelta(seconds=3)), dict[str, list[int]]()
+
+    @flow.stage("call", rate=Rate(3, per=timedelta(milliseconds=200), group="tenant"))
+    async def call(job: Item) -> None:
+        seen.setdefault(job.tenant, []).append(int(job.name))
+
+    async with flow:
+        script, looks = flow._store.server.script, list[str]()
+
+        async def count(name: str, *words: Any) -> Any:
+            looks.append(name)
+            return await script(name, *words)
+
+        flow._store.server.script = count  # type: ignore[method-assign]
+        ids = await flow.start_many(Item(str(n), tenant) for n in range(12) for tenant in ("acme", "umbrella"))
+        async with flow.workers():
+            for job_id in ids:
+                await flow.wait(job_id, timeout=SOON)
+            assert seen == {"acme": list(range(12)), "umbrella": list(range(12))}
+            assert looks.count("take") <= 2 * len(ids)
+            assert len(recorder.of(events.JobLimited)) == 18  # each once
+    assert len(recorder.of(events.JobDone)) == 24
+
+
+async def test_a_group_that_has_to_wait_holds_up_no_other(make_flow: MakeFlow) -> None:
+    flow = make_flow()
+
+    @flow.stage("call", rate=Rate(1, per=timedelta(hours=1), group="tenant"))
+    async def call(job: Item) -> None:
+        return None
+
+    async with flow, flow.workers():
+        many = await flow.start_many(Item(str(n)) for n in range(300))
+        await flow.wait(await flow.start(Item("a", "umbrella")), timeout=SOON)
+        found = places(await flow.positions())
+        assert [found[job_id] for job_id in many[1:]] == [("call", "waiting")] * 299
+
+
+@pytest.mark.parametrize("priorities", [False, True])
+async def test_a_job_given_back_is_again_the_first_of_its_line(make_flow: MakeFlow, priorities: bool) -> None:
+    flow, seen, first = make_flow(), list[str](), asyncio.Event()
+
+    @flow.stage("call", rate=Rate(1, per=timedelta(milliseconds=300)), priorities=priorities)
+    async def call(job: Item) -> None:
+        seen.append(job.name)
+        if not first.is_set():
+            first.set()
+            await asyncio.Event().wait()
+
+    async with flow:
+        ids = await flow.start_many(Item(name) for name in "abc")
+        async with flow.workers({"call": 2}) as workers:
+            await first.wait()
+            while len((await flow.positions()).jobs) < 3:
+                await asyncio.sleep(0.01)
+            workers.stop(grace=timedelta(0))
+        async with flow.workers():
+            for job_id in ids:
+                await flow.wait(job_id, timeout=SOON)
+
+    assert seen == ["a", "a", "b", "c"]
+
+
+async def test_a_job_deleted_from_a_line_leaves_nothing_behind(make_flow: MakeFlow, all_keys: Any) -> None:
+    flow = make_flow(max_waiting=3)
+
+    @flow.stage("call", rate=Rate(1, per=timedelta(milliseconds=500), group="tenant"))
+    async def call(job: Item) -> None:
+        return None
+
+    async with flow:
+        first, second, third = await flow.start_many(Item(name) for name in "abc")
+        async with flow.workers() as workers:
+            await flow.wait(first, timeout=SOON)
+            while not [key for key in await all_keys() if key.endswith(":limited")]:
+                await asyncio.sleep(0.01)
+            workers.stop()
+        with pytest.raises(FlowFull):
+            await flow.start_many(Item(name) for name in "de")
+        assert await flow.delete(second) == await flow.delete(third) == await flow.delete(first) == 1
+        async with asyncio.timeout(10):
+            while {key for key in await all_keys() if not key.endswith((":flow", ":wake"))}:
+                await asyncio.sleep(0.05)
 
 
 # -- children
@@ -241,6 +330,108 @@ async def test_a_child_that_fails_fails_its_parent(make_flow: MakeFlow) -> None:
         job_id = await flow.start(Album(["a", "b", "c"]))
         with pytest.raises(FlowJobFailed, match=r"failed at stage 'split': child .* failed: RuntimeError: no page b"):
             await flow.wait(job_id, timeout=SOON)
+
+
+async def test_a_retried_child_brings_its_parent_back_to_waiting_for_it(
+    make_flow: MakeFlow, all_keys: Any, recorder: FlowRecorder
+) -> None:
+    flow, broken = make_flow(index=["url"]), {"b", "c"}
+    started: list[str] = []
+
+    @flow.stage("split", next="sum", children="measure", collect="sizes")
+    async def split(job: Album) -> FanOut[Page]:
+        started.append("split")
+        return FanOut([Page(url) for url in job.pages])
+
+    @flow.stage("measure")
+    async def measure(job: Page) -> Sized:
+        if job.url in broken:
+            raise RuntimeError(f"no page {job.url}")
+        return Sized(job.url, len(job.url))
+
+    @flow.stage("sum")
+    async def sum_up(job: Sizes) -> Total:
+        return Total(sum(sized.size for sized in job.sizes))
+
+    async with flow:
+        job_id = await flow.start(Album(["a", "b", "c", "dd"]), correlation_id="album")
+        async with flow.workers():
+            with pytest.raises(FlowJobFailed, match=r"child .* failed: RuntimeError: no page b") as failed:
+                await flow.wait(job_id, timeout=SOON)
+            await recorder.next(events.JobFailed, count=3)
+            [b], [c] = await flow.find("url", "b"), await flow.find("url", "c")
+            broken.clear()
+            await flow.wait((await flow.find("url", "dd"))[0].id, timeout=SOON)
+            await flow.retry(b.id)
+            await flow.wait(b.id, timeout=SOON)
+            assert (await flow.get(job_id)).status == "failed"  # the other one has failed still
+        await flow.retry(c.id)
+        found = places(await flow.positions())
+        assert (found[job_id], found[c.id]) == (("split", "parked"), ("measure", "waiting"))
+        assert (await flow.get(job_id)).status == "open"
+        async with flow.workers():
+            job = await flow.wait(job_id, timeout=SOON)
+
+        assert job.read(Total) == Total(5)
+        assert started == ["split"]
+        assert failed.value.reason == "child"
+        told = [event for event in recorder.of(events.JobFailed) if event.job_id == job_id]
+        assert [(event.reason, event.correlation_id, event.stage) for event in told] == [("child", "album", "split")]
+        for one in [*(position.job_id for position in (await flow.positions()).jobs)]:
+            await flow.delete(one)
+    assert {key for key in await all_keys() if not key.endswith(":flow")} == set()
+
+
+async def test_a_retried_grandchild_brings_its_grandparent_back(make_flow: MakeFlow) -> None:
+    flow, broken = make_flow(index=["depth"]), {0}
+
+    @dataclass
+    class Tree:
+        depth: int
+
+    @dataclass
+    class Leaves:
+        leaves: list[Any]
+
+    @flow.stage("grow", next="gather", goto=["leaf"], children="grow", collect="leaves")
+    async def grow(job: Tree) -> FanOut[Tree] | Goto[None]:
+        return FanOut([Tree(job.depth - 1)]) if job.depth else Goto("leaf")
+
+    @flow.stage("leaf")
+    async def leaf(job: Tree) -> Total:
+        if job.depth in broken:
+            raise RuntimeError("no leaf")
+        return Total(1)
+
+    @flow.stage("gather")
+    async def gather(job: Leaves) -> Total:
+        return Total(len(job.leaves))
+
+    async with flow, flow.workers():
+        job_id = await flow.start(Tree(2))
+        with pytest.raises(FlowJobFailed, match=r"child .* failed: child .* failed: RuntimeError: no leaf"):
+            await flow.wait(job_id, timeout=SOON)
+        broken.clear()
+        [grandchild] = await flow.find("depth", 0)
+        await flow.retry(grandchild.id)
+        assert (await flow.wait(job_id, timeout=SOON)).read(Total) == Total(1)
+
+
+async def test_a_retried_parent_starts_its_children_anew(make_flow: MakeFlow) -> None:
+    flow = album(make_flow(index=["url"]), fails="b")
+    async with flow, flow.workers():
+        job_id = await flow.start(Album(["a", "b"]))
+        with pytest.raises(FlowJobFailed):
+            await flow.wait(job_id, timeout=SOON)
+        [first] = await flow.find("url", "b")
+        await flow.retry(job_id)
+        with pytest.raises(FlowJobFailed):
+            await flow.wait(job_id, timeout=SOON)
+        assert len(await flow.find("url", "b")) == 2
+        await flow.retry(first.id)  # nobody waits for it any more
+        with pytest.raises(FlowJobFailed):
+            await flow.wait(first.id, timeout=SOON)
+        assert (await flow.get(job_id)).status == "failed"
 
 
 async def test_children_may_have_children(make_flow: MakeFlow) -> None:
@@ -321,6 +512,48 @@ async def test_what_has_ended_expires_with_everything_about_it(make_flow: MakeFl
                 while {key for key in await all_keys() if not key.endswith(":flow")}:
                     await asyncio.sleep(0.05)
         assert (await flow.positions()).count() == 0
+
+
+async def test_of_jobs_that_ended_only_the_newest_are_kept(make_flow: MakeFlow, all_keys: Any) -> None:
+    day = timedelta(days=1)
+    flow = make_flow(index=["name"], keep=Keep(count=3, age=day), keep_failed=Keep(count=2, age=day))
+
+    @flow.stage("pick", next="pack")
+    async def pick(job: Item) -> None:
+        return None
+
+    @flow.stage("pack")
+    async def pack(job: Item) -> None:
+        if job.name.startswith("bad"):
+            raise RuntimeError("bad")
+
+    async with flow:
+        good = await flow.start_many(Item(f"good{n}") for n in range(8))
+        bad = await flow.start_many(Item(f"bad{n}") for n in range(8))
+        async with flow.workers():
+            await flow.wait(good[-1], timeout=SOON)
+            with pytest.raises(FlowJobFailed):
+                await flow.wait(bad[-1], timeout=SOON)
+        found = places(await flow.positions())
+        assert found == dict.fromkeys(good[-3:], (None, "done")) | dict.fromkeys(bad[-2:], (None, "failed"))
+        with pytest.raises(FlowJobNotFound):
+            await flow.get(good[0])
+
+    keys = {key for key in await all_keys() if not key.endswith(":flow")}
+    assert len([key for key in keys if key.startswith("job:")]) == 5
+    assert len([key for key in keys if key.startswith("index:")]) == 5
+    assert len(keys) == 12
+
+
+async def test_none_may_be_kept_at_all(make_flow: MakeFlow, all_keys: Any, recorder: FlowRecorder) -> None:
+    none = Keep(count=0, age=timedelta(days=1))
+    flow = album(make_flow(index=["url"], keep=none, keep_failed=none), fails="b")
+    async with flow, flow.workers():
+        await flow.start(Album(["a", "c"]))
+        await recorder.next(events.JobDone, count=3)
+        await flow.start(Album(["b"]))
+        await recorder.next(events.JobFailed, count=2)
+    assert {key for key in await all_keys() if not key.endswith(":flow")} == set()
 
 
 async def test_an_index_lives_as_long_as_one_of_its_jobs(make_flow: MakeFlow, redis: Any, keys: Keys) -> None:

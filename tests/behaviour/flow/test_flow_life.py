@@ -1,13 +1,17 @@
 """A job's way through a flow, on a single server and on a cluster."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
+from concurrent import futures
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
 from flows import SOON, FlowRecorder, places
 from onward import ConfigurationError
@@ -172,16 +176,164 @@ async def test_a_handler_that_raises_fails_the_job(
     assert "no answer" in failed.error.traceback
 
 
-async def test_a_cancellation_of_the_handlers_own_is_an_error_like_others(make_flow: MakeFlow) -> None:
-    flow = make_flow()
+class Broken(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class Odd(BaseException):
+    pass
+
+
+def ask_a_cancelled_future() -> None:
+    """What `concurrent.futures` raises is not what asyncio raises, and loops have taken one for the other."""
+    future: futures.Future[None] = futures.Future()
+    future.cancel()
+    future.result()
+
+
+LEAVES_A_HANDLER: dict[str, Callable[[], Any]] = {
+    "SystemExit": lambda: sys.exit(3),
+    "KeyboardInterrupt": lambda: _raise(KeyboardInterrupt()),
+    "CancelledError": lambda: _raise(asyncio.CancelledError("from within")),
+    "GeneratorExit": lambda: _raise(GeneratorExit()),
+    "Odd": lambda: _raise(Odd()),
+    "Broken": lambda: _raise(Broken()),
+    "ValueError": lambda: _raise(ValueError("\ud800 \0")),
+    "futures.CancelledError": ask_a_cancelled_future,
+}
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+@pytest.mark.parametrize("what", LEAVES_A_HANDLER)
+async def test_whatever_leaves_a_handler_is_a_failed_try_of_its_job_and_nothing_else(
+    make_flow: MakeFlow, recorder: FlowRecorder, what: str, kind: str
+) -> None:
+    flow, runs = make_flow(), list[str]()
+
+    async def check(job: Request) -> None:
+        runs.append(job.user)
+        if job.user == "ann":
+            LEAVES_A_HANDLER[what]()
+
+    def check_in_thread(job: Request) -> None:
+        runs.append(job.user)
+        if job.user == "ann":
+            LEAVES_A_HANDLER[what]()
+
+    flow.stage("check", max_retries=1)(check if kind == "async" else check_in_thread)
+    async with flow, flow.workers():
+        with pytest.raises(FlowJobFailed, match=what.removeprefix("futures.")) as failed:
+            await flow.wait(await flow.start(Request("ann", 30)), timeout=SOON)
+        await flow.wait(await flow.start(Request("bob", 30)), timeout=SOON)
+
+    assert failed.value.reason == "attempts"
+    assert runs == ["ann", "ann", "bob"]
+    assert [event.will_retry for event in recorder.of(events.StageFailed)] == [True, False]
+    assert recorder.of(events.RedisError) == []
+
+
+async def test_a_handler_that_cancels_its_own_task_is_not_given_back_for_ever(make_flow: MakeFlow) -> None:
+    flow, runs = make_flow(), list[str]()
 
     @flow.stage("check")
     async def check(job: Request) -> None:
-        raise asyncio.CancelledError("from within")
+        runs.append(job.user)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
 
     async with flow, flow.workers():
-        with pytest.raises(FlowJobFailed, match="CancelledError: from within"):
+        with pytest.raises(FlowJobFailed, match="CancelledError"):
             await flow.wait(await flow.start(Request("ann", 30)), timeout=SOON)
+
+    assert runs == ["ann"]
+
+
+async def test_a_result_that_redis_does_not_take_is_a_failed_try(make_flow: MakeFlow) -> None:
+    flow = three_stages(make_flow())
+    async with flow:
+        script = flow._store.server.script
+
+        async def refuse(name: str, *words: Any) -> Any:
+            if name == "complete":
+                raise ResponseError("too big")
+            return await script(name, *words)
+
+        flow._store.server.script = refuse  # type: ignore[method-assign]
+        async with flow.workers():
+            with pytest.raises(FlowJobFailed, match="ResponseError: too big"):
+                await flow.wait(await flow.start(Request("ann", 30)), timeout=SOON)
+
+
+async def test_an_outcome_is_repeated_while_redis_is_away_until_the_lock_ends(
+    make_flow: MakeFlow, recorder: FlowRecorder
+) -> None:
+    flow, tries = make_flow(), list[str]()
+
+    @flow.stage("check", lock=timedelta(milliseconds=500), max_stalls=0)
+    async def check(job: Request) -> None:
+        return None
+
+    async with flow:
+        script = flow._store.server.script
+
+        async def away(name: str, *words: Any) -> Any:
+            if name in ("complete", "renew"):
+                tries.append(name)
+                raise RedisConnectionError("away")
+            return await script(name, *words)
+
+        flow._store.server.script = away  # type: ignore[method-assign]
+        async with flow.workers(janitor=timedelta(milliseconds=50)):
+            job_id = await flow.start(Request("ann", 30))
+            with pytest.raises(FlowJobFailed, match="stalled 1 times"):
+                await flow.wait(job_id, timeout=SOON)
+            tried = len(tries)
+            await recorder.next(events.JobFailed)
+            flow._store.server.script = script  # type: ignore[method-assign]
+            await flow.wait(await flow.start(Request("bob", 30)), timeout=SOON)  # the worker is free again
+
+    assert tries.count("complete") >= 2
+    assert len(tries) <= tried + 1
+
+
+async def test_who_repeats_an_outcome_whose_answer_was_lost_learns_what_it_was(
+    make_flow: MakeFlow, recorder: FlowRecorder
+) -> None:
+    flow, lost = make_flow(), list[str]()
+
+    @flow.stage("check", max_retries=1)
+    async def check(job: Request, run: Run) -> None:
+        if job.user == "bob":
+            raise RuntimeError("never")
+
+    async with flow:
+        script = flow._store.server.script
+
+        async def loses_every_first_answer(name: str, *words: Any) -> Any:
+            answer = await script(name, *words)
+            if name in ("complete", "fail") and lost.count(name) % 2 == 0:
+                lost.append(name)
+                raise RedisConnectionError("the answer was lost")
+            lost.append(name)
+            return answer
+
+        flow._store.server.script = loses_every_first_answer  # type: ignore[method-assign]
+        async with flow.workers():
+            ann, bob = await flow.start_many([Request("ann", 1), Request("bob", 2)])
+            await recorder.next(events.JobDone)
+            failed = await recorder.next(events.JobFailed)
+
+    assert [event.job_id for event in recorder.of(events.JobDone)] == [ann]
+    assert (failed.job_id, failed.reason, failed.message) == (bob, "attempts", "RuntimeError: never")
+    assert [event.will_retry for event in recorder.of(events.StageFailed)] == [True, False]
+    assert recorder.of(events.ResultDropped) == []
 
 
 async def test_errors_are_retried_as_often_as_the_stage_says(make_flow: MakeFlow, recorder: FlowRecorder) -> None:
@@ -203,6 +355,27 @@ async def test_errors_are_retried_as_often_as_the_stage_says(make_flow: MakeFlow
 
     assert retries[3:] == [0, 1, 2, 3]
     assert [event.will_retry for event in recorder.of(events.StageFailed)] == [True, True, True, True, True, False]
+
+
+async def test_jitter_spreads_retries(make_flow: MakeFlow, redis: Any, keys: Keys) -> None:
+    hour = timedelta(hours=1)
+    flow = make_flow()
+
+    @flow.stage("check", max_retries=1, backoff=Backoff(initial=hour, maximum=hour, jitter=0.5))
+    async def check(job: Request) -> None:
+        raise RuntimeError("later")
+
+    async with flow, flow.workers():
+        await flow.start_many(Request("ann", age) for age in range(20))
+        async with asyncio.timeout(10):
+            while (await flow.positions()).count(place="delayed") < 20:
+                await asyncio.sleep(0.02)
+        until = [position.until for position in (await flow.positions()).jobs]
+
+    now = datetime.now(UTC)
+    waits = [moment - now for moment in until if moment is not None]
+    assert timedelta(minutes=44) < min(waits) < timedelta(minutes=58)
+    assert timedelta(minutes=62) < max(waits) < timedelta(minutes=76)
 
 
 async def test_every_stage_has_its_own_retries(make_flow: MakeFlow) -> None:
@@ -276,6 +449,18 @@ async def test_a_refused_input_starts_nothing(make_flow: MakeFlow) -> None:
             await flow.start_many([Request("ann", 1), Request("bob", None)])  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match="no stage of flow 'access' has priorities=True"):
             await flow.start(Request("ann", 1), priority=3)
+        for options, words in (
+            ({"priority": 1.5}, "priority must be a whole number from 0 to 1000, got: 1.5"),
+            ({"delay": 5}, "delay must be a timedelta that is not negative, got: 5"),
+            ({"delay": timedelta(seconds=-5)}, "delay must be a timedelta that is not negative"),
+            ({"id": ""}, "id must be a text of at least one character"),
+            ({"correlation_id": 7}, "correlation_id must be a text"),
+        ):
+            with pytest.raises(ConfigurationError, match=f"flow 'access': {words}"):
+                await flow.start(Request("ann", 1), **options)  # type: ignore[arg-type]
+        for counts, janitor in (("two", SOON), ({"check": -1}, SOON), (1, 5), (1, timedelta(0))):
+            with pytest.raises(ConfigurationError, match=r"workers of flow 'access': .* must be"):
+                flow.workers(counts, janitor=janitor)  # type: ignore[arg-type]
         assert (await flow.positions()).count() == 0
 
 
@@ -436,6 +621,32 @@ async def test_a_failed_job_can_be_put_back(make_flow: MakeFlow, redis: Any, key
         assert (job.status, job.error) == ("done", None)
         assert places(await flow.positions()) == {job_id: (None, "done")}
         assert [found.id for found in await flow.find("user", "ann")] == [job_id]
+
+
+async def test_a_retry_whose_answer_was_lost_is_not_refused(make_flow: MakeFlow) -> None:
+    flow, lost = make_flow(), list[str]()
+
+    @flow.stage("check")
+    async def check(job: Request) -> None:
+        raise RuntimeError("down")
+
+    async with flow:
+        job_id = await flow.start(Request("ann", 30))
+        async with flow.workers():
+            with pytest.raises(FlowJobFailed):
+                await flow.wait(job_id, timeout=SOON)
+        script = flow._store.server.script
+
+        async def loses_the_first_answer(name: str, *words: Any) -> Any:
+            answer = await script(name, *words)
+            if not lost:
+                lost.append(name)
+                raise RedisConnectionError("the answer was lost")
+            return answer
+
+        flow._store.server.script = loses_the_first_answer  # type: ignore[method-assign]
+        await flow.retry(job_id)
+        assert places(await flow.positions()) == {job_id: ("check", "waiting")}
 
 
 async def test_scripts_are_handed_over_again_when_redis_forgot_them(make_flow: MakeFlow, redis: Any) -> None:

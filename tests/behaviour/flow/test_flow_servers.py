@@ -1,6 +1,7 @@
 """Which servers and clients a flow takes, and whose keys it leaves alone."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ import pytest
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.sentinel import Sentinel
-from redis.exceptions import ConnectionError
+from redis.exceptions import ConnectionError, RedisError
 
+import servers
 from flows import QUICK, SOON, FlowRecorder, places
 from onward import ConfigurationError
-from onward.flow import Flow, FlowKeysTaken, events
+from onward.flow import Flow, FlowKeysTaken, FlowUnavailable, events
 
 
 @dataclass
@@ -79,10 +81,67 @@ async def test_a_client_of_sentinel_is_refused_in_words() -> None:
             pass
 
 
-async def test_nobody_there_is_said_at_once() -> None:
-    with pytest.raises(ConnectionError):
+async def test_nobody_there_is_said_at_once_and_may_be_tried_again() -> None:
+    with pytest.raises(
+        FlowUnavailable, match=r"flow 'access' cannot open: ConnectionError.*try again later"
+    ) as refused:
         async with one_stage("redis://127.0.0.1:1"):
             pass
+    assert (refused.value.retryable, refused.value.doing, refused.value.flow) == (True, "open", "access")
+    assert isinstance(refused.value.__cause__, ConnectionError)
+
+
+async def test_wrong_credentials_are_not_worth_another_try() -> None:
+    with servers.private_redis() as server:
+        async with Redis.from_url(server.dsn) as redis:
+            await redis.config_set("requirepass", "secret")
+        for address in (server.dsn, server.dsn.replace("redis://", "redis://:wrong@")):
+            with pytest.raises(FlowUnavailable, match="trying again will not help: look at the address") as refused:
+                async with one_stage(address):
+                    pass
+            assert not refused.value.retryable
+            assert isinstance(refused.value.__cause__, RedisError)
+
+
+async def test_callers_get_errors_of_ours_when_redis_is_away_or_refuses() -> None:
+    with servers.private_redis() as server:
+        async with one_stage(server.dsn, index=["name"]) as flow:
+            job_id = await flow.start(Item("a"))
+            async with Redis.from_url(server.dsn) as redis:
+                await redis.set(f"job:access:{job_id}", "spoiled")
+            with pytest.raises(FlowUnavailable, match="WRONGTYPE") as refused:
+                await flow.get(job_id)
+            assert not refused.value.retryable
+
+            await asyncio.to_thread(server.stop)
+            calls = {
+                "start": flow.start(Item("b")), "get": flow.get(job_id), "wait": flow.wait(job_id, timeout=SOON),
+                "find": flow.find("name", "a"), "look": flow.positions(), "retry": flow.retry(job_id),
+                "delete": flow.delete(job_id),
+            }  # fmt: skip
+            for call in calls.values():
+                with pytest.raises(FlowUnavailable) as away:
+                    await call
+                assert away.value.retryable
+
+
+async def test_a_cluster_with_one_primary_will_do() -> None:
+    with servers.private_redis(cluster_enabled="yes", cluster_port=str(free_port())) as server:
+        async with Redis.from_url(server.dsn, decode_responses=True) as node:
+            await node.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
+            while (await node.execute_command("CLUSTER INFO"))["cluster_state"] != "ok":
+                await asyncio.sleep(0.05)
+        assert await goes_through(one_stage(server.dsn, cluster=True))
+        for decode_responses in (False, True):
+            async with RedisCluster.from_url(server.dsn, decode_responses=decode_responses) as redis:
+                assert await goes_through(one_stage(redis))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 @asynccontextmanager

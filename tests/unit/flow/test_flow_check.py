@@ -7,8 +7,8 @@ from typing import Any, NotRequired, TypedDict
 
 import pytest
 
-from onward import ConfigurationError
-from onward.flow import FanOut, Flow, FlowDefinitionError, Goto, MissingAttribute, Rate
+from onward import Backoff, ConfigurationError
+from onward.flow import FanOut, Flow, FlowDefinitionError, Goto, Keep, MissingAttribute, Rate
 
 
 @dataclass
@@ -167,11 +167,6 @@ def _no_fan_out(flow: Flow[Any]) -> None:
     async def one(job: Request) -> None: ...
 
 
-def _no_rate(flow: Flow[Any]) -> None:
-    @flow.stage("one", rate=Rate(0, per=timedelta(seconds=1)))
-    async def one(job: Request) -> None: ...
-
-
 @pytest.mark.parametrize(
     ("define", "words"),
     [
@@ -182,7 +177,6 @@ def _no_rate(flow: Flow[Any]) -> None:
         (_reserved, "may not be named failedQueue"),
         (_no_children, "does not say where children begin"),
         (_no_fan_out, r"must be annotated -> FanOut\[…\]"),
-        (_no_rate, "lets nothing through"),
     ],
 )
 def test_other_mistakes_are_named(define: Callable[[Flow[Any]], None], words: str) -> None:
@@ -231,5 +225,78 @@ def test_handlers_are_refused_where_they_stand() -> None:
             flow.stage(name)
         with pytest.raises(ConfigurationError, match="make a name"):
             Flow(name, "redis://127.0.0.1:1")
-    with pytest.raises(ConfigurationError, match="at least 10 ms"):
-        make(wait=timedelta(0))
+
+
+# -- options
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("timeout", 30, "timeout must be a timedelta of at least 0.001 s, got: 30"),
+        ("timeout", timedelta(0), "timeout must be a timedelta of at least"),
+        ("lock", None, "lock must be a timedelta of at least"),
+        ("max_retries", -1, "max_retries must be a whole number from 0, got: -1"),
+        ("max_retries", "3", "max_retries must be a whole number from 0, got: '3'"),
+        ("max_stalls", True, "max_stalls must be a whole number from 0, got: True"),
+        ("delay", 5, "delay must be a timedelta that is not negative, got: 5"),
+        ("delay", -SECOND, "delay must be a timedelta that is not negative"),
+        ("backoff", 5, r"backoff must be Backoff\(…\), got: 5"),
+        ("backoff", Backoff(jitter=2), r"backoff\.jitter must be a number from 0 to 1, got: 2"),
+        ("backoff", Backoff(initial=-SECOND), r"backoff\.initial must be a timedelta that is not negative"),
+        ("rate", 5, r"rate must be Rate\(limit, per=…\), got: 5"),
+        ("priorities", "yes", "priorities must be True or False, got: 'yes'"),
+        ("goto", "grant", "goto must be a list of texts, got: 'grant'"),
+        ("next", 5, "next must be a text of at least one character, got: 5"),
+    ],
+)
+def test_options_of_a_stage_are_checked_where_it_is_defined(option: str, value: Any, words: str) -> None:
+    flow = make()
+    with pytest.raises(ConfigurationError, match=f"stage 'check' of flow 'access': {words}"):
+
+        @flow.stage("check", **{option: value})
+        async def check(job: Request) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("keep", 5, r"keep must be a timedelta, or Keep\(count=…, age=…\), got: 5"),
+        ("keep_failed", -SECOND, "keep_failed must be a timedelta that is not negative"),
+        ("max_waiting", "9", "max_waiting must be a whole number from 1, got: '9'"),
+        ("max_waiting", 0, "max_waiting must be a whole number from 1, got: 0"),
+        ("index", "user", "index must be a list of texts, got: 'user'"),
+        ("index", 5, "index must be a list of texts, got: 5"),
+        ("observers", 5, "observers must be a list of functions, got: 5"),
+        ("observers", [5], r"observers must be a list of functions, got: \[5\]"),
+        ("wait", 3, "wait must be a timedelta of at least 0.01 s, got: 3"),
+        ("wait", timedelta(0), "wait must be a timedelta of at least 0.01 s"),
+        ("cluster", "yes", "cluster must be True or False, got: 'yes'"),
+        ("first", "", "first must be a text of at least one character"),
+    ],
+)
+def test_options_of_a_flow_are_checked_when_it_is_made(option: str, value: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"flow 'access': {words}"):
+        make(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("make_it", "words"),
+    [
+        (lambda: Rate(0, per=SECOND), "Rate: limit must be a whole number from 1, got: 0"),
+        (lambda: Rate(5, per=1), "Rate: per must be a timedelta of at least 0.001 s, got: 1"),  # type: ignore[arg-type]
+        (lambda: Rate(5, per=SECOND, group=""), "Rate: group must be a text"),
+        (lambda: Keep(count=-1, age=SECOND), "Keep: count must be a whole number from 0, got: -1"),
+        (lambda: Keep(age=5), "Keep: age must be a timedelta"),  # type: ignore[arg-type]
+        (lambda: Goto("grant", delay=-SECOND), "Goto: delay must be a timedelta that is not negative"),
+        (lambda: Flow("access", None), "redis must be an address, or a client of redis.asyncio, got: None"),  # type: ignore[arg-type]
+        (lambda: Flow("access", "localhost:secret@"), "redis is no address of a Redis, such as redis://localhost"),
+        (lambda: Flow(5, "redis://localhost"), "make a name"),  # type: ignore[arg-type]
+    ],
+)
+def test_other_values_are_checked_when_they_are_made(make_it: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as refused:
+        make_it()
+    assert "secret" not in str(refused.value)

@@ -1,32 +1,16 @@
 -- Lock a job that was moved to the processing list, and read what its stage asks for.
 -- ARGV: 2 stage, 3 job id, 4 worker, 5 milliseconds the lock lives, 6… attributes to read.
--- Returns 'claimed' with the number of this claim, retries so far, correlation id, whether it is a child, attributes;
--- or why not: 'held' by another worker, 'moved' elsewhere, 'missing' altogether, or 'limited' and put off.
-local stage, id, worker, timeout = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- Returns 'claimed' with the number of this claim, retries and stalls so far, correlation id, whether it is a child,
+-- attributes; or why not: 'held' by another worker, 'moved' elsewhere, or 'missing' altogether.
+local stage, id, worker, lives = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local key, lock, processing = job_key(id), lock_key(stage, id), queue_key(stage, 'processing')
 
--- Whether the stage's rate lets the job begin now; else it gets a place in the line of its group, and comes back then.
-local function is_admitted(rate)
-  local group = rate.group and redis.call('HGET', key, rate.group) or ''
-  local starts = limit_key(stage, group)
-  local planned = starts .. ':planned'
-  local oldest = tonumber(redis.call('LINDEX', starts, rate.limit - 1))
-  local last_planned = tonumber(redis.call('GET', planned)) or 0
-  local in_line = redis.call('HGET', key, 'in-line-at') == stage
-  local free_at = oldest and oldest + rate.per or now
-  -- Who has no place in the line yet may not overtake those who have.
-  if free_at <= now and (in_line or last_planned <= now) then
-    redis.call('LPUSH', starts, now)
-    redis.call('LTRIM', starts, 0, rate.limit - 1)
-    redis.call('PEXPIRE', starts, rate.per)
-    redis.call('HDEL', key, 'in-line-at')
-    return true
-  end
-  local at = math.ceil(math.max(free_at, last_planned + rate.per / rate.limit))
-  redis.call('SET', planned, string.format('%.0f', at), 'PX', at - now + 1)
-  redis.call('HSET', key, 'in-line-at', stage)
-  enqueue(id, stage, at - now)
-  return false
+-- The handler begins now, a moment later than the job was taken: it is this moment that its rate is about.
+local function begin_now()
+  local at, group = unpack(redis.call('HMGET', key, 'taken-at', 'taken-from'))
+  if not at then return end
+  redis.call('HDEL', key, 'taken-at', 'taken-from')
+  if redis.call('LREM', limit_key(stage, group), 1, at) == 1 then note_start(stage, group) end
 end
 
 local holder = redis.call('GET', lock)
@@ -36,21 +20,16 @@ if redis.call('EXISTS', key) == 0 then
   leave(id, stage)
   return {'missing'}
 end
--- Asked again by its holder, because the first answer was lost: the claim stands.
+redis.call('SET', lock, worker, 'PX', lives)
+-- Asked again by its holder, because the first answer was lost: that claim stands.
 if not holder then
   redis.call('HDEL', queue_key(stage, 'unlocked'), id)
-  local rate = flow.stages[stage].rate
-  if rate then
-    redis.call('LREM', processing, 1, id)
-    if not is_admitted(rate) then return {'limited'} end
-    redis.call('RPUSH', processing, id)
-  end
-  redis.call('SET', lock, worker, 'PX', timeout)
   redis.call('HSET', key, 'held-by', worker)
   redis.call('HINCRBY', key, 'claim-number', 1)
+  if flow.stages[stage].rate then begin_now() end
 end
-local claim, retries, correlation, parent =
-  unpack(redis.call('HMGET', key, 'claim-number', 'retry-count', 'correlation-id', 'parent-id'))
+local claim, retries, stalls, correlation, parent =
+  unpack(redis.call('HMGET', key, 'claim-number', 'retry-count', 'stall-count', 'correlation-id', 'parent-id'))
 local attributes = {}
 for i = 6, #ARGV do attributes[#attributes + 1] = redis.call('HGET', key, ARGV[i]) end
-return {'claimed', claim, retries or '0', correlation or '', parent and '1' or '0', attributes}
+return {'claimed', claim, retries or '0', stalls or '0', correlation or '', parent and '1' or '0', attributes}

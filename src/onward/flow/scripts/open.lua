@@ -3,7 +3,7 @@
 -- Returns nothing when all is well, else 'occupied' with key, type found and type needed, or 'taken' with stage and flow.
 local kinds = {
   waiting = 'list', processing = 'list', delayed = 'zset', prioritised = 'zset', parked = 'set', wake = 'list',
-  unlocked = 'hash',
+  unlocked = 'hash', limited = 'zset', groups = 'zset',
 }
 local week = 7 * 24 * 3600 * 1000
 

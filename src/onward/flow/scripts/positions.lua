@@ -32,6 +32,7 @@ local function sorted(stage, place, key, with_scores)
 end
 
 for stage in pairs(flow.stages) do
+  sorted(stage, 'waiting', queue_key(stage, 'limited'))
   list(stage, 'waiting', queue_key(stage, 'waiting'))
   sorted(stage, 'waiting', queue_key(stage, 'prioritised'))
   sorted(stage, 'delayed', queue_key(stage, 'delayed'), true)

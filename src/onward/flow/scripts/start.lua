@@ -13,7 +13,7 @@ end
 local most = tonumber(ARGV[2])
 if most then
   local stage = jobs[1].stage
-  local waiting = redis.call('LLEN', queue_key(stage, 'waiting')) + redis.call('ZCARD', queue_key(stage, 'prioritised'))
+  local waiting = count_waiting(stage)
   if waiting + #jobs > most then return {'full', waiting} end
 end
 for _, new in ipairs(jobs) do create(new) end
