@@ -103,7 +103,9 @@ class Store:
         for turn in range(1, _TRIES + 1):
             try:
                 async with self.driver.connection() as connection:
-                    return await operation(connection)
+                    result = await operation(connection)
+                self.observers.database_works(doing)
+                return result
             except Exception as error:
                 if turn == _TRIES or not self.is_transient(error):
                     raise
