@@ -1,15 +1,16 @@
 """What a client can do, written once: `Onward` awaits these operations, `app.sync` runs them to their end."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
+from onward.client.awaiting import WaitFor
 from onward.client.completion import Completion, current_job
 from onward.define.registry import Registry
 from onward.define.request import NewChain
-from onward.errors import ChainFailed, ChainNotFailed, ChainNotFound, ConfigurationError, WaitTimeout
+from onward.errors import ChainFailed, ChainNotFailed, ChainNotFound, ConfigurationError
 from onward.lifecycle.after_commit import Effects
 from onward.lifecycle.context import refuse_inside_transaction
 from onward.lifecycle.start import plan_chains, start_jobs
@@ -21,21 +22,12 @@ from onward.state.driver import Connection
 _MOST_PER_PAGE = 1_000
 
 
-class Wait(Protocol):
-    """Waits a little for news of a chain."""
-
-    async def wait(self, timeout: float) -> object: ...
-
-
-WaitFor = Callable[[ChainId], AbstractAsyncContextManager[Wait]]
-
-
 class Operations:
     """The operations of a client on one store."""
 
-    def __init__(self, registry: Registry, store: Store, wait_for: WaitFor, now: Callable[[], float]) -> None:
+    def __init__(self, registry: Registry, store: Store, wait_for: WaitFor) -> None:
         self.registry, self.store = registry, store
-        self._wait_for, self._now = wait_for, now
+        self._wait_for = wait_for
 
     # -- start
 
@@ -50,26 +42,8 @@ class Operations:
     async def wait(self, chain_id: ChainId, timeout: timedelta | None) -> Any:
         """The output of a chain once it has completed."""
         refuse_inside_transaction("wait()")
-        deadline = None if timeout is None else self._now() + timeout.total_seconds()
-        pause = 0.005  # a chain that ends at once may do so before anybody has heard that it is awaited
-        async with self._wait_for(chain_id) as news:
-            while not await self._has_ended(chain_id):
-                left = pause if deadline is None else min(pause, deadline - self._now())
-                if left <= 0:
-                    assert timeout is not None
-                    raise WaitTimeout(chain_id, timeout)
-                await news.wait(left)
-                pause = min(pause * (2 if pause < 0.1 else 1.25), 1.0)
+        await self._wait_for(chain_id, timeout)
         return await self._output(chain_id)
-
-    async def _has_ended(self, chain_id: ChainId) -> bool:
-        async def look(connection: Connection) -> dict[ChainId, bool]:
-            return await self.store.state.ended_chains(connection, [chain_id])
-
-        ended = await self.store.read(look)
-        if chain_id not in ended:
-            raise ChainNotFound([chain_id])
-        return ended[chain_id]
 
     async def _output(self, chain_id: ChainId) -> Any:
         chain = await self.find_chain(chain_id, tx=None)

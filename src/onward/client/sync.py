@@ -1,8 +1,7 @@
 """The client's calls without an event loop: Flask, Django, scripts."""
 
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from typing_extensions import Unpack
 
 from onward.client.arguments import Filters, chain_id, chain_ids, filter_of, type_names
+from onward.client.awaiting import poll
 from onward.client.completion import SyncCompletion
 from onward.client.handle import SyncChainHandle
-from onward.client.operations import Operations, Wait
+from onward.client.operations import Operations
 from onward.client.schema import prepare_schema
 from onward.define.job_type import JobType, Step
 from onward.define.registry import Registry
@@ -71,7 +71,7 @@ class SyncOnward:
             awaited=Awaited(),
             also_transient=also_transient,
         )
-        self._operations = Operations(registry, self._store, self._wait_for, time.monotonic)
+        self._operations = Operations(registry, self._store, poll(self._store))
 
     # -- life
 
@@ -214,12 +214,6 @@ class SyncOnward:
         """A page of the jobs that wait, or waited, for a chain."""
         return run_now(self._operations.blocked_by(chain_id(chain), after=after, limit=limit, tx=tx))
 
-    # -- waiting
-
-    @asynccontextmanager
-    async def _wait_for(self, awaited: ChainId) -> AsyncIterator[Wait]:
-        yield _Sleep(self._driver)
-
 
 class _Announcer(Posting):
     """Sends hints with a statement where the database carries them, else in the background."""
@@ -244,12 +238,3 @@ class _Announcer(Posting):
     async def _run(self, sql: str, parameters: dict[str, object]) -> None:
         async with self._driver.connection() as connection:
             await connection.fetch(sql, parameters)
-
-
-class _Sleep:
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-
-    async def wait(self, timeout: float) -> object:
-        await self._driver.sleep(timeout)
-        return None
