@@ -1,12 +1,15 @@
 """Events: one for each fact, after its commit, and never a trouble to the caller."""
 
+import asyncio
 import logging
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from onward import Attempt, LogObserver, Next, Onward, job
 from onward.observe import events
+from proxy import proxied
 from support import SOON, Recorder
 
 
@@ -82,3 +85,41 @@ async def test_failures_are_logged_with_their_traceback(running: Any, caplog: py
     assert len(failed) == 1
     assert 'raise ValueError("look at me")' in failed[0].message
     assert isinstance(failed[0].onward, events.AttemptFailed)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+@pytest.mark.parametrize("guardian", ["thread", "process"])
+async def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(
+    running: Any, target: str, recorder: Recorder, caplog: pytest.LogCaptureFixture, guardian: str
+) -> None:
+    go = asyncio.Event()
+
+    @job("slow", lease=timedelta(seconds=6))
+    async def slow(attempt: Attempt[int]) -> int:
+        await go.wait()
+        return attempt.number
+
+    async with proxied(target) as (proxy, dsn):
+        observers = [recorder, LogObserver()]
+        app: Onward = await running(slow, target=dsn, observers=observers, worker={"guardian": guardian})
+        chains = [await app.start(slow, n) for n in range(5)]
+        await recorder.next(events.AttemptStarted, count=5)
+        caplog.clear()
+
+        proxy.cut()
+        go.set()
+        await recorder.next(events.StateError, count=8)
+        proxy.mend()
+        assert [await chain.wait(timeout=SOON) for chain in chains] == [1] * 5
+        recovered = await recorder.next(events.StateRecovered)
+        await recorder.next(events.NotifyRecovered)
+
+        said = [record.message for record in caplog.records if record.name.startswith("onward")]
+        assert [words.split()[0] for words in sorted(said)] == [
+            "NotifyError",
+            "NotifyRecovered",
+            "StateError",
+            "StateRecovered",
+        ]
+        assert not any("Traceback" in words for words in said)
+        assert recovered.errors >= 8

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
@@ -13,10 +12,11 @@ from uuid import UUID
 from typing_extensions import Unpack
 
 from onward.client.arguments import Filters, asked, checked_id, checked_limit, filter_of, type_names
+from onward.client.awaiting import Awaiting
 from onward.client.completion import Completion
 from onward.client.handle import ChainHandle
 from onward.client.listing import Listing
-from onward.client.operations import Operations, Wait
+from onward.client.operations import Operations
 from onward.client.schema import opened_before_fork, prepare_schema
 from onward.client.sync import SyncOnward
 from onward.define.attempt import SyncTransaction, Transaction
@@ -32,7 +32,7 @@ from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, Posting, 
 from onward.lifecycle.store import Store
 from onward.model import Backoff, Blocker, Chain, ChainId, Deduplication, Job, JobId, Page
 from onward.notify.connect import notify_for
-from onward.notify.contract import Hint, HintKind, NotifyAdapter
+from onward.notify.contract import NotifyAdapter
 from onward.observe import events
 from onward.observe.logs import LogObserver
 from onward.observe.observer import Observer, Observers
@@ -132,7 +132,8 @@ class Onward:
             self._notify, self._observers, self._announcer, changed=self._hints_changed
         )
         self._store = self._make_store(self.driver, self._announcer)
-        self._ready = Operations(self.registry, self._store, self._wait_for, time.monotonic)
+        self._awaiting = Awaiting(self._store, self._notify, self._announcer)
+        self._ready = Operations(self.registry, self._store, self._awaiting.wait)
         self._opened_in: int | None = None
         """The process."""
         self._sync_driver = self.driver.sync_sibling() if self.driver.is_async else self.driver
@@ -188,6 +189,8 @@ class Onward:
             stack.push_async_callback(self._notify.close)
             self._announcer.start(tasks)
             stack.push_async_callback(self._announcer.close)
+            self._awaiting.start(tasks)
+            stack.push_async_callback(self._awaiting.close)
             if self._sync_driver is not None:
                 # In a thread: it waits for its server, and the loop may have other things to do meanwhile.
                 await asyncio.to_thread(run_now, self._sync_driver.open())
@@ -480,29 +483,6 @@ class Onward:
     async def _run(self, sql: str, parameters: dict[str, object]) -> None:
         async with self.driver.connection() as connection:
             await connection.fetch(sql, parameters)
-
-    # -- waiting
-
-    @asynccontextmanager
-    async def _wait_for(self, awaited: ChainId) -> AsyncIterator[Wait]:
-        key = str(awaited)
-        self._awaited.add(key)
-        async with self._notify.listen(ended=[key]) as listener:
-            yield _Awaiting(self._announcer, listener, key)
-
-
-class _Awaiting:
-    """Tells the workers, now and again, that somebody waits for a chain, and waits for their answer."""
-
-    def __init__(self, announcer: Announcer, listener: Any, key: str) -> None:
-        self._announcer, self._listener, self._key = announcer, listener, key
-        self._tell_again = 0.0
-
-    async def wait(self, timeout: float) -> object:
-        if time.monotonic() >= self._tell_again:
-            self._tell_again = time.monotonic() + 1.0
-            self._announcer.post([Hint(HintKind.AWAITED, self._key)])
-        return await self._listener.wait(timeout)
 
 
 def _listing(look: Callable[[UUID | None], Awaitable[Page[T]]], after: UUID | None, limit: int) -> Listing[T]:

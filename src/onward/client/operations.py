@@ -2,19 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from onward.client.arguments import Asked, checked_id
+from onward.client.awaiting import WaitFor
 from onward.client.completion import Completion, current_job
 from onward.client.waiting import Deadline, why_not_ended
 from onward.define.registry import Registry
 from onward.define.request import NewChain
-from onward.errors import ChainFailed, ChainNotFailed, ChainNotFound, StartRefused, require
+from onward.errors import ChainFailed, ChainNotFailed, ChainNotFound, StartRefused, WaitTimeout, require
 from onward.lifecycle.after_commit import Effects
 from onward.lifecycle.context import refuse_inside_transaction
 from onward.lifecycle.start import plan_chains, start_jobs
@@ -39,21 +40,12 @@ _MOST_BLOCKERS_TOLD = 10
 """A chain may fail through one that failed through another: so far the message goes back."""
 
 
-class Wait(Protocol):
-    """Waits a little for news of a chain."""
-
-    async def wait(self, timeout: float) -> object: ...
-
-
-WaitFor = Callable[[ChainId], AbstractAsyncContextManager[Wait]]
-
-
 class Operations:
     """The operations of a client on one store."""
 
-    def __init__(self, registry: Registry, store: Store, wait_for: WaitFor, now: Callable[[], float]) -> None:
+    def __init__(self, registry: Registry, store: Store, wait_for: WaitFor) -> None:
         self.registry, self.store = registry, store
-        self._wait_for, self._now = wait_for, now
+        self._wait_for = wait_for
         self.tasks: asyncio.TaskGroup | None = None
         """The app's, while it is open; none without an event loop."""
 
@@ -73,29 +65,21 @@ class Operations:
         """The output of a chain once it has completed."""
         require(None if timeout is None else wrong_duration("timeout", timeout, most=timedelta.max))
         refuse_inside_transaction("wait()")
-        chain_id = asked.ids[0]
-        deadline = Deadline(chain_id, timeout, self._now, self.tasks)
-        pause = 0.005  # a chain that ends at once may do so before anybody has heard that it is awaited
-        async with self._wait_for(chain_id) as news:
-            chain = await deadline.bound(self.get_chain(asked, tx=None))
-            while chain.ended_at is None:
-                left = deadline.left(pause)
-                if left <= 0:
-                    raise deadline.passed(chain.current, await why_not_ended(self.store, chain, deadline))
-                await news.wait(left)
-                pause = min(pause * (2 if pause < 0.1 else 1.25), 1.0)
-                if deadline.left(pause) <= 0 or await deadline.bound(self._has_ended(chain_id)):
-                    chain = await deadline.bound(self.get_chain(asked, tx=None))
+        deadline = Deadline(asked.ids[0], timeout, self.tasks)
+        chain = await deadline.bound(self.get_chain(asked, tx=None))
+        if chain.ended_at is None:
+            chain = await self._awaited(asked, deadline)
         return await deadline.bound(self._output(chain))
 
-    async def _has_ended(self, chain_id: ChainId) -> bool:
-        async def look(connection: Connection) -> dict[ChainId, bool]:
-            return await self.store.state.ended_chains(connection, [chain_id])
-
-        ended = await self.store.read(look)
-        if chain_id not in ended:
-            raise ChainNotFound([chain_id])
-        return ended[chain_id]
+    async def _awaited(self, asked: Asked, deadline: Deadline) -> Chain:
+        try:
+            await self._wait_for(asked.ids[0], deadline.remaining)
+        except WaitTimeout:
+            chain = await deadline.bound(self.get_chain(asked, tx=None))
+            if chain.ended_at is None:
+                raise deadline.passed(chain.current, await why_not_ended(self.store, chain, deadline)) from None
+            return chain
+        return await deadline.bound(self.get_chain(asked, tx=None))
 
     async def _output(self, chain: Chain) -> Any:
         job = chain.current

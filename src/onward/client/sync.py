@@ -1,9 +1,8 @@
 """The client's calls without an event loop: Flask, Django, scripts."""
 
 import os
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from typing_extensions import Unpack
 
 from onward.client.arguments import Asked, Filters, asked, checked_id, checked_limit, filter_of, type_names
+from onward.client.awaiting import poll
 from onward.client.completion import SyncCompletion
 from onward.client.handle import SyncChainHandle
 from onward.client.listing import every
-from onward.client.operations import Operations, Wait
+from onward.client.operations import Operations
 from onward.client.schema import prepare_schema
 from onward.define.job_type import JobType, Step
 from onward.define.registry import Registry
@@ -76,7 +76,7 @@ class SyncOnward:
             awaited=Awaited(),
             also_transient=also_transient,
         )
-        self._ready = Operations(registry, self._store, self._wait_for, time.monotonic)
+        self._ready = Operations(registry, self._store, poll(self._store))
         self._opened_in: int | None = None
         """The process."""
 
@@ -266,12 +266,6 @@ class SyncOnward:
         of = asked("blocked_by", chain)
         return run_now(self._operations.blocked_by(of, after=after, limit=checked_limit(limit), tx=tx))
 
-    # -- waiting
-
-    @asynccontextmanager
-    async def _wait_for(self, awaited: ChainId) -> AsyncIterator[Wait]:
-        yield _Sleep(self._driver)
-
 
 class _Announcer(Posting):
     """Sends hints with a statement where the database carries them, else in the background."""
@@ -296,12 +290,3 @@ class _Announcer(Posting):
     async def _run(self, sql: str, parameters: dict[str, object]) -> None:
         async with self._driver.connection() as connection:
             await connection.fetch(sql, parameters)
-
-
-class _Sleep:
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-
-    async def wait(self, timeout: float) -> object:
-        await self._driver.sleep(timeout)
-        return None

@@ -1,7 +1,8 @@
 """Waiting for a chain: looks that keep to the deadline, and what to say when it has passed."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
@@ -19,15 +20,14 @@ _LAST_LOOK = 1.0
 class Deadline:
     """The time until which a caller waits."""
 
-    def __init__(
-        self, chain_id: ChainId, timeout: timedelta | None, now: Callable[[], float], tasks: asyncio.TaskGroup | None
-    ) -> None:
-        self._chain_id, self._timeout, self._now, self._tasks = chain_id, timeout, now, tasks
-        self._at = None if timeout is None else now() + timeout.total_seconds()
+    def __init__(self, chain_id: ChainId, timeout: timedelta | None, tasks: asyncio.TaskGroup | None) -> None:
+        self._chain_id, self._timeout, self._tasks = chain_id, timeout, tasks
+        self._at = None if timeout is None else time.monotonic() + timeout.total_seconds()
 
-    def left(self, at_most: float) -> float:
-        """How long to wait for news; 0 or less when it is too late."""
-        return at_most if self._at is None else min(at_most, self._at - self._now())
+    @property
+    def remaining(self) -> timedelta | None:
+        """How long to wait; None: for ever."""
+        return None if self._at is None else timedelta(seconds=max(self._at - time.monotonic(), 0.0))
 
     async def bound(self, look: Coroutine[Any, Any, T]) -> T:
         """A look that ends with the deadline, whatever the database does; without an event loop only its driver can.
@@ -38,7 +38,7 @@ class Deadline:
             return await look
         task = self._tasks.create_task(_kept(look))
         try:
-            await asyncio.wait({task}, timeout=max(self._at - self._now(), _LAST_LOOK))
+            await asyncio.wait({task}, timeout=max(self._at - time.monotonic(), _LAST_LOOK))
         finally:
             if not task.done():
                 task.cancel()

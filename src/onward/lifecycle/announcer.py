@@ -139,7 +139,9 @@ class BackgroundAnnouncer:
         try:
             async with asyncio.timeout(5):
                 await self._notify.announce(merged(hints))
-            self._is_failing = False
+            if self._is_failing:
+                self._is_failing = False
+                self._observers.hints_work("announce")
         except Exception as error:  # noqa: BLE001 - one turn of a loop
             if not self._is_failing:  # while hints are down, saying so once is enough
                 self._observers.emit(events.NotifyError(doing="announce", error=describe(error)))

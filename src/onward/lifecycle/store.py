@@ -140,7 +140,9 @@ class Store:
             try:
                 with self.in_words(doing):
                     async with self.driver.connection() as connection:
-                        return await operation(connection)
+                        result = await operation(connection)
+                self.observers.database_works(doing)
+                return result
             except Exception as error:
                 if turn == _TRIES or isinstance(error, DatabaseLocked) or not self.is_transient(error):
                     raise

@@ -109,6 +109,7 @@ class NotifyAdapter(Protocol):
     ) -> AbstractAsyncContextManager[Listener]:
         """Listen for jobs of these types, for the end of these chains, for lost jobs, for chains that are awaited.
 
+        `ended` may change while it listens.
         A hint about scheduled jobs wakes about as many listeners as there are jobs; the others reach every listener.
         """
         ...

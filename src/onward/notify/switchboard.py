@@ -15,7 +15,7 @@ class _Line:
     def __init__(
         self, *, scheduled: Collection[str], ended: Collection[str], lost: bool, awaited: bool, give_back: PassOn
     ) -> None:
-        self.scheduled, self.ended = frozenset(scheduled), frozenset(ended)
+        self.scheduled, self.ended = frozenset(scheduled), ended
         self.kinds = {HintKind.LOST: lost, HintKind.AWAITED: awaited}
         self.is_waiting, self.has_room = False, True
         self._hints: list[Hint] = []

@@ -116,6 +116,8 @@ class AttemptFailed(_AttemptEvent, frozen=True, kw_only=True):
     error: JobError
     retry_in: float | None
     """Seconds until the next attempt; None if there is none."""
+    counted: bool = True
+    """Whether it was the job's fault; else the database's, which is not held against it."""
 
 
 class LeaseRenewed(_WorkerEvent, frozen=True, kw_only=True):
@@ -139,6 +141,15 @@ class StateError(_Event, frozen=True, kw_only=True):
 
     doing: str
     error: JobError
+    is_first: bool = True
+    """Whether everything had worked before: others may follow until `StateRecovered`."""
+
+
+class StateRecovered(_Event, frozen=True, kw_only=True):
+    """What the database did not do works again."""
+
+    seconds: float
+    errors: int
 
 
 class NotifyError(_Event, frozen=True, kw_only=True):
@@ -146,10 +157,15 @@ class NotifyError(_Event, frozen=True, kw_only=True):
 
     doing: str
     error: JobError
+    is_first: bool = True
+    """Whether hints had been up before: others may follow until `NotifyRecovered`."""
 
 
 class NotifyRecovered(_Event, frozen=True, kw_only=True):
     """Hints are back after they were down."""
+
+    seconds: float = 0.0
+    errors: int = 0
 
 
 Event: TypeAlias = (
@@ -157,6 +173,6 @@ Event: TypeAlias = (
     | ChainStarted | ChainCompleted | ChainFailed | ChainDeleted
     | JobCreated | JobBlocked | JobUnblocked | JobTriggered | JobCompleted | JobFailed | JobReaped
     | AttemptStarted | AttemptCompleted | AttemptFailed | LeaseRenewed | LeaseLost | AlreadyCompleted
-    | StateError | NotifyError | NotifyRecovered
+    | StateError | StateRecovered | NotifyError | NotifyRecovered
 )  # fmt: skip
 """Anything an observer may be told."""

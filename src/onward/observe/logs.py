@@ -11,7 +11,6 @@ _LEVELS: dict[type[Event], int] = {
     events.WorkerStarted: logging.INFO,
     events.WorkerStopping: logging.INFO,
     events.WorkerStopped: logging.INFO,
-    events.WorkerFailed: logging.ERROR,
     events.ChainFailed: logging.WARNING,
     events.JobFailed: logging.WARNING,
     events.JobReaped: logging.WARNING,
@@ -19,13 +18,27 @@ _LEVELS: dict[type[Event], int] = {
     events.LeaseLost: logging.WARNING,
     events.AlreadyCompleted: logging.WARNING,
     events.StateError: logging.WARNING,
+    events.StateRecovered: logging.WARNING,
     events.NotifyError: logging.WARNING,
-    events.NotifyRecovered: logging.INFO,
+    events.NotifyRecovered: logging.WARNING,
 }
+_WITHOUT_TRACEBACK = (events.StateError, events.NotifyError)
+"""Where it would only show how Onward came to ask."""
+
+
+def _level(event: Event) -> int:
+    """An outage is worth a line when it begins and one when it is over."""
+    if isinstance(event, events.StateError | events.NotifyError) and not event.is_first:
+        return logging.DEBUG
+    if isinstance(event, events.AttemptFailed) and not event.counted:
+        return logging.DEBUG
+    return _LEVELS.get(type(event), logging.DEBUG)
 
 
 class LogObserver:
     """Writes events to a logger: troubles as warnings, a worker's life as info, everything else as debug.
+
+    An outage is one line when it begins and one when it is over.
 
     The facts are also in the record's `onward` attribute, for structured logging.
 
@@ -40,10 +53,13 @@ class LogObserver:
         return self._logger.isEnabledFor(_LEVELS.get(kind, logging.DEBUG))
 
     def observe(self, event: Event) -> None:
+        level = _level(event)
+        if not self._logger.isEnabledFor(level):
+            return
         facts = msgspec.structs.asdict(event)
         error = facts.pop("error", None)
         words = " ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
         if error is not None:
-            words += f" error={error.type}: {error.message}\n{error.traceback}".rstrip()
-        kind = type(event)
-        self._logger.log(_LEVELS.get(kind, logging.DEBUG), "%s %s", kind.__name__, words, extra={"onward": event})
+            trace = "" if isinstance(event, _WITHOUT_TRACEBACK) else error.traceback
+            words += f" error={error.type}: {error.message}\n{trace}".rstrip()
+        self._logger.log(level, "%s %s", type(event).__name__, words, extra={"onward": event})

@@ -6,11 +6,16 @@ import typing
 from collections.abc import Iterable
 from typing import Protocol
 
+import msgspec
+
+from onward.observe import events
 from onward.observe.events import Event
+from onward.observe.outage import Outage
 
 logger = logging.getLogger("onward.observe")
 _ASK_AGAIN = 1.0
 """Seconds."""
+_OF_OUTAGES = (events.StateError, events.NotifyError, events.NotifyRecovered)
 
 
 class Observer(Protocol):
@@ -33,6 +38,7 @@ class Observers:
         self._by_kind: dict[type[Event], tuple[Observer, ...]] = {}
         self._asked_at = -_ASK_AGAIN
         """Not yet: modules build apps before anybody has set up logging."""
+        self._database, self._hints = Outage(), Outage()
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether anybody listens."""
@@ -40,6 +46,8 @@ class Observers:
 
     def emit(self, event: Event) -> None:
         """Tell everybody who wants to know."""
+        if isinstance(event, _OF_OUTAGES):
+            event = self._in_outage(event)
         for observer in self._interested()[type(event)]:
             try:
                 observer.observe(event)
@@ -47,6 +55,28 @@ class Observers:
                 raise
             except BaseException:  # also what ends a program elsewhere: the caller has nothing to do with it
                 logger.exception("%s failed on %s", type(observer).__qualname__, type(event).__name__)
+
+    def database_works(self, doing: str) -> None:
+        """What was being done, and may have failed before, works. Costs next to nothing while nothing fails."""
+        if self._database.is_on and (over := self._database.worked(doing)):
+            self.emit(events.StateRecovered(seconds=over[0], errors=over[1]))
+
+    def hints_work(self, doing: str) -> None:
+        """The same for hints."""
+        if self._hints.is_on and (over := self._hints.worked(doing)):
+            self.emit(events.NotifyRecovered(seconds=over[0], errors=over[1]))
+
+    def _in_outage(self, event: Event) -> Event:
+        """The event with its place in an outage."""
+        match event:
+            case events.StateError():
+                return msgspec.structs.replace(event, is_first=self._database.failed(event.doing))
+            case events.NotifyError():
+                return msgspec.structs.replace(event, is_first=self._hints.failed(event.doing))
+            case events.NotifyRecovered(errors=0) if over := self._hints.worked():
+                return msgspec.structs.replace(event, seconds=over[0], errors=over[1])
+            case _:
+                return event
 
     def _interested(self) -> dict[type[Event], tuple[Observer, ...]]:
         """By kind of event, as they said a second ago at most."""

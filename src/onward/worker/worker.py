@@ -55,6 +55,7 @@ _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _NAME_AT_MOST = 10
 _STARTING = 60.0
 """Seconds that a process may take to start and import the handler, beside the timeout."""
+_TAKING = "take jobs"
 _JAMMED = 0.05
 """Seconds between looks whether handlers still wait for connections."""
 
@@ -115,7 +116,7 @@ class Worker:
         """Attempts that wait for a connection of the pool."""
         self._loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=concurrency, is_jammed=self._is_jammed)
         self._progress = ProgressBoard(store, self.id, self._taking)
-        self._settler = Settler(store, capacity=concurrency, settled=self._settled, substitute=self._unstorable)
+        self._settler = Settler(store, capacity=concurrency, settled=self._was_settled, substitute=self._unstorable)
         shortest = min(self._leases.values())
         self._guardian = choose_guardian(
             guardian,
@@ -281,6 +282,7 @@ class Worker:
         if not self._store.state.locks_rows:
             since = time.monotonic()  # the leases count from when the only lock there is was granted
         self._recovering = 0
+        self._store.observers.database_works(_TAKING)
         poll = self._poll if self._notify.is_up else min(self._poll, _POLL_WITHOUT_HINTS.total_seconds())
         self._next_poll = time.monotonic() + poll
         self._check_for_leftovers(len(taken), free)
@@ -408,10 +410,12 @@ class Worker:
         # A database that is away is tried often: whoever waits for its return should not sleep through it.
         longest = _RECOVER_WITHIN if transient else _RECOVER_AT_LEAST_EVERY
         pause = min(0.05 * 2 ** min(self._recovering - 1, 10), longest) * (0.75 + random.random() / 2)
+        if transient:
+            self._store.observers.emit(events.StateError(doing=_TAKING, error=describe(error)))
         if self._recovering & (self._recovering - 1) == 0:  # the first, second, fourth … time
             self._store.observers.emit(events.WorkerFailed(worker=self.id, error=describe(error), retry_in=pause))
-        if not transient:
-            logger.error("worker %s: %s", self.id, error, exc_info=error)
+            if not transient:
+                logger.error("worker %s fails, and tries again: %s", self.id, error, exc_info=error)
         assert self._listener is not None
         self._heed(await self._listener.wait(pause))
 
@@ -432,6 +436,11 @@ class Worker:
                 self._completed(piece)
         else:
             await self._settler.put(self._progress.last_word(settlement))
+
+    def _was_settled(self, settlement: Settlement, in_time: bool) -> None:
+        if in_time:
+            self._store.observers.database_works("settle")
+        self._settled(settlement, in_time)
 
     async def _crashed(self, job: TakenJob) -> None:
         policy, timeout = self._policies[job.type_name], timeout_of(job)

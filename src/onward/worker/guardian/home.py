@@ -32,6 +32,10 @@ class Home:
         """Tell the observers."""
         self._call(self._observers.emit, event)
 
+    def database_works(self, doing: str) -> None:
+        """Tell the observers that something succeeded that may have failed before."""
+        self._call(self._observers.database_works, doing)
+
     def _hear(self, job_id: JobId, attempt: int, reason: LossReason) -> None:
         # A job to be cancelled is still the attempt's, and its lease is needed until the handler has stopped.
         if reason is LossReason.CANCELLED or self._let_go(job_id, attempt):

@@ -39,6 +39,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _HEALTHY = 60.0
 """Seconds after which a child has proved itself: should it end, the next one starts soon."""
 _MOST_STACK = 3_000
+_RENEWING = "renew leases"
 _WAITED_LATELY = 1.0
 """Seconds for which a child that waits for the write lock of a file is taken to be still waiting."""
 _STOPPING = 3.0
@@ -82,6 +83,8 @@ class ProcessGuardian:
         self._kill_at: float | None = None
         """Set when stopping."""
         self._stopped = threading.Event()
+        self._failed_at: float | None = None
+        """When the child last said that it could not renew."""
         self._is_full = False
         """More leases than a child can be told of: another one would not help."""
 
@@ -277,6 +280,9 @@ class ProcessGuardian:
                         self._hear(json.loads(line), home)
                 self._watch_deadlines(table, home)
                 self._watch_child(table, started)
+                if self._failed_at is not None and table.renewed > self._failed_at:
+                    self._failed_at = None
+                    home.database_works(_RENEWING)
                 if self._fallback is not None and table.renewed > started:
                     fallback, self._fallback = self._fallback, None
                     fallback.end()
@@ -292,7 +298,8 @@ class ProcessGuardian:
             case {"timed_out": keys}:
                 self._were_let_go(_read(keys), home)
             case {"error": kind, "message": message}:
-                home.emit(events.StateError(doing="renew leases", error=JobError(type=kind, message=message)))
+                self._failed_at = time.monotonic()
+                home.emit(events.StateError(doing=_RENEWING, error=JobError(type=kind, message=message)))
             case _:
                 raise ValueError(news)
 

@@ -27,6 +27,7 @@ from onward.worker.guardian.table import is_overdue, overdue_message
 logger = logging.getLogger("onward.worker")
 _LETTING_GO = 2.0
 """Seconds to let go of what is overdue: a transaction of its own may be in the way."""
+_RENEWING = "renew leases"
 _MOMENT = 0.25
 """Seconds that a renewal under way has to end when the worker stops."""
 
@@ -161,10 +162,11 @@ class ThreadGuardian:
             async with asyncio.timeout(None if self._waits_for_writers else max(self._interval, 0.5)):
                 renewals = await reserved.run(renew)
         except Exception as error:  # noqa: BLE001 - one turn of a loop
-            home.emit(events.StateError(doing="renew leases", error=describe(error)))
+            home.emit(events.StateError(doing=_RENEWING, error=describe(error)))
             return False
         finally:
             self._is_renewing = False
+        home.database_works(_RENEWING)
         if self._waits_for_writers:
             begun = time.monotonic()  # the lease counts from when the lock was granted
         for renewal in renewals:

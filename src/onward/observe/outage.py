@@ -1,0 +1,47 @@
+"""Failures that repeat, as one thing that begins and ends: it is logged twice, however long it lasts."""
+
+import threading
+import time
+from collections.abc import Callable
+
+_STALE = 10.0
+"""Seconds after which something that failed and was not tried again no longer keeps an outage going."""
+
+
+class Outage:
+    """What does not work at present, by what was being done. For any thread."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._failed_at: dict[str, float] = {}
+        self._since = 0.0
+        self._failures = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything failed that has not worked since."""
+        return bool(self._failed_at)
+
+    def failed(self, doing: str) -> bool:
+        """Note a failure; whether it is the first of an outage."""
+        with self._lock:
+            is_first, now = not self._failed_at, self._now()
+            if is_first:
+                self._since, self._failures = now, 0
+            self._failures += 1
+            self._failed_at[doing] = now
+            return is_first
+
+    def worked(self, doing: str | None = None) -> tuple[float, int] | None:
+        """Note that something works, or everything; if that ends an outage, how long it was and how many failures."""
+        with self._lock:
+            if not self._failed_at:
+                return None
+            now = self._now()
+            self._failed_at = {
+                other: at
+                for other, at in self._failed_at.items()
+                if doing is not None and other != doing and at > now - _STALE
+            }
+            return None if self._failed_at else (now - self._since, self._failures)
