@@ -27,7 +27,7 @@ from sweep.taps import UNTAPPED, untapped_sqlite
 Image: TypeAlias = tuple[Any, ...]
 """What the tables say, without ids and times."""
 POOL = 3
-_SOON = 2.0
+_SOON = 4.0
 """Seconds in which what ends by itself has ended."""
 _JOBS = """SELECT type_name, chain_index, status, failures, open_blockers, cancel_requested_at IS NOT NULL,
   failure_reason, chain_ended_at IS NOT NULL, chain_failed, has_dependents, deduplication_key, rank, input, output,
