@@ -15,13 +15,21 @@ from pathlib import Path
 from mutants.table import BEHAVIOUR, CLIENT, CONFORMANCE, MUTANTS, STATEFUL, WORKER, Mutant
 
 ROOT = Path(__file__).parent.parent.parent
+SOURCE = Path(os.environ.get("ONWARD_MUTANTS_SOURCE", ROOT / "src"))
 SUITES = {
-    STATEFUL: ["tests/stateful", "-k", "sqlite-0 or postgres-0 or 0-sqlite or 0-postgres", "-x"],
-    CONFORMANCE: ["tests/conformance/test_state.py", "-k", "(asyncpg and not bouncer and not alchemy) or sqlite-sync"],
-    CLIENT: ["tests/sweep/test_client.py", "-k", "[asyncpg or [sqlite-s"],
-    WORKER: ["tests/sweep/test_worker.py", "-k", "[asyncpg or [sqlite-"],
+    STATEFUL: ["tests/stateful", "-k", "-0] and ({stateful})", "-x"],
+    CONFORMANCE: ["tests/conformance/test_state.py", "-k", "{conformance}"],
+    CLIENT: ["tests/sweep/test_client.py", "-k", "{sweep}"],
+    WORKER: ["tests/sweep/test_worker.py", "-k", "{sweep}"],
     BEHAVIOUR: ["tests/behaviour/test_hints.py"],
 }
+"""What is asked, in the words of pytest; which databases is filled in."""
+POSTGRES = {
+    "stateful": "[postgres",
+    "conformance": "asyncpg and not bouncer and not alchemy",
+    "sweep": "[asyncpg",
+}
+SQLITE = {"stateful": "[sqlite", "conformance": "sqlite-sync and not alchemy", "sweep": "[sqlite-"}
 SCALE = {STATEFUL: "0.9", CONFORMANCE: "0.2", CLIENT: "0.3", WORKER: "0.3", BEHAVIOUR: "0.1"}
 SETTINGS = {"ONWARD_SWEEP_SEED": "12", "ONWARD_STATEFUL_SHRINK": "no"}
 LIMIT = 600
@@ -33,10 +41,17 @@ def say(text: str, end: str = "\n") -> None:
     sys.stdout.flush()
 
 
-def run(suite: str, source: Path, *options: str) -> list[str] | None:
+def asked(suite: str, files: str) -> list[str]:
+    """The tests to run for a defect in these files: one of an adapter shows on its own database."""
+    sides = [words for words, place in ((POSTGRES, "sqlite"), (SQLITE, "postgres")) if f"state/{place}" not in files]
+    chosen = {key: " or ".join(f"({words[key]})" for words in sides) for key in POSTGRES}
+    return [word.format(**chosen) for word in SUITES[suite]]
+
+
+def run(suite: str, source: Path, files: str, *options: str) -> list[str] | None:
     """The tests that fail; None if time was up."""
     environment = {**os.environ, **SETTINGS, "PYTHONPATH": str(source), "ONWARD_TEST_SCALE": SCALE[suite]}
-    command = [sys.executable, "-m", "pytest", "-q", "-n2", "-p", "no:cacheprovider", "--tb=no", *SUITES[suite]]
+    command = [sys.executable, "-m", "pytest", "-q", "-n2", "-p", "no:cacheprovider", "--tb=no", *asked(suite, files)]
     command += options
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=subprocess.STDOUT) as child:
@@ -67,14 +82,14 @@ def find(mutant: Mutant, known: dict[str, list[str]]) -> str:
     """Which suite finds it, and how."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         source = Path(folder) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
         if not plant(mutant, source):
             return "CANNOT BE PLANTED: the text is not there any more"
         for suite in (mutant.expected, *(other for other in SUITES if other != mutant.expected)):
             if suite == BEHAVIOUR and mutant.expected != BEHAVIOUR:
                 continue
             deselected = [option for test in known[suite] for option in ("--deselect", test)]
-            failed = run(suite, source, "--maxfail=1", *deselected)
+            failed = run(suite, source, mutant.files, "--maxfail=1", *deselected)
             if failed is None:
                 return f"found by {suite}: it does not end"
             if failed:
@@ -87,7 +102,7 @@ def baseline() -> dict[str, list[str]]:
     known: dict[str, list[str]] = {}
     for suite in SUITES:
         say(f"  without a mutant: {suite} … ", end="")
-        failed = run(suite, ROOT / "src")
+        failed = run(suite, SOURCE, "")
         if failed is None:
             raise SystemExit(f"{suite} does not end within {LIMIT} s")
         known[suite] = failed

@@ -51,10 +51,10 @@ MUTANTS = [
         STATEFUL,
     ),
     Mutant(
-        "take takes what is not due",
-        "state/postgres/sql/take.sql",
-        "AND status = 'pending' AND NOT deferred /*each*/",
-        "AND status = 'pending' /*each*/",
+        "a start with a delay is due at once",
+        "state/postgres/sql/start_one.sql",
+        "> clock.at,",
+        "< clock.at,",
         STATEFUL,
     ),
     Mutant(

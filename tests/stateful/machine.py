@@ -16,7 +16,7 @@ from stateful.model import KEEPS_PLACE, Model, Refused, Row
 
 T = TypeVar("T")
 TYPES = ("a", "b")
-WORKERS = ("one", "two")
+WORKERS = ("one", "one", "two")
 LEASE = 60.0
 _EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 _ROWS = """SELECT id, chain_id, chain_index, type_name, status, rank, scheduled_at, deferred, attempt, failures,
@@ -222,7 +222,7 @@ class Machine(RuleBasedStateMachine):
         there=st.lists(picks, max_size=1),
     )
     def settle(self, pick: int, which: list[int], kinds: list[str], delay: float, there: list[int]) -> None:
-        chosen = {job.id: (job, holder) for job, holder in (self.attempts[n % len(self.attempts)] for n in which)}
+        chosen = {job.id: (job, holder) for job, holder in map(self._attempt, which)}
         settlements = []
         for (job, holder), kind in zip(chosen.values(), kinds, strict=False):
             blockers = [chain for n in there if (chain := self.chain(n)) not in (None, job.chain_id)]
@@ -230,6 +230,12 @@ class Machine(RuleBasedStateMachine):
         if any(self._circular(s) for s in settlements):
             return
         self._settle(pick, settlements)
+
+    def _attempt(self, pick: int) -> tuple[TakenJob, str]:
+        """One of the last attempts, or an older one of the same jobs: both are likely."""
+        job, holder = self.attempts[-1 - pick % min(len(self.attempts), 6)]
+        older = [one for one in self.attempts if one[0].id == job.id]
+        return older[pick % len(older)] if pick % 3 == 0 else (job, holder)
 
     def _settle(self, pick: int, settlements: list[Settlement]) -> None:
         if self.open is not None:
@@ -304,7 +310,7 @@ class Machine(RuleBasedStateMachine):
     )
     def end_in_a_phase(self, pick: int, which: int, kind: str, commits: bool) -> None:
         """As a handler's `complete()` does: hold, settle, commit."""
-        job, holder = self.attempts[which % len(self.attempts)]
+        job, holder = self._attempt(which)
         settlement = self._settlement(job, holder, kind, 0.0)
         connection = (self.first, self.second)[pick % 2]
         held = self.model.holds(settlement)
@@ -366,7 +372,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.attempts and self.open is None)
     @rule(pick=picks, which=st.lists(picks, min_size=1, max_size=3), worker=st.sampled_from(WORKERS))
     def renew(self, pick: int, which: list[int], worker: str) -> None:
-        jobs = {(j.id): j for j, _ in (self.attempts[n % len(self.attempts)] for n in which)}.values()
+        jobs = {job.id: job for job, _ in map(self._attempt, which)}.values()
         held = [Held(job.id, job.attempt, LEASE) for job in jobs]
         answers, expected = self.change(
             pick,

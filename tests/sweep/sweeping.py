@@ -19,14 +19,14 @@ from sweep.client_operations import JOBS, Operation
 from sweep.points import CANCELS, ERRORS, INTERRUPTS, TAP, Blow, Place, Point, under_test
 from sweep.stepping import Cancelled, all_tasks_stepped, stepped
 from sweep.taps import can_fail, can_fail_on_sqlite, tapped
-from sweep.worker_operations import Stage, Work
+from sweep.worker_operations import SOON, Stage, Work
 
 SEED = int(os.environ.get("ONWARD_SWEEP_SEED", time.time() // 86400))
 """Which points belong to the share that is tried: others each day, or those of a day that is named."""
 SHARE = float(os.environ.get("ONWARD_TEST_SCALE", "0.1"))
-_PATIENCE = 6.0
-_ENOUGH = 12
-"""Problems of one operation after which no more are looked for."""
+_PATIENCE = 20.0
+_ENOUGH = 6
+"""Points of one operation with problems after which no more are tried."""
 _APPS_OWN = frozenset({"onward hints", "onward announcer"})
 """Tasks that live as long as the app."""
 
@@ -40,6 +40,7 @@ class Report:
     tried: int = 0
     missed: int = 0
     """Points that were not passed again: waits differ a little from run to run."""
+    failed: int = 0
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -106,6 +107,7 @@ def try_point(bench: Bench, point: Point, report: Report, hit: Any) -> None:
     if not problems or TAP.was_hit:
         problems += at_once(bench.remains)
     if problems:
+        report.failed += 1
         bench.break_locks()
     if not TAP.was_hit:
         report.missed += 1
@@ -128,7 +130,7 @@ class ClientSweep:
             points = points_of(self.bench, TAP.statements, TAP.awaits)
             report.points = len(points)
             for point in points:
-                if point.is_chosen(SHARE, SEED) and len(report.problems) < _ENOUGH:
+                if point.is_chosen(SHARE, SEED) and report.failed < _ENOUGH:
                     try_point(self.bench, point, report, self._hit)
         return report
 
@@ -231,7 +233,7 @@ class WorkerSweep:
             points += [Point(place, Blow.STOPPED_WAITING) for place in awaits]
             report.points = len(points)
             for point in points:
-                if point.is_chosen(SHARE, SEED) and len(report.problems) < _ENOUGH:
+                if point.is_chosen(SHARE, SEED) and report.failed < _ENOUGH:
                     try_point(self.bench, point, report, self._hit)
         return report
 
@@ -250,9 +252,8 @@ class WorkerSweep:
             if error is not None:
                 problems.append(f"the worker ended with {error!r}"[:300])
             found = self.bench.image(attempts=False)
-            if self.work.may_crash and point.blow in CANCELS:
-                found = _without_crashes(found)
-            if found != self.after:
+            may_count = (self.work.may_crash and point.blow in CANCELS) or _is_handlers_own(point)
+            if found != self.after and not (may_count and _differ_by_one_failure(found, self.after)):
                 problems += [f"unfinished: {row}" for row in self.bench.unfinished()]
                 problems.append(f"the tables differ: {_difference(self.after, found)}"[:900])
             problems += await _left_running(self.bench, tasks)
@@ -270,7 +271,7 @@ class WorkerSweep:
             error = await self._first(room, given)
         finally:
             TAP.disarm()
-        for _ in range(2):
+        for _ in range(3):
             if not self.bench.unfinished():
                 break
             error = await self._one(room, given, _ignore) or error
@@ -290,7 +291,7 @@ class WorkerSweep:
     async def _one(self, room: Room, given: Any, tell: Any) -> BaseException | None:
         """A worker until all chains have ended, or it has."""
         soon = timedelta(seconds=0.3)
-        worker = room.app.worker(concurrency=3, poll=soon, grace=soon, stall=None)
+        worker = room.app.worker(concurrency=3, poll=soon, grace=soon, stall=None, backoff=SOON)
         running = asyncio.get_running_loop().create_task(worker.run())  # owned by this function
 
         def hit(blow: Blow) -> None:
@@ -318,9 +319,21 @@ class WorkerSweep:
         return None if running.cancelled() else running.exception()
 
 
-def _without_crashes(image: Image) -> Image:
-    """As if no lease had run out."""
-    return tuple((*row[:3], 0, *row[4:]) if len(row) > 4 else row for row in image)
+def _is_handlers_own(point: Point) -> bool:
+    """Whether it is a handler's own statement that is too slow: that is the handler's failure, and counted."""
+    return point.blow is Blow.TIMEOUT and any(words in point.place.label for words in ("SELECT count", "ledger"))
+
+
+def _differ_by_one_failure(found: Image, expected: Image) -> bool:
+    """Whether all is as expected, but for one failure more that was counted."""
+
+    def failures(image: Image) -> int:
+        return sum(row[3] for row in image if len(row) > 4)
+
+    def rest(image: Image) -> list[str]:
+        return sorted(repr((*row[:3], *row[4:])) for row in image)
+
+    return rest(found) == rest(expected) and 0 <= failures(found) - failures(expected) <= 1
 
 
 def _ignore(hit: Any) -> None:
@@ -351,7 +364,7 @@ def driven(work: Coroutine[Any, Any, None], *, is_sync: bool) -> None:
 
     thread = threading.Thread(target=run, name="sweep", daemon=True)
     thread.start()
-    thread.join(_PATIENCE * 4)
+    thread.join(_PATIENCE * 2.5)
     if thread.is_alive():
         stack = traceback.format_stack(sys._current_frames()[thread.ident or 0])
         others = [t.name for t in threading.enumerate() if t.name.startswith("onward")]
@@ -361,7 +374,7 @@ def driven(work: Coroutine[Any, Any, None], *, is_sync: bool) -> None:
 
 
 async def _bounded(work: Coroutine[Any, Any, None]) -> None:
-    async with asyncio.timeout(_PATIENCE * 3):
+    async with asyncio.timeout(_PATIENCE * 2):
         await work
 
 

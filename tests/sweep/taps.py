@@ -15,6 +15,8 @@ import pytest
 from asyncpg import connect_utils
 from asyncpg.protocol import Protocol
 from psycopg import errors, generators, pq
+from psycopg._connection_base import BaseConnection
+from psycopg._cursor_base import BaseCursor
 
 from onward.transport import cut_off
 from sweep.points import ERRORS, TAP, Blow
@@ -89,15 +91,6 @@ def _patch_asyncpg(patch: pytest.MonkeyPatch) -> None:
 # -- psycopg
 
 
-def _text_of(gen: Any) -> str | None:
-    """What a generator of psycopg's is about to say; None if it says nothing to the server."""
-    name = gen.__name__
-    if name == "_execute_gen":
-        query = gen.gi_frame.f_locals["query"]
-        return query if isinstance(query, str) else str(query)
-    return {"_commit_gen": "COMMIT", "_rollback_gen": "ROLLBACK", "_fetch_gen": None}.get(name)
-
-
 def _failing(raw: Any, blow: Blow, text: str) -> Iterator[Any]:
     """As a generator of psycopg's: the statement fails on the server."""
     if text == "COMMIT":
@@ -117,25 +110,22 @@ def _refuse(blow: Blow | None) -> None:
         raise psycopg.OperationalError("connection failed: FATAL:  sorry, too many clients already (injected)")
 
 
-def _met_psycopg(raw: Any, gen: Any) -> tuple[Blow | None, str]:
-    text = None if raw in UNTAPPED or _says_nothing(raw, gen) else _text_of(gen)
-    return (TAP.statement(text) if text is not None else None), text or ""
-
-
-def _before(raw: Any, gen: Any, blow: Blow | None) -> None:
+def _tapped(raw: Any, text: str, going_on: Iterator[Any]) -> Iterator[Any]:
+    """A generator of psycopg's that speaks to the server, as a point."""
+    blow = None if raw in UNTAPPED else TAP.statement(text)
+    if blow in ERRORS:
+        return (yield from _failing(raw, blow, text))
     if blow is Blow.INTERRUPTED_BEFORE:
-        gen.close()
         raise KeyboardInterrupt
     if blow is Blow.CUT_BEFORE:
         cut_off(raw.pgconn.socket)
-
-
-def _after(raw: Any, blow: Blow | None) -> None:
+    answer = yield from going_on
     if blow is Blow.CUT_AFTER:
         raw.pgconn.finish()
         raise _lost()
     if blow is Blow.INTERRUPTED_AFTER:
         raise KeyboardInterrupt
+    return answer
 
 
 def _lost() -> psycopg.OperationalError:
@@ -143,28 +133,17 @@ def _lost() -> psycopg.OperationalError:
 
 
 def _patch_psycopg(patch: pytest.MonkeyPatch) -> None:
-    async_wait, wait = psycopg.AsyncConnection.wait, psycopg.Connection.wait
+    execute, commit, rollback = BaseCursor._execute_gen, BaseConnection._commit_gen, BaseConnection._rollback_gen
     async_connect, connect = psycopg.AsyncConnection.connect, psycopg.Connection.connect
 
-    async def tapped_async_wait(self: Any, gen: Any, *arguments: Any, **options: Any) -> Any:
-        blow, text = _met_psycopg(self, gen)
-        if blow in ERRORS:
-            gen.close()
-            return await async_wait(self, _failing(self, blow, text), *arguments, **options)
-        _before(self, gen, blow)
-        answer = await async_wait(self, gen, *arguments, **options)
-        _after(self, blow)
-        return answer
+    def tapped_execute(self: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+        return _tapped(self._conn, _text(query), execute(self, query, *arguments, **options))
 
-    def tapped_wait(self: Any, gen: Any, *arguments: Any, **options: Any) -> Any:
-        blow, text = _met_psycopg(self, gen)
-        if blow in ERRORS:
-            gen.close()
-            return wait(self, _failing(self, blow, text), *arguments, **options)
-        _before(self, gen, blow)
-        answer = wait(self, gen, *arguments, **options)
-        _after(self, blow)
-        return answer
+    def tapped_commit(self: Any) -> Any:
+        return commit(self) if _is_idle(self) else _tapped(self, "COMMIT", commit(self))
+
+    def tapped_rollback(self: Any) -> Any:
+        return rollback(self) if _is_idle(self) else _tapped(self, "ROLLBACK", rollback(self))
 
     @classmethod  # type: ignore[misc]
     async def tapped_async_connect(cls: Any, *arguments: Any, **options: Any) -> Any:
@@ -176,8 +155,9 @@ def _patch_psycopg(patch: pytest.MonkeyPatch) -> None:
         _refuse(TAP.statement("connect"))
         return connect.__func__(cls, *arguments, **options)  # type: ignore[attr-defined]
 
-    patch.setattr(psycopg.AsyncConnection, "wait", tapped_async_wait)
-    patch.setattr(psycopg.Connection, "wait", tapped_wait)
+    patch.setattr(BaseCursor, "_execute_gen", tapped_execute)
+    patch.setattr(BaseConnection, "_commit_gen", tapped_commit)
+    patch.setattr(BaseConnection, "_rollback_gen", tapped_rollback)
     patch.setattr(psycopg.AsyncConnection, "connect", tapped_async_connect)
     patch.setattr(psycopg.Connection, "connect", tapped_connect)
 
@@ -186,10 +166,13 @@ UNTAPPED: set[Any] = set()
 """Connections of the sweep's own."""
 
 
-def _says_nothing(raw: Any, gen: Any) -> bool:
+def _is_idle(raw: Any) -> bool:
     """Whether there is no transaction to end."""
-    ends = gen.__name__ in ("_commit_gen", "_rollback_gen")
-    return ends and raw.pgconn.transaction_status == pq.TransactionStatus.IDLE
+    return bool(raw.pgconn.transaction_status == pq.TransactionStatus.IDLE)
+
+
+def _text(query: Any) -> str:
+    return query.decode() if isinstance(query, bytes) else str(query)
 
 
 # -- sqlite3

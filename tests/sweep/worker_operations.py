@@ -19,11 +19,11 @@ class Stage:
 
     room: Room
     seen: ClassVar[set[Any]] = set()
-    cancelled = False
+    cancelled = stopped = False
 
     @classmethod
     def set(cls, room: Room) -> None:
-        cls.room, cls.cancelled = room, False
+        cls.room, cls.cancelled, cls.stopped = room, False, False
         cls.seen.clear()
 
 
@@ -137,22 +137,22 @@ def in_thread(attempt: Attempt[str]) -> str:
 # -- leases
 
 
-@job("long", lease=timedelta(seconds=1))
+@job("long", lease=timedelta(seconds=2))
 async def long(attempt: Attempt[str]) -> str:
     attempt.progress(0.5, "half way")
-    await asyncio.sleep(0.45)
+    await asyncio.sleep(0.75)
     return attempt.input
 
 
-@job("held", lease=timedelta(seconds=1))
+@job("held", lease=timedelta(seconds=3))
 async def held(attempt: Attempt[str]) -> str:
-    """Runs until it is told to stop, the first time."""
-    if first_time(attempt.job_id):
+    """Runs until its worker is told to stop."""
+    if not Stage.stopped:
         await asyncio.Event().wait()
     return attempt.input
 
 
-@job("doomed", lease=timedelta(seconds=1))
+@job("doomed", lease=timedelta(seconds=3))
 async def doomed(attempt: Attempt[str]) -> str:
     """Runs until somebody cancels it."""
     await asyncio.Event().wait()
@@ -204,9 +204,10 @@ async def _held(room: Room) -> None:
 
 
 async def _stop(room: Room, _: Any, worker: Any) -> None:
-    await room.bench.wait_until(lambda: bool(room.bench.running()), within=5)
-    worker.stop()
-    worker.give_back()
+    if not Stage.stopped and await room.bench.wait_until(lambda: bool(room.bench.running()), within=5):
+        Stage.stopped = True
+        worker.stop()
+        worker.give_back()
 
 
 async def _doomed(room: Room) -> Any:
