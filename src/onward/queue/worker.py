@@ -269,13 +269,24 @@ class QueueWorker(Listening, Generic[T]):
             self._threads = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="onward-queue-handler")
             stack.callback(self._threads.shutdown, wait=False)
             self._reporting = Reporting(self._provider_of)
-            async with asyncio.TaskGroup() as tasks:
-                beside = [tasks.create_task(self._reporting.run()), tasks.create_task(self._watch_for_drained())]
-                try:
-                    await (self._run_pushed(ready) if self._pushes else self._run_pulled(ready, beside, tasks))
-                finally:
-                    for task in beside:
-                        task.cancel()
+            await self._run_beside(ready)
+
+    async def _run_beside(self, ready: asyncio.Event | None) -> None:
+        """Work, and beside it do what goes on all the time."""
+        failure: Exception | None = None
+        async with asyncio.TaskGroup() as tasks:
+            beside = [tasks.create_task(self._reporting.run()), tasks.create_task(self._watch_for_drained())]
+            if not self._pushes:
+                beside += [tasks.create_task(self._renew(provider)) for provider in self._providers.values()]
+            try:
+                await (self._run_pushed(ready) if self._pushes else self._run_pulled(ready))
+            except Exception as error:  # noqa: BLE001 - raised below, and not as one of a group
+                failure = error
+            finally:
+                for task in beside:
+                    task.cancel()
+        if failure is not None:
+            raise failure
 
     async def leave_stuck(self) -> list[str]:
         """The names of jobs whose handlers do not stop: the process must end next, and the provider keeps the jobs."""
@@ -286,10 +297,7 @@ class QueueWorker(Listening, Generic[T]):
 
     # -- pull: the source of the slot loop
 
-    async def _run_pulled(
-        self, ready: asyncio.Event | None, beside: list["asyncio.Task[None]"], tasks: asyncio.TaskGroup
-    ) -> None:
-        beside += [tasks.create_task(self._renew(provider)) for provider in self._providers.values()]
+    async def _run_pulled(self, ready: asyncio.Event | None) -> None:
         if ready is not None:
             ready.set()
         await self._loop.run()
