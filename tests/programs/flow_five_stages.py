@@ -21,6 +21,8 @@ from types import FrameType
 
 import redis
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ConstantBackoff
 
 from onward.flow import Flow, Keep, Run
 
@@ -49,7 +51,7 @@ def make_flow(address: str) -> Flow[Number]:
     """Each stage counts its run in Redis, and adds one to the total."""
     keep = Keep(count=1_000_000, age=timedelta(minutes=30))
     flow = Flow("five", address, input=Number, index=["number"], keep=keep, keep_failed=keep)
-    counts = Redis.from_url(address)
+    counts = Redis.from_url(address, retry=Retry(ConstantBackoff(0.1), 300))  # a restart is no failure of the handler
 
     @flow.stage("one", next="two")
     async def one(job: Number) -> Total:

@@ -319,6 +319,7 @@ class Flow(Generic[I]):
 
     async def find(self, attribute: str, value: Any, *, limit: int = 100) -> list[FlowJob]:
         """Jobs by the value of an attribute named in `index=[…]`, those that have ended first, while they are kept."""
+        Checks(f"flow {self.name!r}").whole("limit", limit, least=1)
         if attribute not in self._indexed:
             raise ConfigurationError(f"flow {self.name!r} has no index of {attribute!r}: Flow(index=[{attribute!r}])")
         store, text = self._store, as_text(msgspec.json.encode(value))
@@ -326,6 +327,7 @@ class Flow(Generic[I]):
 
     async def positions(self, *, limit: int = 1000) -> Positions:
         """Where every job is, at one moment: counts of all, and up to `limit` jobs of each stage and place."""
+        Checks(f"flow {self.name!r}").whole("limit", limit, least=0)
         store, order = self._store, tuple(self._stages)
         return await ask(self.name, "look", lambda: store.positions(order, limit))
 

@@ -28,10 +28,15 @@ class Pauses:
         return min(_FIRST * 2.0 ** min(self._count - 1, 10), _LONGEST) * random.uniform(0.75, 1.25)
 
 
-def heed_cancellation() -> None:
-    """The client of Redis may turn our cancellation into an error, or an answer, of its own: it still stands."""
+def cancellations() -> int:
+    """How often the current task has been told to end."""
     task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    return 0 if task is None else task.cancelling()
+
+
+def heed_cancellation(*, before: int = 0) -> None:
+    """The client of Redis may turn our cancellation into an error, or an answer, of its own: it still stands."""
+    if cancellations() > before:
         raise asyncio.CancelledError
 
 
@@ -41,12 +46,12 @@ async def ask(flow: str, doing: str, question: Callable[[], Awaitable[T]], *, pa
     What is asked must be harmless to ask twice, or have no patience. What the client of Redis raises becomes a
     FlowUnavailable.
     """
-    pauses, end = Pauses(), time.monotonic() + patience
+    pauses, end, before = Pauses(), time.monotonic() + patience, cancellations()
     while True:
         try:
             return await question()
         except (RedisError, OSError) as error:
-            heed_cancellation()
+            heed_cancellation(before=before)
             pause = pauses.next()
             if not is_transient(error) or time.monotonic() + pause > end:
                 raise FlowUnavailable(flow, doing=doing, retryable=is_transient(error), cause=error) from error

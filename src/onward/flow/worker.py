@@ -213,6 +213,7 @@ class FlowWorker:
             except asyncio.CancelledError:
                 is_stopped = True
                 performance.stop()
+                _take_back_cancellation()
                 continue
             if performance.work.done():
                 break
@@ -324,3 +325,10 @@ class FlowWorker:
 
     def _tell_redis_error(self, doing: str, error: Exception, retry_in: float) -> None:
         self._reporter.tell(events.RedisError(flow=self._flow, doing=doing, error=describe(error), retry_in=retry_in))
+
+
+def _take_back_cancellation() -> None:
+    """It has been heeded: what follows is to be settled like any other."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()

@@ -77,6 +77,8 @@ class FlowWorkers:
 
     def stop(self, *, grace: timedelta | None = None) -> None:
         """Take no more jobs and let those in hand finish; what still runs after `grace` is given back, uncounted."""
+        if grace is not None:
+            Checks("stop").duration("grace", grace)
         self._stopping.set()
         for worker in self.workers:
             worker.stop()
