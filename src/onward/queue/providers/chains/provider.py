@@ -22,6 +22,7 @@ from onward.errors import (
     TransactionError,
 )
 from onward.lifecycle import settle
+from onward.lifecycle.after_commit import Effects
 from onward.lifecycle.start import start_jobs
 from onward.model import FailedJob, Job, JobStatus, LossReason, Progress, RunningJob
 from onward.notify.contract import Hint, HintKind, Listener
@@ -323,7 +324,12 @@ class DatabaseProvider(Provider):
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def pause(self) -> None:
-        await self._app.pause(self._form.type_name)
+        async def pause(connection: Connection) -> tuple[None, Effects]:
+            await self._app.state.pause(connection, [self._form.type_name])
+            return None, Effects()
+
+        # Not by way of the app, which knows no job types of this name.
+        await self._store.write(pause, doing="pause")
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def resume(self) -> None:
