@@ -33,6 +33,8 @@ class AsyncpgConnection:
         self._raw = getattr(raw, "_con", None) or raw
         self._prepared = prepared
         self._session = session or Session()
+        self.is_cut_short = False
+        """Whether a statement was cancelled, and nothing has been asked since."""
         self._is_to_be_reset = False
         self._refused_to_write = False
         self._read_only_before = _reads_only(self._raw)
@@ -54,7 +56,7 @@ class AsyncpgConnection:
 
     @property
     def is_sound(self) -> bool:
-        return not (self._raw.is_closed() or self._raw.is_in_transaction())
+        return not (self.is_cut_short or self._raw.is_closed() or self._raw.is_in_transaction())
 
     @property
     def is_demoted(self) -> bool:
@@ -180,6 +182,10 @@ class AsyncpgConnection:
                 await self._raw._protocol._wait_for_cancellation()
                 if self.in_transaction:
                     await self._raw.execute("ROLLBACK")
+                elif self.is_cut_short:
+                    # asyncpg prepares without ending the exchange: the server would wait for more, its snapshot open.
+                    await self._raw.execute("SELECT 1")
+                self.is_cut_short = False
 
     def suspend(self) -> None:
         """What the application has of a pool's connection answers nothing but that the transaction is closed."""
@@ -208,7 +214,9 @@ class _Asking:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._patience.__exit__(None, None, None)
-        if isinstance(error, asyncpg.PostgresError):
+        if error is not None and not isinstance(error, Exception):
+            self._connection.is_cut_short = True
+        elif isinstance(error, asyncpg.PostgresError):
             self._connection.heed(error)
         elif isinstance(error, asyncpg.InternalClientError):
             # What asyncpg makes of a server that had ended the session, when it has heard so but not seen the end.

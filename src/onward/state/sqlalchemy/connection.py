@@ -1,5 +1,6 @@
 """Connections over SQLAlchemy: in a transaction of SQLAlchemy's, in autocommit, or either as the need arises."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from typing import Any, TypeAlias, TypeVar
@@ -20,6 +21,7 @@ from onward.state.sqlalchemy.work import (
     client,
     do,
     is_autocommit,
+    is_file,
     is_locked,
     query,
     reads_only,
@@ -61,7 +63,11 @@ class JoinedConnection(StepByStep):
         await do(self.raw, self._within, script, sql)
 
     async def begin(self) -> None:
-        await do(self.raw, self._begin)
+        try:
+            await do(self.raw, self._begin)
+        except asyncio.CancelledError:
+            await do(self.raw, self._roll_back)  # it may have begun
+            raise
         self._begun = True
         if self._lent is not None and self._connection is not None:
             self._patience = self._lent(self._connection)
@@ -167,7 +173,11 @@ class DirectConnection(StepByStep):
         await self._do(self._alone, script, sql)
 
     async def begin(self) -> None:
-        await self._do(_begin_by_hand)
+        try:
+            await self._do(_begin_by_hand)
+        except asyncio.CancelledError:
+            await self._do(_roll_back_by_hand)  # it may have begun
+            raise
         self.in_transaction = True
 
     async def commit(self) -> None:
@@ -282,11 +292,20 @@ class PooledConnection(StepByStep):
 async def entered(handle: Any) -> AsyncIterator[Any]:
     """A connection or session of either kind, closed at the end."""
     if isinstance(handle, AsyncConnection | AsyncSession):
-        async with handle:
+        try:
+            await (to_the_end(_open(handle)) if is_file(handle) else _open(handle))
             yield handle
+        finally:
+            if getattr(handle, "sync_connection", handle) is not None:  # else it was never opened
+                await to_the_end(handle.close())
     else:
         with handle:
             yield handle
+
+
+async def _open(handle: AsyncConnection | AsyncSession) -> None:
+    if isinstance(handle, AsyncConnection):
+        await handle.start()
 
 
 def _discard_demoted(connection: Connection, error: DBAPIError) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from onward.errors import TransactionUnsuitable
 from onward.state.driver import Result, Rows
+from onward.state.errands import to_the_end
 from onward.state.postgres.session import reads_only as said_to_read_only
 from onward.state.statement import ParameterStyle, spell
 
@@ -33,8 +34,12 @@ class WriterBusy(Exception):
 async def do(handle: Any, work: Callable[..., T], *arguments: Any) -> T:
     """Do work with the sync object behind a connection or session, waiting for SQLite's write lock if need be."""
     is_async = isinstance(handle, AsyncConnection | AsyncSession)
+    whole = is_async and is_file(handle)
     while True:
         try:
+            if whole:
+                # Whoever is cancelled is told afterwards: the thread goes on all the same, and may take the write lock.
+                return await to_the_end(handle.run_sync(work, *arguments))
             return await handle.run_sync(work, *arguments) if is_async else work(handle, *arguments)
         except WriterBusy:
             pause = random.uniform(0.005, 0.03)
@@ -42,6 +47,12 @@ async def do(handle: Any, work: Callable[..., T], *arguments: Any) -> T:
             await asyncio.sleep(pause)
         else:
             time.sleep(pause)  # noqa: ASYNC251 - there is no loop to keep running
+
+
+def is_file(handle: AsyncConnection | AsyncSession) -> bool:
+    """Whether it leads to SQLite."""
+    bind = handle.engine if isinstance(handle, AsyncConnection) else handle.get_bind()
+    return bind.dialect.name == "sqlite"
 
 
 # -- statements
