@@ -82,7 +82,7 @@ async def test_a_blocked_worker_ends_and_another_finishes_its_jobs(
         assert (job.last_error.type, job.last_error.attempt) == ("TimeoutError", 1)
         assert "time.sleep(600)" in job.last_error.traceback
     if guardian == "process" or blocking is blocks:
-        assert (await other.get()).current.failures == 0
+        assert (await other.get()).current.failures == 0, first.said
 
 
 @pytest.mark.chaos

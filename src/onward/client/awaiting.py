@@ -131,7 +131,7 @@ class Awaiting:
             waited = _Waited(loop.create_future(), loop.create_future(), time.monotonic())
             self._waited[chain_id] = waited
             self._keys[str(chain_id)] = chain_id
-            self._tell([chain_id])
+            self.store.awaited.add(str(chain_id))
         waited.waiters += 1
         if self._looking is None:
             self._tell_at = time.monotonic() + _TELL_EVERY
@@ -211,10 +211,14 @@ class Awaiting:
             for chain_id in chain_ids:
                 self._fail(chain_id, self._waited.get(chain_id), error)
             return
+        self._tell([chain_id for chain_id in chain_ids if self._is_new(chain_id) and ended.get(chain_id) is False])
         now = time.monotonic()
         self._next_look = now + _SHARE * (now - began) + _PER_WAITER * len(self._waited)
         for chain_id in chain_ids:
             self._saw(chain_id, ended, now)
+
+    def _is_new(self, chain_id: ChainId) -> bool:
+        return chain_id in self._waited and not self._waited[chain_id].looked.done()
 
     def _saw(self, chain_id: ChainId, ended: dict[ChainId, bool], now: float) -> None:
         waited = self._waited.get(chain_id)

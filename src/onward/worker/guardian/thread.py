@@ -61,6 +61,8 @@ class ThreadGuardian:
         self._stop: asyncio.Event | None = None
         self._waits_for_writers = not store.state.locks_rows
         self._is_renewing = False
+        self._is_ending = False
+        """The process ends: what is given back must not be renewed."""
 
     # -- called from the worker's loop
 
@@ -149,7 +151,7 @@ class ThreadGuardian:
 
     async def _renew_all(self, reserved: Reserved, home: Home) -> bool:
         leases = {job_id: lease for job_id, lease in self._leases.copy().items() if not lease.is_given_up}
-        if not leases:
+        if not leases or self._is_ending:
             return True
         held = [Held(job_id, lease.attempt, lease.seconds) for job_id, lease in leases.items()]
         begun = time.monotonic()
@@ -215,9 +217,15 @@ class ThreadGuardian:
         self._store.release(Effects(hints=[Hint(HintKind.EXPIRED, "")]))
         for job_id, attempt in keys:
             home.lost(job_id, attempt, LossReason.TIMEOUT)
-        if self._watch.is_to_end():
-            await self._quickly(reserved, partial(self._store.state.give_back, worker=self._worker))
+        if await asyncio.to_thread(self._watch.is_to_end):
+            self._is_ending = True
+            await self._quickly(reserved, self._give_back)
             self._watch.end()
+
+    async def _give_back(self, connection: Connection) -> None:
+        """The last renewal may still be under way, and have locked what it renews."""
+        while (await self._store.state.give_back(connection, worker=self._worker)).locked:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
     async def _quickly(self, reserved: Reserved, operation: Callable[[Connection], Awaitable[object]]) -> None:
         try:
