@@ -30,9 +30,9 @@ POSTGRES = {
     "sweep": "[asyncpg",
 }
 SQLITE = {"stateful": "[sqlite", "conformance": "sqlite-sync and not alchemy", "sweep": "[sqlite-"}
-SCALE = {STATEFUL: "0.9", CONFORMANCE: "0.2", CLIENT: "0.3", WORKER: "0.3", BEHAVIOUR: "0.1"}
+SCALE = {STATEFUL: "0.9", CONFORMANCE: "0.2", CLIENT: "0.2", WORKER: "0.1", BEHAVIOUR: "0.1"}
 SETTINGS = {"ONWARD_SWEEP_SEED": "12", "ONWARD_STATEFUL_SHRINK": "no"}
-LIMIT = 600
+LIMIT = 1200
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?: - .*)?$", re.MULTILINE)
 
 

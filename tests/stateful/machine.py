@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from onward.errors import OnwardError
-from onward.model import Deduplication, FailureReason, JobStatus, new_id
-from onward.state.contract import Filter, Held, NewJob, Settlement, StateAdapter, TakenJob, TypeClaim
+from onward.model import Deduplication, FailureReason, JobError, JobStatus, new_id
+from onward.state import contract
+from onward.state.contract import Filter, Held, NewJob, Settlement, TakenJob, TypeClaim
 from onward.state.driver import Connection, Driver, Fault, run_now
 from stateful.model import KEEPS_PLACE, Model, Refused, Row
 
@@ -39,14 +40,15 @@ class Machine(RuleBasedStateMachine):
     """Subclasses say on what."""
 
     driver: Driver
-    state: StateAdapter
+    state: Any
     job_table: str
     clear: Callable[[], None]
     row_locks: bool
+    lets_go: bool
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = Model(_EPOCH)
+        self.model = Model(_EPOCH, lets_go=self.lets_go)
         self.open: Model | None = None
         """What the second connection sees in its transaction."""
         self.named: set[UUID] = set()
@@ -407,6 +409,30 @@ class Machine(RuleBasedStateMachine):
         )
         assert expired is not None
         assert (expired.count, expired.locked) == (expected, 0)
+
+    @precondition(lambda self: self.open is None and hasattr(self.state, "give_back"))
+    @rule(pick=picks, worker=st.sampled_from(WORKERS))
+    def give_back(self, pick: int, worker: str) -> None:
+        given, expected = self.change(
+            pick,
+            lambda connection: self.state.give_back(connection, worker=worker),
+            lambda model: model.give_back(worker),
+        )
+        assert given is not None
+        assert (given.count, given.locked) == (expected, 0)
+
+    @precondition(lambda self: self.attempts and self.open is None and hasattr(self.state, "time_out"))
+    @rule(pick=picks, which=picks, worker=st.sampled_from(WORKERS))
+    def time_out(self, pick: int, which: int, worker: str) -> None:
+        job, _ = self._attempt(which)
+        overdue = [contract.TimedOut(job.id, job.attempt, JobError(type="TimeoutError", message="late"))]
+        found, expected = self.change(
+            pick,
+            lambda connection: self.state.time_out(connection, worker=worker, overdue=overdue),
+            lambda model: model.time_out(job.id, job.attempt, worker),
+        )
+        assert found is not None
+        assert list(found) == ([job.id] if expected else [])
 
     @precondition(lambda self: self.open is None)
     @rule(pick=picks, worker=st.sampled_from(WORKERS), held=st.lists(picks, max_size=2))

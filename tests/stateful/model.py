@@ -6,7 +6,7 @@ says so.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from onward.model import Deduplication
@@ -15,6 +15,10 @@ from onward.state.contract import NewJob, Settlement
 KEEPS_PLACE = "keep_place" in Settlement.__struct_fields__
 """A job given back or reaped keeps its place in line, trigger never makes one later, a cancelled attempt does not
 continue, retry refuses and is all or nothing: issue 12, items 21, 24 and 25. They came together."""
+
+
+LET_GO = datetime(1970, 1, 1, tzinfo=UTC)
+"""Until when a lease is held that was let go of."""
 
 
 @dataclass
@@ -68,11 +72,13 @@ class Model:
     edges: dict[UUID, list[UUID]] = field(default_factory=dict)
     """The chains a job waits, or waited, for."""
     paused: set[str] = field(default_factory=set)
+    lets_go: bool = False
+    """Whether `expire` lets go of leases for good, where those that merely ran out are watched for a while."""
 
     def copy(self) -> "Model":
         rows = {id: replace(row) for id, row in self.rows.items()}
         edges = {job: list(chains) for job, chains in self.edges.items()}
-        return Model(self.now, rows, edges, set(self.paused))
+        return Model(self.now, rows, edges, set(self.paused), self.lets_go)
 
     # -- reading
 
@@ -311,11 +317,28 @@ class Model:
         return [row.id for row in reaped]
 
     def expire(self, worker: str) -> int:
-        mine = [r for r in self.rows.values() if r.status == "running" and r.leased_by == worker]
-        live = [row for row in mine if not _past(row, self.now)]
+        live = [row for row in self._held(worker) if self.lets_go or not _past(row, self.now)]
         for row in live:
-            row.leased_until = self.now - timedelta(milliseconds=1)
+            row.leased_until = LET_GO if self.lets_go else self.now - timedelta(milliseconds=1)
         return len(live)
+
+    def give_back(self, worker: str) -> int:
+        given = [row for row in self._held(worker) if not row.cancel_requested]
+        for row in given:
+            row.status, row.deferred, row.leased_by, row.leased_until = "pending", False, None, None
+        return len(given)
+
+    def time_out(self, id: UUID, attempt: int, worker: str) -> bool:
+        """Whether it could be let go of."""
+        found = [row for row in self._held(worker) if row.id == id and row.attempt == attempt]
+        for row in found:
+            row.leased_until = LET_GO
+        return bool(found)
+
+    def _held(self, worker: str) -> list[Row]:
+        """What a worker holds and nobody has let go of."""
+        mine = [row for row in self.rows.values() if row.status == "running" and row.leased_by == worker]
+        return [row for row in mine if row.leased_until != LET_GO]
 
     # -- change
 

@@ -91,6 +91,7 @@ def _migrate(driver: Driver, state: Any) -> None:
 
 def _machine(driver: Driver, state: Any, table: str, clear: Callable[[], None], *, row_locks: bool) -> type[Machine]:
     facts = {"driver": driver, "state": state, "job_table": table, "clear": staticmethod(clear), "row_locks": row_locks}
+    facts["lets_go"] = not row_locks and hasattr(state, "time_out")
     return type("Chosen", (Machine,), facts)
 
 

@@ -432,6 +432,8 @@ class SqliteBench(Bench):
         with suppress(sqlite3.Error):
             self._admin.close()
         self._admin = untapped_sqlite(self.path)
+        if self.troubles():
+            self.renew()  # nobody can be made to let go
 
     def close(self) -> None:
         self._admin.close()
