@@ -259,7 +259,7 @@ class Provider:
         raise self.unsupported("retrying failed jobs")
 
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
-        """Those of one state: waiting and delayed ones as they will be taken, finished ones the newest first.
+        """Those of one state: finished ones the newest first, the others as they will be taken, where the backend can.
 
         `after` is what an earlier page answered as `next`, of whatever form; jobs that come or go meanwhile may be
         missed or seen twice.
