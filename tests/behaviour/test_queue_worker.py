@@ -97,7 +97,7 @@ class TestOutcomes:
         worker.on("queue.error", troubles.append)
         async with Queue("letters", provider=memory) as queue, worker:
             await queue.add("letter", 1)
-            await until(lambda: not worker._running and len(provider.calls) > 1)
+            await until(lambda: not worker._hands.running and len(provider.calls) > 1)
 
         assert told == []
         assert "cut" in troubles[-1].message
