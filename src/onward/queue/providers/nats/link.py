@@ -6,16 +6,38 @@ are held by a lease, and may be settled over any connection.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from onward.queue.providers.nats.native import Client, JetStreamContext, Msg, errors, js_errors
 
+R = TypeVar("R")
 ANSWER, CONNECT, FAREWELL = 5.0, 5.0, 2.0
 """Seconds that the server has for an answer, for letting us in, and for letting us go."""
 _PING = 5
 """Seconds between looks whether the server is there; after two that were not answered it is given up."""
+
+
+async def sound(call: Coroutine[Any, Any, R]) -> R:
+    """What it answers; and a cancellation that comes with the answer is not lost.
+
+    `asyncio.wait_for` of Python 3.11, which the client uses, loses it: a caller's timeout then never ends.
+    """
+    task = asyncio.get_running_loop().create_task(call)  # owned here: waited for, or cancelled
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    return task.result()
+
+
+class _SoundClient(Client):
+    """Every request to JetStream goes through this one."""
+
+    async def request(self, *args: Any, **kwargs: Any) -> Msg:
+        return await sound(super().request(*args, **kwargs))
 
 
 class Link:
@@ -68,7 +90,7 @@ class Link:
             await self._leave()
 
     async def _connected(self) -> Client:
-        client = Client()
+        client = _SoundClient()
 
         async def lost() -> None:
             for watcher in list(self._watchers):
@@ -79,7 +101,7 @@ class Link:
 
         try:
             async with asyncio.timeout(CONNECT):
-                await client.connect(
+                connecting = client.connect(
                     self._servers,
                     **{"name": "onward queues", "ping_interval": _PING, "max_outstanding_pings": 2, **self._options},
                     closed_cb=lost,
@@ -88,6 +110,7 @@ class Link:
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
                 )
+                await sound(connecting)
         except BaseException:
             await _closed(client)
             raise
@@ -103,7 +126,7 @@ async def _closed(client: Client) -> None:
     """In vain if it is lost."""
     with suppress(Exception):
         async with asyncio.timeout(FAREWELL):
-            await client.close()
+            await sound(client.close())
 
 
 def refused_in_words(error: BaseException) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from onward.queue.providers.nats.link import ANSWER, Link
+from onward.queue.providers.nats.link import ANSWER, Link, sound
 from onward.queue.providers.nats.native import Client, Msg
 
 _LATE = 1.0
@@ -54,7 +54,7 @@ class Pulling:
         self._link.forget(self._lose)
         with suppress(Exception):  # else the connection is lost, and with it whatever was on its way
             async with asyncio.timeout(ANSWER):
-                await self._subscription.drain()  # type: ignore[no-untyped-call]
+                await sound(self._subscription.drain())  # type: ignore[no-untyped-call]
         spare, self.spare = list(self.spare), deque()
         return spare
 
