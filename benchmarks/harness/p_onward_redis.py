@@ -17,8 +17,8 @@ class OnRedis:
     name, backend, uvloop = "onward-redis", "redis", True
     packages = ("onward", "redis", "hiredis", "uvloop", "msgspec")
     drain_n = 50_000
-    settings = f"QueueWorker(concurrency={CONCURRENCY}, batch_size={CONCURRENCY}) on the Redis provider, uvloop"
-    semantics = "at-least-once: leases renewed, outcomes settled in groups; results kept for the newest 10,000 jobs"
+    settings = f"QueueWorker(concurrency={CONCURRENCY}) on the Redis provider, uvloop"
+    semantics = "at-least-once: leases renewed, outcomes settled in groups; results kept for the newest 1,000 jobs"
     settle_redis = (("llen", "onward:{bench}:waiting"), ("zcard", "onward:{bench}:active"))
 
     def __init__(self) -> None:
@@ -46,7 +46,6 @@ class OnRedis:
         async def handle(data: Input, job: object) -> None:
             B.hit(data["n"])
 
-        slots = {"concurrency": CONCURRENCY, "batch_size": CONCURRENCY}
-        worker = QueueWorker[Input]("bench", handle, provider=Redis(B.REDIS_URL), **slots)
+        worker = QueueWorker[Input]("bench", handle, provider=Redis(B.REDIS_URL), concurrency=CONCURRENCY)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
         await worker.run()

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis.asyncio as native
 
+import servers
 from command import Command
 from onward import Onward
 from onward.queue import Queue, QueueJobStatus
 from onward.queue.providers.database import Database
+from onward.queue.providers.redis import Redis
 from onward.testing.queue.session import until
 
 MODULE = """
@@ -40,6 +43,9 @@ worker = QueueWorker("emails", run, provider=Database(app, lease=timedelta(secon
 stuck = QueueWorker("emails", block, provider=Database(app))
 nowhere = QueueWorker("emails", run, provider=Database(Onward("postgresql://onward:secret@127.0.0.1:1/shop", jobs=[])))
 here = QueueWorker("emails", run)
+if "REDIS" in os.environ:
+    from onward.queue.providers.redis import Redis
+    later = QueueWorker("emails", run, provider=Redis(os.environ["REDIS"]))
 number = 7
 
 def make_worker():
@@ -224,3 +230,34 @@ def test_a_queue_in_memory_is_told_that_nobody_else_can_add_to_it(onward: Callab
     worker.signal()
 
     assert worker.exit_code == 0
+
+
+async def test_it_waits_for_a_server_that_is_not_there_yet(onward: Callable[..., Command]) -> None:
+    with servers.private_redis() as server:
+        server.stop("fast")
+        worker = onward("shop:later", "--wait", REDIS=server.dsn)
+        worker.says("cannot connect to redis")
+        worker.says("Trying again")
+        server.start()
+        worker.says("takes jobs")
+        async with Queue[Any]("emails", provider=Redis(server.dsn)) as queue:
+            await queue.add("one", "late")
+            worker.says("begun late")
+        worker.signal(signal.SIGTERM)
+        assert worker.exits(within=20) == 0
+
+
+async def test_it_stops_while_it_waits_and_does_not_wait_for_what_never_comes(onward: Callable[..., Command]) -> None:
+    with servers.private_redis() as server:
+        server.stop("fast")
+        worker = onward("shop:later", "--wait", REDIS=server.dsn)
+        worker.says("Trying again")
+        worker.signal(signal.SIGTERM)
+        assert worker.exits(within=20) == 0
+        server.start()
+        async with native.Redis.from_url(server.dsn) as client:
+            await client.config_set("requirepass", "secret")
+
+        refused = onward("shop:later", "--wait", REDIS=server.dsn)
+        refused.says("password is wrong")
+        assert refused.exits(within=20) == 1

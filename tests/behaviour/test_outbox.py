@@ -12,6 +12,7 @@ import pytest
 from onward import Attempt, Backoff, FailedJob, FailureReason, JobStatus, Onward, job
 from onward.observe.events import AttemptFailed
 from onward.queue import (
+    Keep,
     Memory,
     Queue,
     QueueConfigurationError,
@@ -167,6 +168,28 @@ class TestPublishing:
             [letter] = await arrived(broker, 1)
 
         assert bytes(letter.data) == b'"ada"'
+
+
+class TestKeeping:
+    async def test_what_was_published_is_kept_by_count(self, app: Onward, tmp_path: Path, broker: Provider) -> None:
+        few = Keep(count=2, age=timedelta(days=1))
+        queue = Queue[Any]("emails", provider=_broker(tmp_path), outbox=app, keep_published=few)
+        async with app, app.worker():
+            async with app.transaction() as tx:
+                for n in range(6):
+                    await queue.add(f"letter {n}", n, tx=tx)
+            await arrived(broker, 6)
+
+            async def two_are_left() -> bool:
+                return len((await app.chains(types=["onward.relay:emails"])).items) == 2
+
+            await until(two_are_left)
+
+    async def test_two_queues_of_one_name_must_agree(self, app: Onward) -> None:
+        memory = Memory()
+        Queue("emails", provider=memory, outbox=app)
+        with pytest.raises(QueueConfigurationError, match="keep_published"):
+            Queue("emails", provider=memory, outbox=app, keep_published=Keep(count=1, age=timedelta(days=1)))
 
 
 class TestRefusals:

@@ -587,7 +587,9 @@ class TestDelivery:
         async with bench.worker(send, concurrency=6) as worker:
             await until(waiting(14))
             worker.set_concurrency(2)
-            consumer: Any = worker._consumer  # the broker counts a consumer until its last message is acknowledged
+            consumer: Any = (
+                worker._source._consumer
+            )  # the broker counts a consumer until its last message is acknowledged
             await until(lambda: consumer._live == [])
             may_end.release()
             may_end.release()

@@ -568,3 +568,112 @@ def test_redis_is_needed_by_those_who_use_it_only(program: str, expected: str) -
 
     assert (ran.returncode == 0) == (expected == "")
     assert expected in ran.stderr
+
+
+# -- records that are not there, and workers that are
+
+
+async def test_a_record_that_is_not_there_or_cannot_be_read_hurts_no_other(
+    queue: Queue[Any], redis_url: str, client: native.Redis
+) -> None:
+    ran: list[int] = []
+    told: list[Any] = []
+    troubles: list[Any] = []
+
+    async def handler(data: int, job: Any) -> None:
+        ran.append(data)
+
+    jobs = await queue.add_many("one", range(10))
+    await client.hdel(key(queue, "jobs"), jobs[3].id)  # type: ignore[misc]
+    await client.hset(key(queue, "jobs"), jobs[5].id, "[3,0,false,what?")  # type: ignore[misc]
+    worker = QueueWorker(queue.name, handler, provider=Redis(redis_url), concurrency=10)
+    worker.on("failed", told.append)
+    worker.on("queue.error", troubles.append)
+    async with worker:
+        await until(lambda: len(ran) == 8 and len(told) == 1)
+
+    assert sorted(ran) == [0, 1, 2, 4, 6, 7, 8, 9]
+    assert [trouble.error.job_id for trouble in troubles] == [jobs[3].id]
+    assert (told[0].job_id, told[0].reason) == (jobs[5].id, "permanent")
+    [letter] = await queue.dead_letters()
+    assert (letter.id, letter.name) == (jobs[5].id, "(unreadable)")
+    stats = await queue.stats()
+    assert (stats.waiting, stats.active, stats.failed) == (0, 0, 1)
+    await queue.remove(letter.id)
+
+
+async def test_the_workers_are_known(queue: Queue[Any], redis_url: str) -> None:
+    async def handler(data: int, job: Any) -> None: ...
+
+    async def are_there(count: int) -> bool:
+        return (await queue.health()).active_workers == count
+
+    assert await are_there(0)
+    async with QueueWorker(queue.name, handler, provider=Redis(redis_url)):
+        async with QueueWorker(queue.name, handler, provider=Redis(redis_url)):
+            await until(lambda: are_there(2))
+        await until(lambda: are_there(1))
+    assert await are_there(0)
+
+
+async def test_old_jobs_go_and_nothing_of_them_stays(queue: Queue[Any], redis_url: str, client: native.Redis) -> None:
+    async def handler(data: int, job: Any) -> int:
+        job.report_progress(0.5)
+        if data % 2:
+            raise Permanent("no")
+        return data
+
+    brief = Keep(count=1000, age=timedelta(milliseconds=1))
+    made = Redis(redis_url, keep_completed=brief, keep_failed=brief)
+    done: list[Any] = []
+    worker = QueueWorker(queue.name, handler, provider=made)
+    worker.on("completed", done.append)
+    worker.on("failed", done.append)
+    async with worker:
+        for n in range(8):
+            await queue.add("one", n, ttl=timedelta(hours=1))
+            await until(lambda n=n: len(done) == n + 1)  # type: ignore[misc]
+            await asyncio.sleep(0.005)
+
+    for part in ("jobs", "taken", "attempts", "errors", "reasons", "results", "progress", "expires"):
+        assert await client.hlen(key(queue, part)) <= 2, part  # type: ignore[misc]
+
+
+# -- servers of other kinds
+
+
+async def test_a_cluster_of_one_primary() -> None:
+    with servers.private_redis(cluster_enabled="yes") as server:
+        async with native.Redis.from_url(server.dsn) as client:
+            await client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        async with Queue[int]("alone", provider=Redis(server.dsn, cluster=True)) as queue:
+
+            async def is_added() -> bool:
+                try:
+                    await queue.add("one", 1)
+                except QueueRuntimeError:
+                    return False  # it has not seen yet that it has every slot
+                return True
+
+            await until(is_added)
+            assert (await queue.stats()).waiting == 1
+
+
+async def test_a_clusters_client_that_decodes_is_refused(redis_cluster_url: str) -> None:
+    async with native.RedisCluster.from_url(redis_cluster_url, decode_responses=True) as cluster:
+        with pytest.raises(QueueConfigurationError, match="decode_responses"):
+            Redis(cluster)
+
+
+async def test_a_wrong_password_and_a_wrong_host_are_told_in_words() -> None:
+    with servers.private_redis() as server:
+        async with native.Redis.from_url(server.dsn) as client:
+            await client.config_set("requirepass", "secret")
+        wrong = server.dsn.replace("redis://", "redis://:nope@")
+        for address, words in ((wrong, "password is wrong"), (server.dsn, "password is wrong")):
+            with pytest.raises(QueueRuntimeError, match=words) as caught:
+                await Queue[int]("closed", provider=Redis(address)).connect()
+            assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.CONNECTION, False)
+    with pytest.raises(QueueRuntimeError, match="no such host") as caught:
+        await Queue[int]("closed", provider=Redis("redis://nohost.invalid")).connect()
+    assert not caught.value.retryable

@@ -82,12 +82,13 @@ async def under_load(server: servers.Instance, name: str, **options: Any) -> Asy
         )
         worker.on("completed", lambda event: load.completed.add(event.job_id))
         worker.on("queue.error", load.troubles.append)
-        async with worker, asyncio.TaskGroup() as tasks:
-            tasks.create_task(load.produce(stop))
-            await load.goes_on()
-            yield load
-            await load.goes_on()
-            stop.set()
+        async with worker:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(load.produce(stop))
+                await load.goes_on()
+                yield load
+                await load.goes_on()
+                stop.set()
             await until(lambda: load.completed >= set(load.added) or _all_done(queue, load))
         stats = await queue.stats()
         assert (stats.completed, stats.waiting, stats.active, stats.failed) == (len(load.added), 0, 0, 0)
@@ -140,3 +141,72 @@ async def test_a_worker_stops_while_the_server_is_away(server: servers.Instance)
                 await worker.close()
         finally:
             await asyncio.to_thread(server.start)
+
+
+async def test_a_server_that_stalls_during_a_fetch_fails_no_job(server: servers.Instance) -> None:
+    """With the default options: one attempt. The fetch is carried out, and its answer comes too late."""
+    runs: list[Any] = []
+
+    async def handler(data: int, job: Any) -> None:
+        runs.append((job.attempts, job.stalls))
+
+    provider = Redis(server.dsn, lease=LEASE, socket_timeout=0.3)
+    async with Queue[int]("stall", provider=provider) as queue:
+        held = provider.for_queue("stall")
+        await held.connect()
+        assert list(await held.fetch(1)) == []  # the server knows the script
+        await queue.add("one", 1)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            worker = QueueWorker("stall", handler, provider=held, error_backoff=timedelta(milliseconds=50))
+            troubles: list[Any] = []
+            worker.on("queue.error", troubles.append)
+            await worker.start()
+            await until(lambda: len(troubles) >= 1)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        await until(lambda: len(runs) == 1)
+        await worker.close()
+        stats = await queue.stats()
+        await held.disconnect()
+        await queue.delete()
+
+    assert runs == [(0, 0)]
+    assert (stats.completed, stats.failed, stats.active) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+async def test_a_server_that_stalls_during_an_outcome_gets_it_afterwards(
+    server: servers.Instance, ends_well: bool
+) -> None:
+    told: list[Any] = []
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def handler(data: int, job: Any) -> str:
+        begun.set()
+        await may_end.wait()
+        if not ends_well:
+            raise ValueError("no such mailbox")
+        return "sent"
+
+    provider = Redis(server.dsn, lease=timedelta(seconds=20), socket_timeout=0.3)
+    async with Queue[int]("blip", provider=provider) as queue:
+        await queue.add("one", 1)
+        async with QueueWorker("blip", handler, provider=provider) as worker:
+            troubles: list[Any] = []
+            worker.on("completed", told.append)
+            worker.on("failed", told.append)
+            worker.on("queue.error", troubles.append)
+            await begun.wait()
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                may_end.set()
+                await until(lambda: any("ack() failed" in trouble.message for trouble in troubles))
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+            await until(lambda: len(told) == 1)
+        stats = await queue.stats()
+        await queue.delete()
+
+    assert [event.event for event in told] == ["completed" if ends_well else "failed"]
+    assert (stats.completed, stats.failed) == ((1, 0) if ends_well else (0, 1))

@@ -220,8 +220,8 @@ class Provider:
         on_settled: Callable[[TakenJob, timedelta | None], None] | None = None,
     ) -> Consumer:
         """Deliver jobs to `handler` until stopped. `on_settled(job, retry_delay)` after the backend has its outcome;
-        `on_error` when that, or delivering, failed. Outcomes that could not be told are told again as long as the job
-        is held; `on_ended` as for `fetch`."""
+        `on_error` when that, or delivering, failed: with the id of a job when its outcome is given up. Outcomes that
+        could not be told are told again as long as the job is held; `on_ended` as for `fetch`."""
         raise self.unsupported("delivering jobs: ask for them with fetch()")
 
     # -- the queue
@@ -259,7 +259,7 @@ class Provider:
         raise self.unsupported("retrying failed jobs")
 
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
-        """Those of one state: waiting and delayed ones as they will be taken, finished ones the newest first.
+        """Those of one state: finished ones the newest first, the others as they will be taken, where the backend can.
 
         `after` is what an earlier page answered as `next`, of whatever form; jobs that come or go meanwhile may be
         missed or seen twice.

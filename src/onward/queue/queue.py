@@ -144,7 +144,8 @@ class Queue(Listening, Generic[T]):
         if self._closed:
             raise self.provider.shut_down()
         try:
-            await self.connect()
+            if not self._connected:
+                await self.connect()
             return await call()
         except QueueRuntimeError as error:
             if error.retryable:
@@ -163,7 +164,7 @@ class Queue(Listening, Generic[T]):
         """
         name = name.name if isinstance(name, Step) else name
         self._check(name, options)
-        if tx is None or self._outbox is None:
+        if (tx is None or self._outbox is None) and not self._connected:
             await self._call(self.connect)  # some providers learn what they support from their server
         job, checked = self._new(name, data, id, options)
         if tx is None:
@@ -180,7 +181,8 @@ class Queue(Listening, Generic[T]):
         """Add a job for each of them, in as few round trips as the provider allows."""
         name = name.name if isinstance(name, Step) else name
         self._check(name, options)
-        await self._call(self.connect)
+        if not self._connected:
+            await self._call(self.connect)
         if isinstance(data, str | bytes | Mapping):
             raise self._invalid(f"add_many takes the data of several jobs, such as a list, got: {data!r}")
         values = list(data)

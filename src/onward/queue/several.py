@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from onward.errors import QueueError
 from onward.queue.contract import Provider, TakenJob
+from onward.queue.model import Capabilities
 
 
 class Several:
@@ -14,14 +15,20 @@ class Several:
 
     def __init__(self, providers: Mapping[str, Provider], weights: Mapping[str, int]) -> None:
         self._providers, self._weights = providers, weights
-        self.long_polling = all(provider.capabilities.long_polling for provider in providers.values())
+        all_of_them = [provider.capabilities for provider in providers.values()]
+        most = [capabilities.max_batch_size for capabilities in all_of_them if capabilities.max_batch_size]
+        self.capabilities = Capabilities(
+            long_polling=all(capabilities.long_polling for capabilities in all_of_them),
+            max_batch_size=min(most, default=0),
+        )
+        self.long_poll = max(provider.long_poll for provider in providers.values())
         self._is_interrupted = False
 
     async def fetch(self, count: int, wait: timedelta) -> Sequence[TakenJob]:
         """At most `count` jobs of all queues together."""
         self._is_interrupted = False
         jobs = await self._look(count)
-        if jobs or self._is_interrupted or not self.long_polling:
+        if jobs or self._is_interrupted or not self.capabilities.long_polling:
             return jobs
         return await self._wait(count, wait)
 

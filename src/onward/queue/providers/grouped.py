@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 I = TypeVar("I")  # noqa: E741 - an item
 A = TypeVar("A")
+R = TypeVar("R")
 
 
 class Grouped(Generic[I, A]):
@@ -20,15 +21,31 @@ class Grouped(Generic[I, A]):
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[I, asyncio.Future[A]]] = []
         self._sending: asyncio.Task[None] | None = None
+        self._alone = False
 
     async def __call__(self, item: I) -> A:
         """The answer to this item."""
         answer: asyncio.Future[A] = self._loop.create_future()
         self._waiting.append((item, answer))
-        if self._sending is None:
+        if self.is_idle:
             # Owned by this object: it ends when nothing is left to send, and `close` waits for that.
             self._sending = self._loop.create_task(self._send_all())
         return await answer
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way: whoever comes now may as well send by itself."""
+        return self._sending is None and not self._alone
+
+    async def alone(self, call: Awaitable[R]) -> R:
+        """Make a call of one's own, during which what arrives waits as usual."""
+        self._alone = True
+        try:
+            return await call
+        finally:
+            self._alone = False
+            if self._waiting:
+                self._sending = self._loop.create_task(self._send_all())
 
     async def close(self) -> None:
         """Return when everything has been sent."""

@@ -89,7 +89,7 @@ class Memory(ProviderFactory[None]):
         arguments = ProviderArguments("Memory")
         arguments.keep("keep_completed", keep_completed)
         arguments.keep("keep_failed", keep_failed)
-        self._keep = dict(zip(_FINISHED, (keep_completed, keep_failed), strict=True))
+        self._keep: dict[QueueJobStatus, Keep] = dict(zip(_FINISHED, (keep_completed, keep_failed), strict=True))
         self._contents: dict[str, _Contents] = {}
 
     def for_queue(self, queue_name: str) -> "MemoryProvider":

@@ -21,6 +21,7 @@ logger = logging.getLogger("onward.queue")
 _ANSWER = 5.0
 """Seconds the server has to answer, where the user says nothing else."""
 _LONGEST_BLOCK = 2.0
+_ANY_NUMBER = 1 << 20
 _CLUSTER_OPTIONS = inspect.signature(RedisCluster.__init__).parameters
 
 
@@ -59,6 +60,8 @@ def client_for(
     if isinstance(target, RedisCluster):
         return target
     timeouts = {"socket_timeout": _ANSWER, "socket_connect_timeout": _ANSWER, "socket_keepalive": True}
+    # Each queue that waits has a connection, and each outcome on its way: refusing one would fail a call, not save any.
+    timeouts["max_connections"] = _ANY_NUMBER
     # A call that may have been carried out is not repeated behind our back: a second `add` would be a duplicate, and
     # whoever called knows best.
     ours = {"decode_responses": decode_responses, "retry": Retry(NoBackoff(), 0)}

@@ -51,6 +51,7 @@ _HELD, _ABSENT = 1, -1
 """Answers about a job that was to be settled."""
 _GOODBYE = 1.0
 """Seconds that the last words may take."""
+_NAMED_EVERY = 1.0
 _HEARD_OF = 5_000_000
 """Microseconds: an idle worker asks more often than that."""
 
@@ -109,6 +110,7 @@ class RedisProvider(Provider):
         self._settling = Grouped(self._settle, most=_MOST)
         self._consumer = secrets.token_hex(8)
         self._fetches = itertools.count()
+        self._named = -inf
         self._lost: dict[str, float] = {}
         """Tokens of fetches that were not answered, and until when the server may still carry them out."""
 
@@ -137,8 +139,12 @@ class RedisProvider(Provider):
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         if options.native:
             job, options = record.overridden(job, options)
-        duplicate = await self._adding([record.addition(job, options)])
-        if duplicate:
+        addition = record.addition(job, options)
+        if addition.is_plain and self._adding.is_idle:
+            is_new = await self._adding.alone(self._run("add_one", addition.id, addition.record))
+        else:
+            is_new = not await self._adding([addition])
+        if not is_new:
             raise self.duplicate(job.id)
         return job
 
@@ -182,7 +188,7 @@ class RedisProvider(Provider):
         self._lost[token] = inf
         try:
             now, due, ended, missing, *columns = await self._run(
-                "fetch", count, self._hold, token, _MOST, self._consumer, *self._keep_failed, *lost
+                "fetch", count, self._hold, token, _MOST, self._name_if_due(), *self._keep_failed, *lost
             )
         except BaseException:
             # It may have been carried out, or will be: the jobs are given back by the fetches to come.
@@ -198,6 +204,14 @@ class RedisProvider(Provider):
                 await self._fail_unreadable(record.unreadable(self.queue_name, token, at, row[0]), error)
         has_dropped = len(jobs) < len(columns[0]) or len(missing) > 0
         return jobs, 0 if has_dropped else due
+
+    def _name_if_due(self) -> str:
+        """Who asks, once a second: that is how the server knows its workers."""
+        now = time.monotonic()
+        if now - self._named < _NAMED_EVERY:
+            return ""
+        self._named = now
+        return self._consumer
 
     def _lost_now(self) -> list[str]:
         """Tokens of fetches that were not answered; another fetch may be under way, on the same provider."""

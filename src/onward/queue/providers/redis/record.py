@@ -42,6 +42,10 @@ class Addition(msgspec.Struct):
     ttl: int
     priority: int
 
+    @property
+    def is_plain(self) -> bool:
+        return not (self.delay or self.ttl or self.priority)
+
 
 class Ending(msgspec.Struct):
     """What the script that settles jobs is told of one."""

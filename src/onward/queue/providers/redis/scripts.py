@@ -11,10 +11,13 @@ _FACTS = ("jobs", "taken", "attempts", "stalls", "errors", "reasons", "results",
 _LINES = ("waiting", "urgent", "delayed", "active", "completed", "failed", "locks", "wake", "meta", "workers")
 KEYS: Final = (*_FACTS, *_LINES)
 _USES: Final[dict[str, tuple[str, ...]]] = {
-    # Each key that travels costs, and these two travel with every job.
+    # Each key that travels costs, and these travel with every job.
+    "add_one": ("jobs", "waiting", "wake"),
     "add": ("jobs", "expires", "waiting", "urgent", "delayed", "wake", "meta"),
     "renew": ("active", "locks", "workers"),
 }
+_SHARED: Final[dict[str, tuple[str, ...]]] = {"add_one": ()}
+"""What stands before a script; it costs, too."""
 
 
 def _text_of(name: str) -> tuple[bytes, str, tuple[str, ...]]:
@@ -24,7 +27,7 @@ def _text_of(name: str) -> tuple[bytes, str, tuple[str, ...]]:
     # What a script does not use it does not name, and the functions that it shares would look for globals.
     unused = ", ".join(key for key in KEYS if key not in keys)
     parts = [names, *([f"local {unused}"] if unused else [])]
-    parts += [folder.joinpath(f"{part}.lua").read_text() for part in ("shared", name)]
+    parts += [folder.joinpath(f"{part}.lua").read_text() for part in (*_SHARED.get(name, ("shared",)), name)]
     text = "\n".join(parts).encode()
     return text, sha1(text, usedforsecurity=False).hexdigest(), keys
 
@@ -32,7 +35,8 @@ def _text_of(name: str) -> tuple[bytes, str, tuple[str, ...]]:
 _SCRIPTS: Final = {
     name: _text_of(name)
     for name in (
-        "add", "fetch", "settle", "renew", "report", "retry", "resume", "remove", "purge", "find", "list", "stats",
+        "add_one", "add", "fetch", "settle", "renew", "report", "retry", "resume", "remove", "purge", "find", "list",
+        "stats",
     )
 }  # fmt: skip
 

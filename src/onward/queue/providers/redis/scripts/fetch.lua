@@ -1,12 +1,14 @@
--- Take jobs. ARGV: how many at most, the length of a lease, the lock token, how many to line up at most, who asks, how
--- many failed jobs are kept and for how long, and the tokens of earlier calls whose answers were lost.
+-- Take jobs. ARGV: how many at most, the length of a lease, the lock token, how many to line up at most, who asks (if
+-- anybody is to know), how many failed jobs are kept and for how long, and the tokens of earlier calls whose answers were lost.
 -- Returns the time, how long until something is due by itself (-1: nothing is), the jobs that failed without having been
 -- run, the ids without a record, and of the jobs taken: ids, records, attempts, stalls, errors.
 local count, lease, token, most, consumer = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local keep_count, keep_age = tonumber(ARGV[6]), tonumber(ARGV[7])
 local ended, missing, ids = {}, {}, {}
 
-hear_of(consumer)
+if consumer ~= '' then
+  hear_of(consumer)
+end
 
 -- Nobody got these jobs: they are where they were.
 if #ARGV > 7 then

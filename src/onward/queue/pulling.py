@@ -1,0 +1,206 @@
+"""A worker's jobs where it asks for them: as many as it has free slots, and each is told how it ended."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+from onward.queue.contract import Provider, TakenJob
+from onward.queue.handler import Handler
+from onward.queue.hands import Hands
+from onward.queue.running import Outcome, Running, Told
+from onward.queue.settling import Settling, persist
+from onward.queue.several import Several
+from onward.slots.loop import SlotLoop
+
+Piece: TypeAlias = Sequence[TakenJob]
+Hold: TypeAlias = tuple[str, str | None]
+_DEFAULT_BATCH = 100
+_LAST_TRY = 1.0
+"""Seconds to give jobs back in when the worker is cancelled."""
+_WITHOUT_LEASE = 30.0
+"""Seconds that an outcome is told again where jobs are held as long as a connection lives."""
+
+
+class Pulling:
+    """The source of the slot loop: a piece is the jobs of one call of the handler, one or a batch."""
+
+    def __init__(
+        self,
+        hands: Hands,
+        source: Provider | Several,
+        handler: Handler[Any],
+        threads: Executor,
+        *,
+        concurrency: int,
+        batch: bool,
+        batch_size: int | None,
+        poll: float,
+        error_backoff: float,
+    ) -> None:
+        self._hands, self._source, self._handler, self._threads = hands, source, handler, threads
+        self._batch, self._batch_size = batch, batch_size
+        self._poll, self._error_backoff = poll, error_backoff
+        self._held_until: dict[Hold, float] = {}
+        """When the lease of a job ends, if nothing renews it."""
+        self._woken = asyncio.Event()
+        self._look_again = False
+        self._loop: SlotLoop[Piece] = SlotLoop(self, concurrency=concurrency)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._loop.is_stopping
+
+    def stop(self) -> None:
+        self._loop.stop()
+
+    def set_concurrency(self, concurrency: int) -> None:
+        self._loop.set_concurrency(concurrency)
+
+    async def run(self, ready: asyncio.Event) -> None:
+        """Until stopped, and the last handler has returned."""
+        failure: Exception | None = None
+        async with asyncio.TaskGroup() as tasks:
+            renewing = [tasks.create_task(self._renew(provider)) for provider in self._hands.providers.values()]
+            ready.set()
+            try:
+                await self._loop.run()
+            except Exception as error:  # noqa: BLE001 - raised below, and not as one of a group
+                failure = error
+            for task in renewing:
+                task.cancel()
+        if failure is not None:
+            raise failure
+
+    # -- what the loop asks for
+
+    async def fill(self, free: int) -> Sequence[Piece]:
+        size = self._batch_size or _DEFAULT_BATCH
+        count = self._most(free * size if self._batch else min(free, self._batch_size or free))
+        began = time.monotonic()
+        jobs = await self._source.fetch(count, self._source.long_poll)
+        self._look_again = len(jobs) == count or self._source.capabilities.long_polling
+        self._note_leases(jobs, began)
+        step = size if self._batch else 1
+        return [jobs[first : first + step] for first in range(0, len(jobs), step)]
+
+    def _most(self, wanted: int) -> int:
+        return min(wanted, self._source.capabilities.max_batch_size or wanted)
+
+    async def hand_back(self, work: Sequence[Piece]) -> None:
+        await self._release(itertools.chain.from_iterable(work))
+
+    async def wait(self) -> None:
+        has_room = self._loop.free > 0
+        if not (has_room and self._look_again):
+            try:
+                async with asyncio.timeout(self._poll if has_room else None):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass  # time to look
+        self._woken.clear()
+
+    def wake(self) -> None:
+        self._woken.set()
+        if self._loop.is_stopping:
+            self._source.interrupt()
+
+    async def recover(self, error: Exception) -> None:
+        self._hands.report(error)
+        try:
+            async with asyncio.timeout(self._error_backoff):
+                while not self._loop.is_stopping:
+                    self._woken.clear()
+                    await self._woken.wait()
+        except TimeoutError:
+            pass  # try again
+
+    async def run_piece(self, piece: Piece) -> None:
+        running = self._hands.begin(piece, is_cancelled=lambda: self._loop.is_cancelled)
+        try:
+            outcomes = await running.run(self._handler, self._threads, batch=self._batch)
+            if running.told is Told.STOPPING:
+                await self._release(piece)
+            elif len(outcomes) == 1:
+                await self._settle(running, outcomes[0])
+            else:
+                async with asyncio.TaskGroup() as tasks:
+                    for outcome in outcomes:
+                        tasks.create_task(self._settle(running, outcome))
+        except Exception as error:  # noqa: BLE001 - told as queue.error; the job stays with the provider
+            self._hands.report(error)
+        except asyncio.CancelledError:
+            # The worker is cancelled. What was begun is given back, if that is soon done.
+            with suppress(Exception):
+                async with asyncio.timeout(_LAST_TRY):
+                    await self._release(piece)
+            raise
+        finally:
+            self._hands.end(running)
+            for job in piece:
+                self._held_until.pop(_hold(job), None)
+
+    # -- outcomes
+
+    async def _settle(self, running: Running, outcome: Outcome) -> None:
+        job = outcome.job
+        await self._hands.reporting.send(job.id)
+        settling = Settling(self._hands.provider_of(job), outcome)
+        try:
+            delay = await persist(
+                settling.tell,
+                until=lambda: self._held_until.get(_hold(job), 0.0),
+                is_over=running.is_over,
+                report=self._hands.report,
+            )
+        except Exception as error:  # noqa: BLE001 - told as queue.error; the job stays with the provider
+            self._hands.report(error)
+        else:
+            running.settled(outcome, delay)
+
+    async def _release(self, jobs: Iterable[TakenJob]) -> None:
+        for name, group in itertools.groupby(sorted(jobs, key=_queue_of), key=_queue_of):
+            await self._hands.providers[name].release(list(group))
+
+    # -- leases
+
+    def _note_leases(self, jobs: Iterable[TakenJob], began: float) -> None:
+        """A lease is counted from when it was asked for: never longer than the provider counts it."""
+        for job in jobs:
+            lease = self._hands.provider_of(job).lease
+            self._held_until[_hold(job)] = began + (_WITHOUT_LEASE if lease is None else lease.total_seconds())
+
+    async def _renew(self, provider: Provider) -> None:
+        lease = provider.lease
+        while lease is not None:
+            await asyncio.sleep(lease.total_seconds() / 3)
+            held = {_hold(job): job for job in self._hands.jobs if job.queue_name == provider.queue_name}
+            began = time.monotonic()
+            try:
+                lost = await provider.renew(list(held.values())) if held else []
+            except Exception as error:  # noqa: BLE001 - told as queue.error; tried again before the locks run out
+                self._hands.report(error)
+                continue
+            for job in lost:
+                held.pop(_hold(job), None)
+                self._lose(job)
+            # Those that were settled meanwhile are not among the jobs any more.
+            self._note_leases([job for job in self._hands.jobs if _hold(job) in held], began)
+
+    def _lose(self, lost: TakenJob) -> None:
+        """One whose handler has returned is being settled, or was while we asked: that tells, if it must."""
+        for running in self._hands.running:
+            if any(_hold(job) == _hold(lost) for job in running.jobs) and running.lose(lost.id):
+                self._hands.report(self._hands.provider_of(lost).not_active(lost.id))
+
+
+def _hold(job: TakenJob) -> Hold:
+    """A job in the hands of one holder."""
+    return job.id, job.lock_token
+
+
+def _queue_of(job: TakenJob) -> str:
+    return job.queue_name

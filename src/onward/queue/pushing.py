@@ -1,0 +1,94 @@
+"""A worker's jobs where the provider delivers them by itself, and settles what their handlers come to."""
+
+import asyncio
+from concurrent.futures import Executor
+from datetime import timedelta
+from typing import Any
+
+from msgspec import Raw
+
+from onward.errors import QueueError
+from onward.queue.contract import Consumer, GivenBack, Provider, TakenJob
+from onward.queue.handler import Handler
+from onward.queue.hands import Hands
+from onward.queue.running import Outcome, Running
+
+
+class Pushing:
+    """Gives the provider a handler, and waits until it is stopped."""
+
+    def __init__(
+        self, hands: Hands, provider: Provider, handler: Handler[Any], threads: Executor, *, concurrency: int
+    ) -> None:
+        self._hands, self._provider, self._handler, self._threads = hands, provider, handler, threads
+        self._concurrency = concurrency
+        self._consumer: Consumer | None = None
+        self._stopped = asyncio.Event()
+        self._unsettled: dict[str, tuple[Running, Outcome]] = {}
+        """Jobs whose handler has ended and whose outcome the provider is about to settle."""
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def set_concurrency(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        if self._consumer is not None:
+            self._consumer.set_concurrency(concurrency)
+
+    async def run(self, ready: asyncio.Event) -> None:
+        """Until stopped, and the provider has the last outcome."""
+        consumer = self._consumer = await self._provider.process(
+            self._deliver, concurrency=self._concurrency, on_error=self._report, on_settled=self._settled
+        )
+        ready.set()
+        try:
+            await self._stopped.wait()
+        except asyncio.CancelledError:
+            self._hands.give_back()
+            raise
+        finally:
+            await consumer.stop()
+            await consumer.wait()
+            self._consumer = None
+
+    async def _deliver(self, job: TakenJob) -> Raw | None:
+        running = self._hands.begin([job], is_cancelled=None)
+        outcomes: list[Outcome] = []
+        try:
+            outcomes = await running.run(self._handler, self._threads, batch=False)
+            if not outcomes:
+                raise GivenBack
+            await self._hands.reporting.send(job.id)
+            self._unsettled[job.id] = running, outcomes[0]
+        finally:
+            self._hands.end(running, is_settled=job.id not in self._unsettled)
+        error = outcomes[0].error
+        if error is not None:
+            raise error if isinstance(error, Exception) else _Odd(error) from error
+        return outcomes[0].result
+
+    def _settled(self, job: TakenJob, retry_delay: timedelta | None) -> None:
+        unsettled = self._unsettled.pop(job.id, None)
+        if unsettled is not None:
+            running, outcome = unsettled
+            running.settled(outcome, retry_delay)
+            self._hands.let_go(job)
+
+    def _report(self, error: QueueError) -> None:
+        unsettled = (
+            self._unsettled.pop(error.job_id, None) if error.job_id is not None and not error.retryable else None
+        )
+        if unsettled is not None:
+            self._hands.let_go(unsettled[1].job)
+        self._hands.report(error)
+
+
+class _Odd(Exception):
+    """What a handler raised that is no Exception, for those who may only expect those."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
