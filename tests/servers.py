@@ -496,7 +496,9 @@ NATS = Server(
     program="nats-server",
     package="nats-server",
     dsn=lambda port: f"nats://127.0.0.1:{port}",
-    command=lambda program, scratch, port: [str(program), "--addr", "127.0.0.1", "--port", str(port)],
+    command=lambda program, scratch, port: [
+        *(str(program), "--addr", "127.0.0.1", "--port", str(port), "--jetstream", "--store_dir", str(scratch)),
+    ],
     answers=lambda dsn: _says(dsn, b"", b"INFO {"),
 )
 

@@ -18,6 +18,7 @@ from onward.queue.contract import ProviderFactory
 from onward.queue.providers.bullmq import BullMQ
 from onward.queue.providers.database import Database
 from onward.queue.providers.memory import Memory
+from onward.queue.providers.nats import Nats
 from onward.queue.providers.rabbitmq import RabbitMQ
 from onward.queue.providers.redis import Redis
 from onward.queue.providers.sqs import SQS, NewQueue
@@ -74,6 +75,10 @@ def in_bullmq(url: str) -> Make:
     return lambda brief=False: BullMQ(url, **(quick if brief else {}), **kept(brief))
 
 
+def in_nats(url: str) -> Make:
+    return lambda brief=False: Nats(url, wait=SECOND, **leased(brief))
+
+
 def in_rabbitmq(url: str, **options: Any) -> Make:
     return lambda brief=False: RabbitMQ(url, **options)
 
@@ -93,6 +98,7 @@ BACKENDS = [
     Backend("redis-cluster", "redis_cluster_url", in_redis_cluster),
     Backend("bullmq", "redis_url", in_bullmq),
     Backend("sqs", "sqs_url", at_sqs),
+    Backend("nats", "nats_url", in_nats),
 ]
 
 

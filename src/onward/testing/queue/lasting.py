@@ -47,7 +47,7 @@ class TestStalls:
         assert (lost.id, again.id) == (added.id, added.id)
         if session.capabilities.stalls:
             assert (again.attempts, again.max_attempts) == (0, 1)
-            assert again.stalls == (0 if alive.lease is None else 1)
+            assert again.stalls in ((0, 1) if alive.lease is None else (1,))  # or it goes back at once, uncounted
         await alive.ack(again)
 
     async def test_a_job_whose_holders_die_too_often_fails_and_that_is_told(self, session: Session) -> None:

@@ -17,10 +17,10 @@ from onward.queue.events import Emitter
 from onward.queue.model import Capabilities, QueueFailureReason, QueueStats
 from onward.queue.options import Options
 from onward.queue.providers.grouped import Grouped
+from onward.queue.providers.held import Held
 from onward.queue.providers.sqs.calls import MOST, Calls, Failed, NoSuchQueue
 from onward.queue.providers.sqs.dead_letters import DeadLetters, received
 from onward.queue.providers.sqs.facts import ENDLESS, LONGEST_HOLD, found_or_made, is_fifo, own_failed_name, url_of
-from onward.queue.providers.sqs.held import Held
 from onward.queue.providers.sqs.messages import (
     Failure,
     backoff_of,

@@ -1,7 +1,7 @@
 """The jobs that are here, and until when."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -9,9 +9,10 @@ from onward.queue.contract import TakenJob
 
 
 class Held:
-    """Receipts and when SQS shows their messages to others again, by our own clock.
+    """Receipts and when the backend gives their messages to others, by our own clock.
 
-    SQS itself cannot be asked: with an old receipt, some of its calls are refused and some are not.
+    The backend itself cannot be asked. With an old receipt, some calls of SQS are refused and some are not; JetStream
+    takes an acknowledgement for that of the latest delivery.
     """
 
     def __init__(self, visibility: timedelta) -> None:
@@ -20,13 +21,18 @@ class Held:
         self.mourned: set[str] = set()
         """Those whose failure is among the dead letters already, while removing them here has yet to succeed."""
 
-    def take(self, receipts: Iterable[str]) -> None:
-        """They have just come."""
+    def take(self, receipts: Iterable[str], came_at: float | None = None) -> None:
+        """They have just come, or did at that time."""
         now = time.monotonic()
         # What was lost long ago, and not settled since, is forgotten.
         self._until = {receipt: until for receipt, until in self._until.items() if until > now - self._visibility}
         self.mourned &= self._until.keys()
-        self._until |= dict.fromkeys(receipts, now + self._visibility)
+        self._until |= dict.fromkeys(receipts, (now if came_at is None else came_at) + self._visibility)
+
+    @property
+    def receipts(self) -> Collection[str]:
+        """Of all that came and were not settled."""
+        return self._until.keys()
 
     def renewed(self, job: TakenJob, asked_at: float) -> None:
         self._until[_receipt(job)] = asked_at + self._visibility

@@ -1,0 +1,218 @@
+"""What a queue has in its streams, read and written."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+
+from onward.queue.contract import StoredJob
+from onward.queue.model import QueueJobStatus, QueueStats
+from onward.queue.providers.nats.link import Link
+from onward.queue.providers.nats.messages import (
+    JOB,
+    ONLY_IF_NEW,
+    STATE,
+    State,
+    in_header,
+    own_headers,
+    read_state,
+    stored_job,
+)
+from onward.queue.providers.nats.native import Msg, api, errors, js_errors
+from onward.queue.providers.nats.streams import Streams, text_of
+from onward.queue.providers.together import each
+
+_WRONG_LAST_SEQUENCE = 10071
+
+
+class AlreadyThere(Exception):
+    """A message of this subject, or of this id, is there already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """How far a consumer has come: what has a greater number was not delivered to anybody."""
+
+    sequence: int
+
+    def includes(self, raw: api.RawStreamMsg) -> bool:
+        return (raw.seq or 0) <= self.sequence
+
+
+class Store:
+    """Of one queue."""
+
+    def __init__(self, link: Link, streams: Streams) -> None:
+        self._link, self.streams = link, streams
+
+    async def declare(self) -> float:
+        """Have all streams; the lease in seconds."""
+        return (await self.streams.declare(await self._link.streams())).total_seconds()
+
+    # -- writing
+
+    async def publish(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
+        """Returns when it is stored; `AlreadyThere` when the headers ask for what is not so."""
+        try:
+            answer = await self._link.request(subject, data, headers)
+        except errors.NoRespondersError:
+            await self.declare()  # somebody deleted the queue
+            answer = await self._link.request(subject, data, headers)
+        said = json.loads(answer.data)
+        if "error" in said:
+            if said["error"].get("err_code") == _WRONG_LAST_SEQUENCE:
+                raise AlreadyThere
+            raise js_errors.APIError.from_error(said["error"])
+        if said.get("duplicate"):
+            raise AlreadyThere
+
+    async def put_state(self, job_id: str, state: State) -> None:
+        await self.publish(self.streams.subject("state", job_id), b"", {STATE: in_header(state)})
+
+    async def forget_state(self, job_id: str) -> None:
+        await self._purge(self.streams.state, self.streams.subject("state", job_id))
+
+    async def end(self, kind: str, job_id: str, message: Msg, state: State) -> None:
+        """Note that it completed, or failed."""
+        headers = {**own_headers(message.headers), STATE: in_header(state)}
+        await self.publish(self.streams.subject(kind, job_id), message.data, headers)
+
+    async def revive(self, raw: api.RawStreamMsg, record: str) -> None:
+        """From the failed ones to those that wait; harmless when it waits already."""
+        job_id = text_of(raw.subject or "")
+        try:
+            headers = {**own_headers(raw.headers), JOB: record, **ONLY_IF_NEW}
+            await self.publish(self.streams.subject("job", job_id), raw.data or b"", headers)
+        except AlreadyThere:
+            pass
+        await self._purge(self.streams.failed, self.streams.subject("failed", job_id))
+
+    async def remove_ended(self, job_id: str) -> bool:
+        """From what is kept; whether it was there."""
+        found = False
+        for kind, stream in (("completed", self.streams.completed), ("failed", self.streams.failed)):
+            subject = self.streams.subject(kind, job_id)
+            if await self.get(stream, subject) is not None:
+                await self._purge(stream, subject)
+                found = True
+        return found
+
+    async def remove_unended(self, raw: api.RawStreamMsg) -> None:
+        await (await self._link.streams()).delete_msg(self.streams.jobs, raw.seq or 0)
+        await self.forget_state(text_of(raw.subject or ""))
+
+    async def clear(self, stream: str) -> int:
+        """Remove everything from it; how much that was."""
+        jetstream = await self._link.streams()
+        count = (await jetstream.stream_info(stream)).state.messages
+        await jetstream.purge_stream(stream)
+        return count
+
+    async def _purge(self, stream: str, subject: str) -> None:
+        await (await self._link.streams()).purge_stream(stream, subject=subject)
+
+    # -- reading
+
+    async def get(self, stream: str, subject: str) -> api.RawStreamMsg | None:
+        """The message of that subject."""
+        try:
+            return await (await self._link.streams()).get_msg(stream, subject=subject, direct=True)
+        except (js_errors.NotFoundError, errors.NoRespondersError):
+            return None
+
+    async def state(self, job_id: str) -> State | None:
+        raw = await self.get(self.streams.state, self.streams.subject("state", job_id))
+        return None if raw is None else read_state(raw.headers)
+
+    async def unended(self, job_id: str) -> api.RawStreamMsg | None:
+        """Delayed, waiting or running."""
+        # In this order it is not missed when its time comes between the two questions.
+        for kind in ("later", "job"):
+            raw = await self.get(self.streams.jobs, self.streams.subject(kind, job_id))
+            if raw is not None:
+                return raw
+        return None
+
+    async def delivered(self) -> Delivered:
+        info = await (await self._link.streams()).consumer_info(self.streams.jobs, "job")
+        return Delivered(info.delivered.stream_seq if info.delivered is not None else 0)
+
+    async def as_job(self, raw: api.RawStreamMsg, delivered: Delivered) -> StoredJob:
+        """A job that has not ended, with where it is."""
+        subject = raw.subject or ""
+        if subject == self.streams.subject("later", text_of(subject)):
+            status, state = QueueJobStatus.DELAYED, State()
+        elif not delivered.includes(raw):
+            status, state = QueueJobStatus.WAITING, State()
+        else:
+            found = await self.state(text_of(subject))
+            status, state = _status_of(found), found or State()
+        return stored_job(subject, raw.headers, raw.data, self.streams.queue_name, status, state)
+
+    async def ended(self, job_id: str) -> StoredJob | None:
+        for kind, stream in (("completed", self.streams.completed), ("failed", self.streams.failed)):
+            raw = await self.get(stream, self.streams.subject(kind, job_id))
+            if raw is not None:
+                return self._as_ended(raw, kind)
+        return None
+
+    def _as_ended(self, raw: api.RawStreamMsg, kind: str) -> StoredJob:
+        status = QueueJobStatus(kind)
+        return stored_job(
+            raw.subject or "", raw.headers, raw.data, self.streams.queue_name, status, read_state(raw.headers)
+        )
+
+    async def newest(self, kind: str, before: int | None, limit: int) -> list[tuple[int, StoredJob]]:
+        """Those that have ended, from the end of their stream on, with their numbers."""
+        stream = self.streams.completed if kind == "completed" else self.streams.failed
+        state = (await (await self._link.streams()).stream_info(stream)).state
+        number, found = state.last_seq if before is None else before - 1, list[tuple[int, StoredJob]]()
+        while len(found) < limit and number >= max(state.first_seq, 1):
+            lowest = max(state.first_seq, number - limit + 1, 1)
+            came = await each(partial(self._at, stream), range(number, lowest - 1, -1))
+            found += [(raw.seq or 0, self._as_ended(raw, kind)) for raw in came if raw is not None]
+            number = lowest - 1
+        return found[:limit]
+
+    async def _at(self, stream: str, number: int) -> api.RawStreamMsg | None:
+        try:
+            return await (await self._link.streams()).get_msg(stream, seq=number, direct=True)
+        except js_errors.NotFoundError:
+            return None
+
+    async def all_unended(self, after: int) -> AsyncIterator[api.RawStreamMsg]:
+        """In their order."""
+        jetstream, subjects = await self._link.streams(), self.streams.subjects("*")
+        while True:
+            try:
+                raw = await jetstream.get_msg(
+                    self.streams.jobs, seq=after + 1, subject=subjects, direct=True, next=True
+                )
+            except js_errors.NotFoundError:
+                return
+            after = raw.seq or 0
+            yield raw
+
+    async def counts(self) -> QueueStats:
+        jetstream = await self._link.streams()
+        job, later = await each(partial(jetstream.consumer_info, self.streams.jobs), ("job", "later"))
+        completed, failed = await each(jetstream.stream_info, (self.streams.completed, self.streams.failed))
+        return QueueStats(
+            waiting=job.num_pending or 0,
+            active=job.num_ack_pending or 0,
+            delayed=(later.num_pending or 0) + (later.num_ack_pending or 0),
+            completed=completed.state.messages,
+            failed=failed.state.messages,
+        )
+
+    async def delete(self) -> None:
+        await self.streams.delete(await self._link.streams())
+
+
+def _status_of(state: State | None) -> QueueJobStatus:
+    """Of one that was delivered."""
+    if state is None or state.is_open:
+        return QueueJobStatus.ACTIVE
+    is_early = state.due_at is not None and state.due_at > datetime.now(UTC)
+    return QueueJobStatus.DELAYED if is_early else QueueJobStatus.WAITING

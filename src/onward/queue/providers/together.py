@@ -1,0 +1,28 @@
+"""Many calls under way at once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+I = TypeVar("I")  # noqa: E741 - an item
+A = TypeVar("A")
+_AT_A_TIME = 500
+
+
+async def each(call: Callable[[I], Awaitable[A]], items: Sequence[I]) -> list[A]:
+    """What the call answers for each of them, in their order, some hundred at a time; the first error ends it."""
+    if len(items) == 1:
+        return [await call(items[0])]
+    answers: list[A] = []
+    for first in range(0, len(items), _AT_A_TIME):
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                asking = [tasks.create_task(_run(call, item)) for item in items[first : first + _AT_A_TIME]]
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        answers += [task.result() for task in asking]
+    return answers
+
+
+async def _run(call: Callable[[I], Awaitable[A]], item: I) -> A:
+    return await call(item)
