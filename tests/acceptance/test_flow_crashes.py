@@ -97,7 +97,7 @@ async def test_workers_come_back_when_redis_is_restarted(scale: Callable[[int], 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 async def test_many_jobs_leave_a_bounded_number_of_keys(scale: Callable[[int], int]) -> None:
     count = scale(200_000)
     with servers.private_redis() as server:

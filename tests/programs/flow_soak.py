@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from redis.asyncio import Redis
 
-from onward.flow import FanOut, Flow, Positions, Rate
+from onward.flow import FanOut, Flow, Goto, Positions, Rate
 
 KEPT = 10_000
 """The default."""
@@ -36,20 +36,17 @@ def make_flow(address: str) -> Flow[Number]:
     """Default options; an index of a value that no two jobs share, a rate of many groups, children, failures."""
     flow = Flow("soak", address, input=Number, index=["number"])
 
-    @flow.stage("soak.begin", next="soak.limited")
-    async def begin(job: Number) -> None:
-        return None
+    rate = Rate(50, per=timedelta(milliseconds=10), group="tenant")
 
-    @flow.stage(
-        "soak.limited", next="soak.end", priorities=True, rate=Rate(50, per=timedelta(milliseconds=10), group="tenant")
-    )
-    async def limited(job: Number) -> None:
+    @flow.stage("soak.begin", goto=["soak.split"], priorities=True, rate=rate)
+    async def begin(job: Number) -> Goto[None] | None:
         if job.number % 10 == 0:
             raise RuntimeError("one of ten")
+        return Goto("soak.split") if job.number % 10 == 1 else None
 
-    @flow.stage("soak.end", children="soak.part")
-    async def end(job: Number) -> FanOut[Part] | None:
-        return FanOut([Part(job.number, job.tenant, 1)]) if job.number % 10 == 1 else None
+    @flow.stage("soak.split", children="soak.part")
+    async def split(job: Number) -> FanOut[Part]:
+        return FanOut([Part(job.number, job.tenant, 1)])
 
     @flow.stage("soak.part")
     async def part(job: Part) -> Part:
