@@ -3,7 +3,7 @@
 import asyncio
 from concurrent.futures import Executor
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Raw
 
@@ -12,6 +12,8 @@ from onward.queue.contract import Consumer, GivenBack, Provider, TakenJob
 from onward.queue.handler import Handler
 from onward.queue.hands import Hands
 from onward.queue.running import Outcome, Running
+
+_Delivered: TypeAlias = tuple[str, str | None]
 
 
 class Pushing:
@@ -24,8 +26,9 @@ class Pushing:
         self._concurrency = concurrency
         self._consumer: Consumer | None = None
         self._stopped = asyncio.Event()
-        self._unsettled: dict[str, tuple[Running, Outcome]] = {}
-        """Jobs whose handler has ended and whose outcome the provider is about to settle."""
+        self._unsettled: dict[_Delivered, tuple[Running, Outcome]] = {}
+        """Jobs whose handler has ended and whose outcome the provider is about to settle. By delivery: one that is tried
+        again at once may be here again before its first outcome is known to be settled."""
 
     @property
     def is_stopping(self) -> bool:
@@ -63,28 +66,31 @@ class Pushing:
             if not outcomes:
                 raise GivenBack
             await self._hands.reporting.send(job.id)
-            self._unsettled[job.id] = running, outcomes[0]
+            self._unsettled[_delivered(job)] = running, outcomes[0]
         finally:
-            self._hands.end(running, is_settled=job.id not in self._unsettled)
+            self._hands.end(running, is_settled=_delivered(job) not in self._unsettled)
         error = outcomes[0].error
         if error is not None:
             raise error if isinstance(error, Exception) else _Odd(error) from error
         return outcomes[0].result
 
     def _settled(self, job: TakenJob, retry_delay: timedelta | None) -> None:
-        unsettled = self._unsettled.pop(job.id, None)
+        unsettled = self._unsettled.pop(_delivered(job), None)
         if unsettled is not None:
             running, outcome = unsettled
             running.settled(outcome, retry_delay)
             self._hands.let_go(job)
 
     def _report(self, error: QueueError) -> None:
-        unsettled = (
-            self._unsettled.pop(error.job_id, None) if error.job_id is not None and not error.retryable else None
-        )
-        if unsettled is not None:
-            self._hands.let_go(unsettled[1].job)
+        if error.job_id is not None and not error.retryable:
+            first = next((key for key in self._unsettled if key[0] == error.job_id), None)
+            if first is not None:
+                self._hands.let_go(self._unsettled.pop(first)[1].job)
         self._hands.report(error)
+
+
+def _delivered(job: TakenJob) -> _Delivered:
+    return job.id, job.lock_token
 
 
 class _Odd(Exception):
