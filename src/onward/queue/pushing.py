@@ -27,8 +27,9 @@ class Pushing:
         self._consumer: Consumer | None = None
         self._stopped = asyncio.Event()
         self._unsettled: dict[_Delivered, tuple[Running, Outcome]] = {}
-        """Jobs whose handler has ended and whose outcome the provider is about to settle. By delivery: one that is tried
-        again at once may be here again before its first outcome is known to be settled."""
+        """Jobs whose handler has ended and whose outcome the provider is about to settle.
+
+        By delivery: one that runs again at once may be here again before its first outcome is settled."""
 
     @property
     def is_stopping(self) -> bool:
