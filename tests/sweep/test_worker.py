@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(1800)
 DRIVERS = ["sqlite", "asyncpg", "psycopg", "sqlalchemy-asyncpg", "sqlalchemy-psycopg", "sqlalchemy-aiosqlite"]
 
 OPEN = {("sqlalchemy-aiosqlite", "phases")}
-"""Known and not mended yet: when a statement of the handler's own is cancelled, SQLAlchemy gives its connection up while
+"""Known and not mended yet: when a statement of the handler's own is cancelled, SQLAlchemy gives its connection up, but
 aiosqlite's thread goes on, which may leave the file locked."""
 
 
