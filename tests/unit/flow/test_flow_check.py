@@ -245,7 +245,6 @@ SECOND = timedelta(seconds=1)
         ("delay", -SECOND, "delay must be a timedelta that is not negative"),
         ("backoff", 5, r"backoff must be Backoff\(…\), got: 5"),
         ("backoff", Backoff(jitter=2), r"backoff\.jitter must be a number from 0 to 1, got: 2"),
-        ("backoff", Backoff(initial=-SECOND), r"backoff\.initial must be a timedelta that is not negative"),
         ("rate", 5, r"rate must be Rate\(limit, per=…\), got: 5"),
         ("priorities", "yes", "priorities must be True or False, got: 'yes'"),
         ("goto", "grant", "goto must be a list of texts, got: 'grant'"),
