@@ -90,6 +90,7 @@ async def survives(state: StateAdapter, connection: Connection, spoil: Callable[
     await state.take(connection, types=[TypeClaim("work", 1, -1.0)], limit=1, worker="gone")
     if not spoil(status):
         return
+    await state.promote(connection, type_names=["work"], limit=10)
     await state.start(connection, [good := new_job()])
 
     taken = await taken_by(state, connection)
