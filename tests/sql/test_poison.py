@@ -38,6 +38,7 @@ ON_POSTGRES = [
         ["attempt", "failures", "transients", "crashes", "rank", "payload_version", "blockers", "open_blockers",
          "chain_index"], COUNTS,
     ),
+    *itertools.product(["scheduled_at"], [f"{time}, deferred = true" for time in TIMES]),
     *itertools.product(["input", "output", "errors"], PAYLOADS),
     *itertools.product(
         ["failure_reason", "leased_by", "completed_by", "limit_key", "progress_note"], ["'odd'", "NULL"]
@@ -89,6 +90,7 @@ async def survives(state: StateAdapter, connection: Connection, spoil: Callable[
     await state.take(connection, types=[TypeClaim("work", 1, -1.0)], limit=1, worker="gone")
     if not spoil(status):
         return
+    await state.promote(connection, type_names=["work"], limit=10)
     await state.start(connection, [good := new_job()])
 
     taken = await taken_by(state, connection)
@@ -168,7 +170,8 @@ async def test_a_row_spoiled_on_sqlite_harms_no_other(tmp_path: Path, status: st
     admin = sqlite3.connect(path, isolation_level=None)
     async with opened(SqliteDriver(path)) as connection:
         await SQLITE.migrate(connection)
-        for column, value in itertools.product(COLUMNS, VALUES):
+        deferred = itertools.product(["scheduled_at"], [f"{value}, deferred = 1" for value in VALUES])
+        for column, value in [*itertools.product(COLUMNS, VALUES), *deferred]:
 
             def spoil(status: str, column: str = column, value: str = value) -> bool:
                 try:
