@@ -61,7 +61,10 @@ class AsyncpgConnection:
     @property
     def is_demoted(self) -> bool:
         """Whether the server takes no writes any more: there may be a better one by now."""
-        return self._refused_to_write or (_reads_only(self._raw) is True and self._read_only_before is False)
+        if self._refused_to_write or not self.is_shown:
+            return self._refused_to_write
+        # What the server refused to do for the application itself we have not heard.
+        return _reads_only(self._raw) is True and self._read_only_before is False
 
     def heed(self, error: BaseException) -> None:
         """Remember what an error says of the connection."""

@@ -70,12 +70,13 @@ class PsycopgConnection(StepByStep):
         self._begun = begun
         self._autocommit = raw.autocommit
         self._is_asking = self._is_suspended = False
+        self._is_shown = native is not None
         self._refused_to_write = False
         self._read_only_before = self._reads_only
 
     @property
     def raw(self) -> Any:
-        self._session.is_touched = True
+        self._is_shown = self._session.is_touched = True
         return self._raw
 
     @property
@@ -85,7 +86,10 @@ class PsycopgConnection(StepByStep):
     @property
     def is_demoted(self) -> bool:
         """Whether the server takes no writes any more: there may be a better one by now."""
-        return self._refused_to_write or (self._reads_only is True and self._read_only_before is False)
+        if self._refused_to_write or not self._is_shown:
+            return self._refused_to_write
+        # What the server refused to do for the application itself we have not heard.
+        return self._reads_only is True and self._read_only_before is False
 
     @property
     def _reads_only(self) -> bool | None:
