@@ -7,6 +7,7 @@ from onward.queue import Capabilities, Memory, ProviderFactory
 from onward.queue.matrix import capability_matrix, with_matrix
 from onward.queue.providers.bullmq import BullMQ
 from onward.queue.providers.database import Database
+from onward.queue.providers.nats import Nats
 from onward.queue.providers.rabbitmq import RabbitMQ
 from onward.queue.providers.redis import Redis
 from onward.queue.providers.sqs import SQS, NewQueue
@@ -23,6 +24,7 @@ def providers() -> dict[str, ProviderFactory[object]]:
         "bullmq": BullMQ("redis://localhost"),
         "rabbitmq": RabbitMQ("amqp://localhost"),
         "rabbitmq, classic": RabbitMQ("amqp://localhost", queue_type="classic"),
+        "nats": Nats("nats://localhost"),
         "sqs": SQS(region="eu-central-1", create=NewQueue()),
     }
 

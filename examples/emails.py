@@ -97,6 +97,10 @@ def provider_at(address: str) -> ProviderFactory[Any]:
         from onward.queue.providers.rabbitmq import RabbitMQ
 
         return RabbitMQ(address)
+    if address.startswith("nats"):
+        from onward.queue.providers.nats import Nats
+
+        return Nats(address)
     if address.startswith("sqs+"):
         from onward.queue.providers.sqs import SQS, NewQueue
 

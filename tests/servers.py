@@ -561,9 +561,25 @@ def nats() -> AbstractContextManager[str]:
     return found_or_started(NATS)
 
 
-def private_nats() -> AbstractContextManager[Instance]:
-    """For tests that stop, freeze or kill the server."""
-    return private(NATS)
+def private_nats(*options: str) -> AbstractContextManager[Instance]:
+    """For tests that stop, freeze or kill the server, or give it options: `private_nats("--user", "ada", …)`."""
+    return private(replace(NATS, command=lambda *where: [*NATS.command(*where), *options]))
+
+
+@contextmanager
+def private_nats_cluster() -> Iterator[list[Instance]]:
+    """Three servers that keep streams together; any one's address will do to enter."""
+    routes = [_free_port() for _ in range(3)]
+    with ExitStack() as stack:
+        nodes = []
+        for number, route in enumerate(routes):
+            others = ",".join(f"nats://127.0.0.1:{other}" for other in routes)
+            options = [
+                *("--cluster_name", "onward", "--server_name", f"node-{number}"),
+                *("--cluster", f"nats://127.0.0.1:{route}", "--routes", others),
+            ]
+            nodes.append(stack.enter_context(private_nats(*options)))
+        yield nodes
 
 
 # --- RabbitMQ -----------------------------------------------------------------------------------------------------

@@ -89,7 +89,8 @@ def give_addresses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """Sets the variables that a page or an example reads to servers that are there."""
 
     def give(path: Path) -> None:
-        for variable, server in {"REDIS_URL": "redis_url", "RABBITMQ_URL": "rabbitmq_url"}.items():
+        servers = {"REDIS_URL": "redis_url", "RABBITMQ_URL": "rabbitmq_url", "NATS_URL": "nats_url"}
+        for variable, server in servers.items():
             if variable in path.read_text():
                 monkeypatch.setenv(variable, request.getfixturevalue(server))
 
