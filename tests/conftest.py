@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from urllib.parse import urlsplit
 
+import hypothesis
 import psycopg
 import pytest
 
 import servers
 
+# A loaded machine is slow to draw and to run, which says nothing of what is tested.
+hypothesis.settings.register_profile("onward", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("onward")
 pytest.register_assert_rewrite("onward.testing")  # lets pytest explain the assertions of the shipped suites
 
 

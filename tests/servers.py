@@ -24,6 +24,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -375,6 +376,20 @@ def private_postgres(**settings: object) -> AbstractContextManager[Instance]:
     return private(replace(POSTGRES, command=lambda *where: [*_postgres_command(*where), *options]))
 
 
+def private_postgres_with_tls(certificate: Path, key: Path) -> AbstractContextManager[Instance]:
+    """One that speaks TLS with those who ask for it, and lets in whoever says a name."""
+
+    def prepare(program: Path, scratch: Path, port: int) -> None:
+        _initdb(program, scratch, port)
+        for name, source in (("server.crt", certificate), ("server.key", key)):
+            copy = Path(shutil.copy(source, scratch / "data" / name))
+            copy.chmod(0o600)  # of a key that others could read it would make no use
+            _hand_over(copy)
+
+    command = POSTGRES.command
+    return private(replace(POSTGRES, prepare=prepare, command=lambda *where: [*command(*where), "-c", "ssl=on"]))
+
+
 def standby_of(primary: Instance) -> AbstractContextManager[Instance]:
     """A private server that follows another one, until `SELECT pg_promote()`."""
     return private(replace(POSTGRES, prepare=lambda *where: _base_backup(primary, *where)))
@@ -462,10 +477,14 @@ def _says(dsn: str, question: bytes, answer: bytes) -> bool:
     """Whether whoever listens there begins its answer like this."""
     url = urlsplit(dsn)
     try:
-        with socket.create_connection((url.hostname or "127.0.0.1", url.port or 0), timeout=5) as connection:
+        with ExitStack() as stack:
+            place = url.hostname or "127.0.0.1", url.port or 0
+            connection = stack.enter_context(socket.create_connection(place, timeout=5))
+            if url.scheme == "https":  # whatever its certificate is worth
+                connection = stack.enter_context(ssl._create_unverified_context().wrap_socket(connection))
             connection.sendall(question)
-            with connection.makefile("rb") as said:
-                return said.read(len(answer)) == answer
+            said = stack.enter_context(connection.makefile("rb"))
+            return said.read(len(answer)) == answer
     except OSError:
         return False
 
@@ -511,7 +530,8 @@ def redis() -> AbstractContextManager[str]:
 def private_redis(**settings: str) -> AbstractContextManager[Instance]:
     """For tests that stop, freeze, kill or fill the server: `private_redis(appendonly="yes", appendfsync="always")`."""
     options = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
-    return private(replace(REDIS, command=lambda *where: [*_redis_command(*where), *options]))
+    port = _free_port_with_bus if "cluster_enabled" in settings else REDIS.port
+    return private(replace(REDIS, port=port, command=lambda *where: [*_redis_command(*where), *options]))
 
 
 @contextmanager
@@ -602,8 +622,8 @@ def _rabbitmq_command(program: Path, scratch: Path, port: int) -> list[str]:
         "RABBITMQ_MNESIA_BASE": scratch / "data",
         "RABBITMQ_LOG_BASE": scratch,
         "RABBITMQ_LOGS": "-",
-        "RABBITMQ_CONFIG_FILE": scratch / "rabbitmq",
-        "RABBITMQ_ADVANCED_CONFIG_FILE": scratch / "advanced",
+        "RABBITMQ_CONFIG_FILE": scratch / "rabbitmq.conf",
+        "RABBITMQ_ADVANCED_CONFIG_FILE": scratch / "advanced.config",
         "RABBITMQ_CONF_ENV_FILE": scratch / "environment",
         "RABBITMQ_ENABLED_PLUGINS_FILE": scratch / "plugins",
         "RABBITMQ_PID_FILE": scratch / "pid",
@@ -632,14 +652,42 @@ def rabbitmq() -> AbstractContextManager[str]:
     return found_or_started(RABBITMQ)
 
 
-def private_rabbitmq() -> AbstractContextManager[Instance]:
-    """For tests that stop, freeze or kill the server."""
-    return private(RABBITMQ)
+def private_rabbitmq(configuration: str = "", advanced: str = "") -> AbstractContextManager[Instance]:
+    """For tests that stop, freeze or kill the server, or configure it: lines of rabbitmq.conf and advanced.config."""
+
+    def prepare(program: Path, scratch: Path, port: int) -> None:
+        for name, text in (("rabbitmq.conf", configuration), ("advanced.config", advanced)):
+            if text:
+                (scratch / name).write_text(f"{text}\n")
+
+    return private(replace(RABBITMQ, prepare=prepare))
+
+
+@contextmanager
+def private_rabbitmq_cluster() -> Iterator[list[Instance]]:
+    """Three nodes that keep quorum queues together; any one's address will do to enter."""
+
+    def prepare(program: Path, scratch: Path, port: int) -> None:
+        cookie = scratch / ".erlang.cookie"  # what nodes know each other by
+        cookie.write_text("onward")
+        cookie.chmod(0o400)
+        _hand_over(cookie)
+
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(private(replace(RABBITMQ, prepare=prepare))) for _ in range(3)]
+        for node in nodes[1:]:
+            for told in (["stop_app"], ["join_cluster", _rabbitmq_node(nodes[0])], ["start_app"]):
+                rabbitmqctl(node, *told)
+        yield nodes
+
+
+def _rabbitmq_node(server: Instance) -> str:
+    return f"onward-{urlsplit(server.dsn).port}@localhost"
 
 
 def rabbitmqctl(server: Instance, *arguments: str) -> None:
     """Tell a private RabbitMQ something."""
-    node = f"onward-{urlsplit(server.dsn).port}@localhost"
+    node = _rabbitmq_node(server)
     script = _rabbitmq_script(find(RABBITMQ).with_name("rabbitmqctl"))
     environment = {**os.environ, "HOME": str(server.log.parent)}
     subprocess.run([script, "-n", node, *arguments], env=environment, stdout=subprocess.DEVNULL, check=True)
@@ -673,9 +721,21 @@ def sqs() -> AbstractContextManager[str]:
     return found_or_started(SQS)
 
 
-def private_sqs() -> AbstractContextManager[Instance]:
-    """For tests that stop, freeze or kill the server: it forgets everything when it stops."""
-    return private(SQS)
+def private_sqs(*, certificate: tuple[Path, Path] | None = None) -> AbstractContextManager[Instance]:
+    """For tests that stop, freeze or kill the server: it forgets everything when it stops.
+
+    With a certificate and its key it speaks TLS.
+    """
+    if certificate is None:
+        return private(SQS)
+    options = ["--ssl-cert", str(certificate[0]), "--ssl-key", str(certificate[1])]
+    return private(
+        replace(
+            SQS,
+            dsn=lambda port: f"https://127.0.0.1:{port}",
+            command=lambda *where: [*SQS.command(*where), *options],
+        )
+    )
 
 
 # --- Node.js ------------------------------------------------------------------------------------------------------

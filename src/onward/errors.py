@@ -4,8 +4,13 @@ OnwardError
 ├── DefinitionError                 the job types do not fit together
 ├── ConfigurationError              an option, DSN or extra is wrong or missing
 │   ├── SchemaMissing               run `onward migrate`
-│   └── MissingContext              nothing provides the value a handler asked for
+│   ├── MissingContext              nothing provides the value a handler asked for
+│   └── InvalidKey                  no key to encrypt with
 ├── PayloadError                    an input or output does not fit its type, or cannot be stored
+│   └── DecryptionError             what is stored cannot be decrypted
+│       ├── UnknownKey              it was encrypted with a key that is not here
+│       ├── PayloadTampered         it was changed, or belongs to another job
+│       └── PayloadNotEncrypted     it is plain where nothing plain is accepted
 ├── StartRefused                    nothing was started
 │   ├── UnknownJobType
 │   ├── InternalJobType
@@ -131,6 +136,49 @@ class PayloadError(OnwardError):
         super().__init__(f"{part} of job type {job_type!r}{at}: {problem}")
 
 
+class InvalidKey(ConfigurationError):
+    """What was given to `onward.crypto.Encryption` is no key to encrypt with. The message does not contain it."""
+
+
+class DecryptionError(PayloadError):
+    """What is stored cannot be decrypted. A job whose input cannot be fails alone, and can be retried."""
+
+    def __init__(self, *, job_type: str, part: str, problem: str, key_id: str | None = None) -> None:
+        self.key_id = key_id
+        super().__init__(job_type=job_type, part=part, field="$", problem=problem)
+
+
+class UnknownKey(DecryptionError):
+    """It was encrypted with a key that this app was not given."""
+
+    def __init__(self, *, job_type: str, part: str, key_id: str | None) -> None:
+        super().__init__(
+            job_type=job_type,
+            part=part,
+            key_id=key_id,
+            problem=f"encrypted with key {key_id!r}, which is not here: add it to the Encryption of the app or type",
+        )
+
+
+class PayloadTampered(DecryptionError):
+    """It was changed since it was encrypted, or belongs to another job."""
+
+    def __init__(self, *, job_type: str, part: str, key_id: str | None) -> None:
+        super().__init__(
+            job_type=job_type,
+            part=part,
+            key_id=key_id,
+            problem=f"encrypted with key {key_id!r}, and was changed since, or moved here from another job",
+        )
+
+
+class PayloadNotEncrypted(DecryptionError):
+    """It is stored in plain text, and the Encryption accepts none."""
+
+    def __init__(self, *, job_type: str, part: str) -> None:
+        super().__init__(job_type=job_type, part=part, problem="not encrypted, and accept_plain=False")
+
+
 class StartRefused(OnwardError):
     """Nothing was started, and the transaction is still usable."""
 
@@ -205,7 +253,7 @@ class TransactionUnsuitable(TransactionError):
 
 
 class TransactionClosed(TransactionError):
-    """A statement on a transaction whose block has ended."""
+    """A statement on a transaction whose block has ended, or which the application has ended or closed itself."""
 
 
 class DatabaseError(OnwardError):

@@ -38,7 +38,7 @@ class FailureReason(StrEnum):
     CANCELLED = "cancelled"
     BLOCKER = "blocker"
     UNREADABLE = "unreadable"
-    """The stored row cannot be read: only a hand can have written it."""
+    """The stored row cannot be read: only a hand can have written it; or the payload cannot be decrypted."""
 
 
 class LossReason(StrEnum):
@@ -60,6 +60,8 @@ class JobError(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     traceback: str = ""
     attempt: int | None = None
+    counted: bool = True
+    """Whether it was the job's fault; else the database's, which is not held against it."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -244,6 +246,8 @@ class Deduplication:
             None if self.window is None else wrong_duration("Deduplication: window", self.window, least=_MICROSECOND),
             wrong_ids("Deduplication: exclude", self.exclude),
         )
+        for name in ("key", "scope"):  # plain text, where a subclass was given: not every encoder knows those
+            object.__setattr__(self, name, str(getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)

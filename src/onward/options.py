@@ -5,7 +5,7 @@ They are asked before any I/O, so that every database answers alike; who asks ra
 
 import difflib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -18,6 +18,12 @@ MOST_PRIORITY = 2**31 - 1
 LONGEST_NAME = 255
 LONGEST_KEY = 1000
 """In bytes: a name and a key go into one index, whose entries Postgres limits to 2,704."""
+MOST_JOBS = 100_000
+"""In one call, with those they wait for: what is started together is sent and committed together."""
+MOST_JSON = 256 * 1024 * 1024
+"""Characters, of all the jobs of one call."""
+LONGEST_ERROR, LONGEST_TRACEBACK, LONGEST_NOTE = 2_000, 4_000, 500
+"""Characters that are kept of what handlers raise and say."""
 _ZERO = timedelta(0)
 _NOT_STORABLE = re.compile("[\\0\\ud800-\\udfff]")
 
@@ -91,6 +97,29 @@ def wrong_choice(option: str, value: object, choices: Collection[str]) -> str | 
     return f"{given(option, value)}: use one of {', '.join(map(repr, choices))}{_meant(value, choices)}"
 
 
+def wrong_flag(option: str, value: object) -> str | None:
+    """For what is on or off. Others are refused: databases do not agree on what else means yes."""
+    return None if isinstance(value, bool) else f"{given(option, value)}: expected True or False"
+
+
+def wrong_function(option: str, value: object, *, of: str) -> str | None:
+    return None if callable(value) else f"{given(option, value)}: expected a function {of}"
+
+
+def wrong_iterable(option: str, value: object, *, of: str) -> str | None:
+    """For several of a kind that are gone through once."""
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return None
+    return f"{given(option, value)}: expected a list of {of}"
+
+
+def wrong_several(option: str, value: object, *, of: str) -> str | None:
+    """For several of a kind. What can be gone through only once, or never ends, is refused."""
+    if isinstance(value, Collection) and not isinstance(value, str | bytes | bytearray | Mapping):
+        return None
+    return f"{given(option, value)}: expected a list of {of}"
+
+
 def wrong_id(option: str, value: object) -> str | None:
     """For the ids of jobs and chains. Text is refused: what one database takes for an id, another does not."""
     if isinstance(value, UUID):
@@ -136,6 +165,30 @@ def storable(text: str) -> str:
     return _NOT_STORABLE.sub("\ufffd", text)
 
 
+def cut(text: str, most: int, *, keep_end: bool = False) -> str:
+    """Text of at most so many characters, which says so where it was longer.
+
+    >>> cut("a" * 100, 40)
+    'aaaaaaaaaaa… (cut: 100 characters in all)'
+    """
+    if len(text) <= most:
+        return text
+    if keep_end:
+        note = f"(cut: {len(text):,} characters in all) …"
+        return note + text[len(note) - most :]
+    note = f"… (cut: {len(text):,} characters in all)"
+    return text[: most - len(note)] + note
+
+
+def wrong_call(count: int, size: int) -> str | None:
+    """For all that is started in one call: how many jobs, and how many characters of JSON."""
+    if count > MOST_JOBS:
+        return f"{count:,} jobs in one call, more than the {MOST_JOBS:,} that may be: start them in parts"
+    if size > MOST_JSON:
+        return f"{size:,} characters of JSON in one call, more than the {MOST_JSON:,} that may be: start them in parts"
+    return None
+
+
 def _meant(value: object, choices: Iterable[str], mark: str = "") -> str:
-    close = difflib.get_close_matches(value, list(choices), 1) if isinstance(value, str) else []
+    close = difflib.get_close_matches(value, list(choices), 1) if isinstance(value, str) and len(value) < 300 else []
     return f"; did you mean {close[0] + mark if mark else repr(close[0])}?" if close else ""

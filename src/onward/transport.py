@@ -5,11 +5,12 @@ give up unacknowledged data (`watch`); a peer whose kernel lives but who does no
 """
 
 import asyncio
-import os
 import selectors
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 IDLE, INTERVAL, PROBES = 2, 1, 3
 """Seconds until an idle connection is probed, between probes, and how many go unanswered."""
@@ -24,12 +25,24 @@ STATEMENT = 8.0
 _SECOND_LOOK = 0.25
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How to make one more connection to an application's Postgres as the application makes its own.
+
+    With its certificates, passwords and options, whatever they are: who makes connections another way may send a
+    password in clear to whoever answers.
+    """
+
+    client: Literal["asyncpg", "psycopg"]
+    source: str | Callable[[], AbstractAsyncContextManager[Any]] = field(repr=False)
+    """An address that says all of it; or what gives a connection of the client library, in autocommit, for a block."""
+
+
 def watch(raw: "socket.socket | int | None", *, unanswered: float = UNANSWERED) -> None:
     """Have a TCP socket, given as such or by its number, fail soon after its peer is gone; others are left alone."""
     if raw is None:
         return
-    # A second handle on the same socket: loops wrap theirs, and libpq only tells its number.
-    with suppress(OSError), socket.socket(fileno=os.dup(raw if isinstance(raw, int) else raw.fileno())) as handle:
+    with suppress(OSError), _handle(raw if isinstance(raw, int) else raw.fileno()) as handle:
         if handle.family not in (socket.AF_INET, socket.AF_INET6):
             return
         handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -44,8 +57,23 @@ def watch(raw: "socket.socket | int | None", *, unanswered: float = UNANSWERED) 
 
 def cut_off(number: int) -> None:
     """End a socket in both directions, so that whoever waits for its data is told that there will be none."""
-    with suppress(OSError), socket.socket(fileno=os.dup(number)) as handle:
+    with suppress(OSError), _handle(number) as handle:
         handle.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def _handle(number: int) -> Iterator[socket.socket]:
+    """A second handle on the same socket: loops wrap theirs, and libpq only tells its number.
+
+    Not by os.dup, which on Windows knows files only; but what belongs to somebody else must not be closed.
+    """
+    if number < 0:
+        raise OSError("the socket is closed")
+    handle = socket.socket(fileno=number)
+    try:
+        yield handle
+    finally:
+        handle.detach()
 
 
 def has_news(number: int) -> bool:

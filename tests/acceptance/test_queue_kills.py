@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from onward.queue import Queue, QueueWorker
+from onward.queue.model import KEEP_COMPLETED
 from programs import queue_worker
 
 PROGRAM = Path(queue_worker.__file__)
@@ -21,8 +22,11 @@ SERVERS = {
     "sqs": "sqs_url",
     "rabbitmq": "rabbitmq_url",
     "rabbitmq-classic": "rabbitmq_url",
+    "nats": "nats_url",
 }
 """Which fixture has the address of a provider's server."""
+ALL_DEATHS, FEW = 200, 5
+"""How many are killed in all; and how many times fewer still where not all are: each takes a tenth of a second."""
 SLOW = {"sqs": 10}
 """How many times fewer deaths for a server that only plays its part."""
 
@@ -49,7 +53,9 @@ def run_out(*command: object, within: float) -> int:
 async def test_workers_that_are_killed_lose_nothing(
     spec: str, queue: Queue[int], tmp_path: Path, scale: Callable[[int], int], how: list[str]
 ) -> None:
-    deaths, trace = max(scale(200) // SLOW.get(spec.partition("+")[0], 1), 2), tmp_path / "trace"
+    deaths, trace = scale(ALL_DEATHS), tmp_path / "trace"
+    few = SLOW.get(spec.partition("+")[0], 1) if deaths >= ALL_DEATHS else FEW
+    deaths = max(deaths // few, 2)
     count = deaths * queue_worker.JOBS_OF_A_LIFE
     for first in range(0, count, 500):
         await queue.add_many("count", range(first, min(first + 500, count)))
@@ -72,5 +78,6 @@ async def test_workers_that_are_killed_lose_nothing(
         stats = await queue.stats()
 
     assert stats.failed in (0, None), [(job.error, job.reason, job.stalls) for job in await queue.dead_letters()]
-    assert stats.completed in (count, None)
+    # BullMQ counts what it keeps; some do not count at all.
+    assert stats.completed in (count, min(count, KEEP_COMPLETED.count), None)
     assert had_effect == set(range(count))

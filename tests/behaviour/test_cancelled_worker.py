@@ -6,6 +6,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from onward import Attempt, JobStatus, LossReason, Onward, job
 from onward.observe import events
 from support import SOON, Recorder
@@ -26,6 +28,35 @@ async def test_a_worker_that_is_cancelled_gives_its_jobs_back(opened: Any, recor
 
     found = [(await chain.get()).current for chain in chains]
     assert {(each.status, each.failures) for each in found} == {(JobStatus.PENDING, 0)}
+
+
+async def test_one_that_is_cancelled_again_while_it_gives_them_back_does_so_all_the_same(
+    opened: Any, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @job("endless")
+    async def endless(attempt: Attempt[None]) -> None:
+        await asyncio.Event().wait()
+
+    app: Onward = await opened(endless)
+    settle, is_settling, may_settle = app.state.settle, asyncio.Event(), asyncio.Event()
+
+    async def late(*arguments: Any) -> Any:
+        is_settling.set()
+        await may_settle.wait()
+        return await settle(*arguments)
+
+    monkeypatch.setattr(app.state, "settle", late)
+    chain = await app.start(endless, None)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(app.worker().run())
+        await recorder.next(events.AttemptStarted)
+        running.cancel()
+        await is_settling.wait()
+        running.cancel()
+        asyncio.get_running_loop().call_later(0.05, may_settle.set)
+
+    current = (await chain.get()).current
+    assert (current.status, current.failures) == (JobStatus.PENDING, 0)
 
 
 async def test_cancelling_the_program_around_a_worker_that_drains_gives_its_jobs_back(

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from onward import Attempt, Onward, job
 from onward.notify.contract import Hint, HintKind
-from onward.notify.encoding import decode_hints
 from onward.notify.memory import NoNotify
 from onward.notify.postgres import PostgresNotify
-from onward.notify.postgres_wires import Connect, PostgresWire, asyncpg_wire, psycopg_wire
+from onward.notify.postgres_wires import Connect, PostgresWire, Receive, asyncpg_wire, psycopg_wire
+from onward.notify.vetting import read_payload
 from onward.observe import events
 from onward.state.driver import Connection, Driver, Fault, transaction
 from onward.state.postgres.asyncpg import AsyncpgDriver
@@ -306,21 +306,25 @@ class FailingWire:
     """Fails once, when it should send."""
 
     can_listen_later = True
+    process = 1
 
     def __init__(self, sent: list[Hint]) -> None:
         self._sent = sent
         self._fails = not sent
         self._lost = asyncio.Event()
 
-    async def listen(self, channel: str, receive: Callable[[str], None]) -> None:
+    async def listen(self, channel: str, receive: Receive) -> None:
         pass
+
+    async def present(self, processes: Collection[int], table: str | None) -> set[int]:
+        return set()
 
     async def notify(self, channel: str, payloads: Sequence[str]) -> None:
         if not self._sent and self._fails:
             self._sent.append(Hint(HintKind.UNKNOWN, "failed"))
             self._lost.set()
             raise ConnectionResetError
-        self._sent += [hint for payload in payloads for hint in decode_hints(payload)[1]]
+        self._sent += [hint for payload in payloads for hint in read_payload(payload)[1]]
 
     async def hold(self, channel: str, due: Callable[[], Sequence[str]]) -> NoReturn:
         await self._lost.wait()
@@ -397,13 +401,17 @@ class QuietWire:
     """Keeps count of who listens."""
 
     can_listen_later = True
+    process = 1
 
     def __init__(self) -> None:
         self.listening = 0
 
-    async def listen(self, channel: str, receive: Callable[[str], None]) -> None:
+    async def listen(self, channel: str, receive: Receive) -> None:
         await asyncio.sleep(0)
         self.listening += 1
+
+    async def present(self, processes: Collection[int], table: str | None) -> set[int]:
+        return set()
 
     async def notify(self, channel: str, payloads: Sequence[str]) -> None:
         pass
@@ -437,7 +445,31 @@ async def test_a_wire_may_be_told_to_listen_while_it_sends(postgres_dsn: str) ->
     async with asyncpg_wire(postgres_dsn)() as wire, asyncio.timeout(SOON.total_seconds()):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(wire.notify("late", ["before"]))
-            tasks.create_task(wire.listen("late", heard.append))
+            tasks.create_task(wire.listen("late", lambda _, payload: heard.append(payload)))
         await wire.notify("late", ["after"])
         while "after" not in heard:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("due", [list, lambda: ["news"]])
+@pytest.mark.parametrize("wire_on", [asyncpg_wire, psycopg_wire])
+async def test_a_listener_leaves_a_server_that_takes_no_writes_any_more(
+    postgres_dsn: str, wire_on: Any, due: Any
+) -> None:
+    async with wire_on(postgres_dsn)() as wire:
+        await wire.listen("demoted", lambda *_: None)
+        for raw in {getattr(wire, name, None) for name in ("_raw", "_listening")} - {None}:
+            await raw.execute("SET default_transaction_read_only = on")
+
+        async with asyncio.timeout(20):
+            with pytest.raises(ConnectionError, match="takes no writes"):
+                await wire.hold("demoted", due)
+
+
+@pytest.mark.parametrize("wire_on", [asyncpg_wire, psycopg_wire])
+async def test_nor_is_there_a_connection_for_hints_to_such_a_server(postgres_dsn: str, wire_on: Any) -> None:
+    dsn = f"{postgres_dsn}?options=-c%20default_transaction_read_only%3Don"
+
+    with pytest.raises(ConnectionError, match="takes no writes"):
+        async with wire_on(dsn)():
+            pass

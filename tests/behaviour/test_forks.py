@@ -1,13 +1,19 @@
 """An app that was opened before a fork: its children connect anew, or say what to do; nobody waits for ever."""
 
+import asyncio
 import os
 import secrets
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from onward.notify.nats import NatsNotify
+from onward.notify.redis import RedisNotify
+
+HINTS = Path(__file__).parent.parent / "programs" / "forked_hints.py"
 PROGRAM = Path(__file__).parent.parent / "programs" / "forked.py"
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
@@ -49,3 +55,23 @@ def test_an_app_with_an_event_loop_says_so_too(postgres_dsn: str, tmp_path: Path
 
     assert outcomes["parent"] == "{'started': 3}"
     assert outcomes["child"].startswith("ConfigurationError: the app was opened in process")
+
+
+@pytest.mark.parametrize("broker", ["redis", "nats"])
+async def test_hints_leave_the_child_and_the_parent_of_a_fork(request: pytest.FixtureRequest, broker: str) -> None:
+    address, name = request.getfixturevalue(f"{broker}_url"), f"t{secrets.token_hex(6)}"
+    notify: Any = RedisNotify(address, channel=name) if broker == "redis" else NatsNotify(address, subject=name)
+    awaited, heard = {"parent", "child", "parent again"}, set[str]()
+    async with asyncio.TaskGroup() as tasks:
+        await notify.open(tasks)
+        async with notify.listen(ended=awaited) as listener, asyncio.timeout(60):
+            program = await asyncio.create_subprocess_exec(sys.executable, str(HINTS), broker, address, name)
+            try:
+                while heard != awaited:
+                    heard |= {hint.key for hint in await listener.wait(1.0)}
+                assert await program.wait() == 0
+            finally:
+                if program.returncode is None:
+                    program.kill()
+                    await program.wait()
+        await notify.close()

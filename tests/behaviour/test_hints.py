@@ -1,7 +1,6 @@
 """Hints: other apps and processes notice at once what would otherwise wait for the poll."""
 
 import asyncio
-import secrets
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -13,8 +12,8 @@ import pytest
 
 from onward import Attempt, Onward, RunningJob, WaitTimeout, job
 from onward.notify.contract import Changed, Hint, HintKind, ignore
-from onward.notify.encoding import decode_hints
 from onward.notify.memory import MemoryNotify, NoNotify
+from onward.notify.vetting import read_payload
 from onward.observe import events
 from onward.worker.worker import Worker
 from support import SOON, Recorder
@@ -237,7 +236,7 @@ async def eavesdropping(target: str, app: Onward, hints: list[Hint]) -> AsyncIte
     """Collect every hint on the app's channel."""
 
     def heard(_connection: Any, _process: int, _channel: str, payload: str) -> None:
-        heading, news = decode_hints(payload)
+        heading, news = read_payload(payload)
         if heading.startswith("#"):
             hints.extend(news)
 
@@ -315,16 +314,19 @@ async def test_a_process_that_vanished_is_not_waited_for_long(postgres_dsn: str,
     app: Onward = await running(double, worker=NEVER)
     statement = app._notify.within_transaction([])
     assert statement is not None
-    connection = await asyncpg.connect(postgres_dsn)
-    for _ in range(5):  # together they can do so much that hardly a hint is for anybody else
-        ghost = f"@{secrets.token_hex(6)}\na1000:double"
-        await connection.execute("SELECT pg_notify($1, $2)", statement[1]["channel"], ghost)
-    await connection.close()
+    async with AsyncExitStack() as stack:
+        for _ in range(5):  # together they can do so much that hardly a hint is for anybody else
+            ghost = await asyncpg.connect(postgres_dsn)
+            stack.push_async_callback(ghost.close)
+            await ghost.execute("SELECT pg_notify($1, $2)", statement[1]["channel"], "@\na1000:double")
+        async with asyncio.timeout(SOON.total_seconds()):
+            while len(app._notify._presence._others) < 5:  # type: ignore[attr-defined]
+                await asyncio.sleep(0.01)
 
-    chains = [await app.start(double, n) for n in range(10)]
+        chains = [await app.start(double, n) for n in range(10)]
 
-    for n, chain in enumerate(chains):
-        assert await chain.wait(timeout=SOON) == 2 * n
+        for n, chain in enumerate(chains):
+            assert await chain.wait(timeout=SOON) == 2 * n
 
 
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)

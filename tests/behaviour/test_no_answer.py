@@ -8,12 +8,13 @@ from typing import Any
 import asyncpg
 import pytest
 from psycopg_pool import AsyncConnectionPool
+from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from onward.state.driver import Driver, Fault, run_now
 from onward.state.postgres.asyncpg import AsyncpgDriver
 from onward.state.postgres.psycopg import PsycopgDriver, SyncPsycopgDriver
-from onward.state.sqlalchemy import SqlAlchemyDriver
+from onward.state.sqlalchemy import SqlAlchemyDriver, SyncSqlAlchemyDriver
 from proxy import proxied
 
 QUICKLY = 0.4
@@ -191,3 +192,37 @@ async def test_a_sync_client_waits_for_a_lock_of_somebody_elses(postgres_dsn: st
         await holder.execute("SELECT pg_advisory_unlock(32)")
     await asyncio.to_thread(run_now, driver.close())
     await holder.close()
+
+
+async def test_nor_does_one_on_an_engine(postgres_dsn: str) -> None:
+    async with proxied(postgres_dsn) as (proxy, dsn):
+        engine = create_engine(
+            dsn.replace("://", "+psycopg://", 1), connect_args={"connect_timeout": 2}, max_overflow=0, pool_size=1
+        )
+        driver = SyncSqlAlchemyDriver(engine)
+
+        async def ask(*, begun: bool) -> Any:
+            async with driver.connection() as connection:
+                if begun:
+                    await connection.begin()
+                    await connection.fetch("SELECT 1", {})
+                    proxy.silence()
+                return (await connection.fetch("SELECT 1", {}))[0][0]
+
+        assert await asyncio.to_thread(run_now, ask(begun=False)) == 1
+        proxy.silence()
+        for begun in (False, True):
+            async with asyncio.timeout(30):
+                with pytest.raises(Exception, match="does not answer") as raised:
+                    await asyncio.to_thread(run_now, ask(begun=begun))
+            assert driver.fault(raised.value) is Fault.LOST
+            assert await asyncio.to_thread(run_now, ask(begun=False)) == 1
+
+        await asyncio.to_thread(engine.dispose)
+        proxy.freeze()
+        async with asyncio.timeout(30):
+            with pytest.raises(Exception, match="timeout") as raised:  # as the page on lost connections says
+                await asyncio.to_thread(run_now, ask(begun=False))
+        proxy.thaw()
+
+    assert driver.fault(raised.value) is Fault.LOST

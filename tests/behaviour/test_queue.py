@@ -38,9 +38,9 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("make", "words"),
         [
-            (lambda: Queue(""), '[Queue:] name must be a non-empty string, got: ""'),
-            (lambda: Queue("  "), '[Queue:  ] name must be a non-empty string, got: "  "'),
-            (lambda: Queue(7), "[Queue:7] name must be a non-empty string, got: 7"),  # type: ignore[arg-type]
+            (lambda: Queue(""), '[Queue:] name must be a non-empty string of whole characters, got: ""'),
+            (lambda: Queue("  "), '[Queue:  ] name must be a non-empty string of whole characters, got: "  "'),
+            (lambda: Queue(7), "[Queue:7] name must be a non-empty string of whole characters, got: 7"),  # type: ignore[arg-type]
             (lambda: Queue("emails", job_id=None), "[Queue:emails] job_id must be a function, got: None"),  # type: ignore[arg-type]
             (
                 lambda: Queue("emails", on_unsupported_feature=None),  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ class TestMistakes:
             ),
             (
                 lambda: Queue("emails", defaults={"attempts": None}),  # type: ignore[typeddict-item]
-                "[Queue:emails] defaults.attempts must be a whole number from 1, got: None",
+                "[Queue:emails] defaults.attempts must be a whole number from 1 to 2147483647, got: None",
             ),
             (
                 lambda: Queue("emails", provider="redis://localhost"),  # type: ignore[arg-type]
@@ -59,7 +59,10 @@ class TestMistakes:
                 "[Queue:emails] provider must be one for 'emails', got: \"one for 'letters'\"",
             ),
             (lambda: Queue("emails", outbox=object()), "[Queue:emails] outbox must be an Onward app"),  # type: ignore[arg-type]
-            (lambda: QueueWorker("", ignore), '[QueueWorker:] name must be a non-empty string, got: ""'),
+            (
+                lambda: QueueWorker("", ignore),
+                '[QueueWorker:] name must be a non-empty string of whole characters, got: ""',
+            ),
             (lambda: QueueWorker("emails", None), "[QueueWorker:emails] handler must be a function, got: None"),  # type: ignore[arg-type]
             (
                 lambda: QueueWorker("emails", lambda data: None),
@@ -67,11 +70,11 @@ class TestMistakes:
             ),
             (
                 lambda: QueueWorker("emails", ignore, concurrency=0),
-                "[QueueWorker:emails] concurrency must be a whole number from 1, got: 0",
+                "[QueueWorker:emails] concurrency must be a whole number from 1 to 2147483647, got: 0",
             ),
             (
                 lambda: QueueWorker("emails", ignore, batch_size=True),
-                "[QueueWorker:emails] batch_size must be a whole number from 1, got: True",
+                "[QueueWorker:emails] batch_size must be a whole number from 1 to 2147483647, got: True",
             ),
             (
                 lambda: QueueWorker("emails", ignore, poll_interval=100),  # type: ignore[arg-type]

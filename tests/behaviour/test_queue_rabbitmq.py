@@ -16,8 +16,10 @@ from typing import Any
 import aio_pika
 import pytest
 from aio_pika.abc import AbstractChannel
+from aiormq.exceptions import DeliveryError
 from hypothesis import given
 from hypothesis import strategies as st
+from pamqp.commands import Basic
 from yarl import URL
 
 import servers
@@ -566,6 +568,81 @@ class TestSending:
         provider._post._publish = publish
 
 
+class TestRefusals:
+    """What RabbitMQ does not take, and what it does not take any more."""
+
+    @pytest.mark.parametrize(
+        "native",
+        [
+            {"user_id": "somebody else"},
+            {"expiration": -1},
+            {"reply_to": "amq.rabbitmq.reply-to"},
+            {"headers": {"CC": 5}},
+            {"headers": {"BCC": "x"}},
+            {"headers": 5},
+            {"headers": {5: 1}},
+            {"priority": 300},
+            {"delivery_mode": 7},
+            {"type": "x" * 300},
+            {"no such": 1},
+        ],
+        ids=repr,
+    )
+    async def test_a_property_that_is_refused_fails_that_job_alone(self, bench: Bench, native: dict[str, Any]) -> None:
+        async def add(number: int) -> None:
+            await bench.queue.add("good", number)
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(20):
+                tasks.create_task(add(number))
+            with pytest.raises(QueueDataError) as caught:
+                await bench.queue.add("bad", 1, provider_options={"rabbitmq": native})
+
+        assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.VALIDATION, False)
+        assert (await bench.queue.stats()).waiting == 20
+
+    @pytest.mark.parametrize("native", [{"user_id": None}, {"expiration": 60}, {"headers": {"CC": []}}], ids=repr)
+    async def test_a_property_that_might_be_refused_and_is_not(self, bench: Bench, native: dict[str, Any]) -> None:
+        provider = await bench.provider()
+        if "user_id" in native:
+            native = {"user_id": URL(bench.url).user or "guest"}
+        await bench.queue.add("one", 1, provider_options={"rabbitmq": native}, attempts=2)
+        [job] = await arrived(provider, 1)
+        await provider.nack(job, ValueError("no"))
+
+        [again] = await arrived(provider, 1)
+
+        assert again.attempts == 1
+        assert "CC" not in again.native.headers  # whoever got a copy does not get another one
+        await provider.ack(again)
+
+    async def test_a_channel_on_which_everything_is_refused_is_left(self, bench: Bench) -> None:
+        """As RabbitMQ may do after a node of its cluster was lost; not before others have their answers."""
+        line = bench.queue.provider._post._sending  # type: ignore[attr-defined]
+        old = await line.channel()
+        publish, under_way, may_go_on = old.default_exchange.publish, asyncio.Event(), asyncio.Event()
+
+        async def refuse(*args: Any, **kwargs: Any) -> Any:
+            if not under_way.is_set():
+                under_way.set()
+                await may_go_on.wait()
+                return await publish(*args, **kwargs)
+            raise DeliveryError(None, Basic.Nack())
+
+        old.default_exchange.publish = refuse  # type: ignore[method-assign]
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.queue.add("slow", 0))
+            await under_way.wait()
+            for number in range(3):
+                await bench.queue.add("one", number)
+            assert await line.channel() is not old
+            assert not old.is_closed
+            may_go_on.set()
+
+        await until(lambda: old.is_closed)
+        assert (await bench.queue.stats()).waiting == 4
+
+
 class TestDelivery:
     async def test_the_broker_never_hands_out_more_than_the_concurrency(self, bench: Bench) -> None:
         active = 0
@@ -671,6 +748,47 @@ class TestDelivery:
             assert (await queue.stats()).waiting == 1
             await queue.delete()
 
+    async def test_a_handler_that_cancels_its_own_task_has_failed_and_leaves_its_slot(self, bench: Bench) -> None:
+        told: list[Any] = []
+
+        async def handler(data: str, job: Any) -> None:
+            task = asyncio.current_task()
+            if data == "odd" and task is not None:
+                task.cancel()
+            await asyncio.sleep(0)
+
+        worker = bench.worker(handler)
+        for event in ("failed", "completed"):
+            worker.on(event, told.append)
+        await bench.queue.add("one", "odd")
+        await bench.queue.add("two", "fine")
+        async with worker:
+            await until(lambda: len(told) == 2)
+
+        assert [(event.name, event.event) for event in told] == [("one", "failed"), ("two", "completed")]
+        assert "the handler let itself be cancelled" in told[0].error
+
+    async def test_a_worker_that_is_cancelled_gives_back(self, bench: Bench) -> None:
+        begun, told = asyncio.Event(), list[Any]()
+
+        async def hang(data: int, job: Any) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        async def is_back() -> bool:
+            return (await bench.queue.stats()).waiting == 1
+
+        await bench.queue.add("one", 1)
+        worker = bench.worker(hang)
+        worker.on("failed", told.append)
+        running = asyncio.get_running_loop().create_task(worker.run())
+        await begun.wait()
+        running.cancel()
+        await asyncio.wait([running])
+
+        await until(is_back)
+        assert told == []
+
 
 class TestAnIdleConsumer:
     """A quorum queue's is made anew now and then; nobody notices."""
@@ -709,18 +827,18 @@ class TestAnIdleConsumer:
             await may_end.wait()
             done.append(data)
 
-        async with (
-            Queue[Any](neighbour, provider=bench.factory()) as queue,
-            QueueWorker(bench.name, quick, provider=factory),
-            QueueWorker(neighbour, slow, provider=factory, concurrency=5),
-        ):
-            await queue.add_many("slow", range(5))
-            for n in range(50):
-                await bench.queue.add("n", n)
-                await asyncio.sleep(random.uniform(0.01, 0.04))
-            may_end.set()
-            await until(lambda: len(done) == 5)
-            await queue.delete()
+        async with Queue[Any](neighbour, provider=bench.factory()) as queue:
+            async with (
+                QueueWorker(bench.name, quick, provider=factory),
+                QueueWorker(neighbour, slow, provider=factory, concurrency=5),
+            ):
+                await queue.add_many("slow", range(5))
+                for n in range(50):
+                    await bench.queue.add("n", n)
+                    await asyncio.sleep(random.uniform(0.01, 0.04))
+                may_end.set()
+                await until(lambda: len(done) == 5)
+            await queue.delete()  # not before: a worker would make it again
 
         assert sorted(done) == list(range(5))
 
@@ -981,3 +1099,44 @@ class TestOutage:
             return True
 
         return works
+
+    async def test_a_node_that_is_killed_takes_nothing_with_it(self) -> None:
+        """Whoever publishes by way of another node goes on, also where the queue was led by the one that is gone."""
+        done: set[int] = set()
+        added: set[int] = set()
+        refused: list[QueueRuntimeError] = []
+
+        async def send(data: int, job: Any) -> None:
+            done.add(data)
+
+        with servers.private_rabbitmq_cluster() as nodes:
+            lost, other, third = (node.dsn for node in nodes)
+            async with Queue[int]("load", provider=RabbitMQ(lost)) as queue:
+                await queue.add("n", -1)  # a queue is led by the node that it was made by
+            queue = Queue("load", provider=RabbitMQ(other))
+            worker = QueueWorker("load", send, provider=RabbitMQ(third), concurrency=5)
+            for one in (queue, worker):
+                one.on("queue.error", lambda event: None)
+            async with queue, worker:
+
+                async def add(number: int) -> None:
+                    try:
+                        await queue.add("n", number)
+                        added.add(number)
+                    except QueueRuntimeError as error:
+                        refused.append(error)
+                        await asyncio.sleep(0.2)
+
+                for number in range(50):
+                    await add(number)
+                nodes[0].stop("kill")
+                number, until_then = 50, time.monotonic() + 90
+                while len(added) < 150 and time.monotonic() < until_then:
+                    await asyncio.wait([asyncio.get_running_loop().create_task(add(number + n)) for n in range(5)])
+                    number += 5
+                assert len(added) >= 150, [str(error) for error in refused[-3:]]
+                async with asyncio.timeout(60):
+                    while not added <= done:
+                        await asyncio.sleep(0.05)
+                assert (await queue.stats()).failed == 0
+        assert {(error.code, error.retryable) for error in refused} <= {(QueueErrorCode.ENQUEUE, True)}

@@ -19,6 +19,7 @@ from onward.errors import (
     QueueConfigurationError,
     QueueDataError,
     QueueErrorCode,
+    QueuePartlyAdded,
     QueueRuntimeError,
 )
 from onward.queue import Keep, Queue, QueueJobStatus, QueueWorker
@@ -139,13 +140,13 @@ async def test_a_worker_renews_what_takes_longer_than_the_lease(queue: Queue[Any
 
 
 async def test_urgent_jobs_come_first_and_equal_ones_in_order(queue: Queue[Any], open_provider: Any) -> None:
-    for n, priority in enumerate([0, 5, 1, 5, 0, 10**12, 1]):
+    for n, priority in enumerate([0, 5, 1, 5, 0, 2**31 - 1, 1]):
         await queue.add(f"{priority}-{n}", None, priority=priority)
     provider = await open_provider()
 
     taken = names(await provider.fetch(3)) + names(await provider.fetch(10))
 
-    assert taken == ["1000000000000-5", "5-1", "5-3", "1-2", "1-6", "0-0", "0-4"]
+    assert taken == ["2147483647-5", "5-1", "5-3", "1-2", "1-6", "0-0", "0-4"]
 
 
 async def test_what_is_given_back_is_first_again_and_in_its_order(queue: Queue[Any], open_provider: Any) -> None:
@@ -189,7 +190,7 @@ async def test_a_delayed_job_that_is_due_ends_the_wait(queue: Queue[Any], open_p
     provider = await open_provider()
     async with asyncio.timeout(BEFORE_ANYBODY_LOOKS), asyncio.TaskGroup() as tasks:
         fetching = tasks.create_task(provider.fetch(2, FOREVER))
-        await until(lambda: bool(provider._waking._sleepers))
+        await until(lambda: bool(provider._waking.waits))
         await added(queue, "sooner", delay=timedelta(milliseconds=300))
 
     assert names(fetching.result()) == ["sooner"]
@@ -200,7 +201,7 @@ async def test_every_job_wakes_one_who_waits(queue: Queue[Any], open_provider: A
     providers = [await open_provider() for _ in range(5)]
     async with asyncio.timeout(BEFORE_ANYBODY_LOOKS), asyncio.TaskGroup() as tasks:
         fetching = [tasks.create_task(provider.fetch(1, FOREVER)) for provider in providers]
-        await until(lambda: all(provider._waking._sleepers for provider in providers))
+        await until(lambda: all(provider._waking.waits for provider in providers))
         await queue.add_many("letter", range(5))
 
     assert [len(task.result()) for task in fetching] == [1] * 5
@@ -221,7 +222,7 @@ async def test_whatever_makes_a_job_available_wakes_one_who_waits(
         await holder.release(jobs)
     async with asyncio.timeout(BEFORE_ANYBODY_LOOKS), asyncio.TaskGroup() as tasks:
         fetching = tasks.create_task(waiter.fetch(1, FOREVER))
-        await until(lambda: bool(waiter._waking._sleepers))
+        await until(lambda: bool(waiter._waking.waits))
         match change:
             case "release":
                 await holder.release(jobs)
@@ -286,7 +287,7 @@ async def test_a_token_that_nobody_wants_any_more_goes_to_another(queue: Queue[A
 
 
 def _is_listening(provider: RedisProvider) -> bool:
-    return provider._waking._listening is not None
+    return bool(provider._waking.waits)
 
 
 async def test_two_workers_on_one_provider(queue: Queue[Any], redis_url: str) -> None:
@@ -531,7 +532,7 @@ async def test_the_rights_that_the_documentation_names_suffice(may_ask: bool) ->
 
     with servers.private_redis() as server:
         async with native.Redis.from_url(server.dsn) as client:
-            words = [word for word in rights.split() if may_ask or word != "+info"]
+            words = [word for word in rights.split() if may_ask or word not in ("+info", "+type", "+rename")]
             await client.execute_command("ACL", "SETUSER", "jobs", *words)
         provider = Redis(server.dsn, username="jobs", password="secret")
         async with Queue[int]("emails", provider=provider) as queue, QueueWorker("emails", handler, provider=provider):
@@ -677,3 +678,80 @@ async def test_a_wrong_password_and_a_wrong_host_are_told_in_words() -> None:
     with pytest.raises(QueueRuntimeError, match="no such host") as caught:
         await Queue[int]("closed", provider=Redis("redis://nohost.invalid")).connect()
     assert not caught.value.retryable
+
+
+# -- what something else has written
+
+
+TYPES = {"list": ("waiting", "wake"), "zset": ("urgent", "active")}
+
+
+@pytest.mark.parametrize("part", ["waiting", "wake", "urgent", "active", "jobs", "attempts", "locks", "meta"])
+async def test_a_key_of_the_wrong_type_is_moved_away_and_told(
+    queue: Queue[Any], redis_url: str, client: native.Redis, part: str
+) -> None:
+    done, troubles = list[int](), list[Any]()
+
+    async def handler(data: int, job: Any) -> None:
+        done.append(data)
+        if data == 3 and job.attempts == 0:
+            raise ValueError("once more")
+
+    queue.on("queue.error", troubles.append)
+    await queue.add_many("letter", [1, 2])
+    await client.set(key(queue, part), "somebody else's")
+    worker = QueueWorker(queue.name, handler, provider=Redis(redis_url), concurrency=2)
+    worker.on("queue.error", troubles.append)
+    async with worker:
+        await queue.add("letter", 3, attempts=2, ttl=timedelta(hours=1))
+        await queue.add("letter", 4)
+        await queue.add("letter", 5, priority=1)
+        await until(lambda: {3, 4, 5} <= set(done) and done.count(3) == 2)
+        if part not in ("jobs", "waiting"):
+            await until(lambda: {1, 2} <= set(done))
+        await until(lambda: any(part in trouble.message for trouble in troubles))
+
+    assert await client.get(key(queue, part) + ":moved-away") == "somebody else's"
+    [told] = [one for one in troubles if "moved to" in one.message]
+    assert f"{part} was a string and not a {_type_of(part)}" in told.message
+
+
+def _type_of(part: str) -> str:
+    return next((kind for kind, parts in TYPES.items() if part in parts), "hash")
+
+
+# -- one that cannot be added
+
+
+async def test_what_is_large_is_sent_alone(queue: Queue[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    provider: Any = queue.provider
+    send = provider._adding._send
+
+    async def watch(groups: Any) -> Any:
+        sent.append(len(groups))
+        if max(map(len, groups)) > 1_000_000:
+            raise ConnectionError("the server did not take that")
+        return await send(groups)
+
+    monkeypatch.setattr(provider._adding, "_send", watch)
+    adding = [queue.add("letter", "x" * (1_500_000 if n == 4 else 10), priority=1) for n in range(10)]
+
+    answers = await asyncio.gather(*adding, return_exceptions=True)  # noqa: TID251 - each outcome is looked at
+
+    assert [n for n, answer in enumerate(answers) if isinstance(answer, Exception)] == [4]
+    assert (await queue.stats()).waiting == 9
+
+
+async def test_many_that_were_added_in_part_are_named(queue: Queue[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.queue.providers.redis.provider._MOST_ADDED", 3)
+    ids = iter(["a", "b", "c", "d", "a", "e", "f"])
+    named = Queue(queue.name, provider=queue.provider, job_id=lambda name, data: next(ids))
+
+    async with named:
+        with pytest.raises(QueuePartlyAdded, match=r"3 of 7 jobs.*'a' is already there") as caught:
+            await named.add_many("letter", range(7))
+
+    assert caught.value.added == ["a", "b", "c"]
+    assert not caught.value.retryable
+    assert (await queue.stats()).waiting == 3

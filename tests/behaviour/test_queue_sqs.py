@@ -154,13 +154,13 @@ class TestTheQueue:
         warnings: list[UnsupportedFeature] = []
         queue = Queue[int](name, provider=factory(), on_unsupported_feature=warnings.append)
 
-        added = await queue.add("letter", 1, attempts=3)
-        assert (added.max_attempts, warnings) == (3, [])
+        added = await queue.add("letter", 1, attempts=4)
+        assert (added.max_attempts, warnings) == (4, [])
 
         added = await queue.add("letter", 2, attempts=5)
-        assert added.max_attempts == 3
+        assert added.max_attempts == 4
         assert [warning.option for warning in warnings] == ["attempts"]
-        assert "5 attempts for this job: the redrive policy of the queue allows 3" in warnings[0].message
+        assert "5 attempts for this job: the redrive policy of the queue allows 4" in warnings[0].message
 
         await queue.add("letter", 3, backoff=Backoff(initial=timedelta(days=1), maximum=timedelta(days=2)))
         assert [warning.option for warning in warnings] == ["attempts", "backoff"]
@@ -420,7 +420,7 @@ class TestDeadLetters:
             assert len(await queue.dead_letters(limit=12)) == 12
             assert list(await queue.dead_letters(limit=0)) == []
             assert (await queue.stats()).failed == 25
-            assert {(job.attempts, job.max_attempts, job.error) for job in letters} == {(1, 3, "no such mailbox")}
+            assert {(job.attempts, job.max_attempts, job.error) for job in letters} == {(1, 4, "no such mailbox")}
             assert letters[0].metadata == {"tenant": "7"}
             times = [job.failed_at for job in letters if job.failed_at is not None]
             assert times == sorted(times, reverse=True)

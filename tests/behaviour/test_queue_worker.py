@@ -294,6 +294,24 @@ class TestOptions:
         assert asked[0] == 40
 
 
+class Slow(MemoryProvider):
+    """Takes its time to connect."""
+
+    def __init__(self, memory: Memory) -> None:
+        ready = memory.for_queue("letters")
+        super().__init__("letters", ready._contents, ready.events)
+        self.is_opening, self.may_open = asyncio.Event(), asyncio.Event()
+
+    async def _open(self) -> None:
+        self.is_opening.set()
+        await self.may_open.wait()
+        await super()._open()
+
+
+def _tasks_of(worker: QueueWorker[Any]) -> list[str]:
+    return [task.get_name() for task in asyncio.all_tasks() if worker.id in task.get_name()]
+
+
 class TestEnds:
     async def test_closing_after_a_start_that_failed(self) -> None:
         worker = QueueWorker("letters", ignore, provider=Pushing())
@@ -301,6 +319,42 @@ class TestEnds:
             with pytest.raises(ConnectionError):
                 await worker.start()
             await worker.close()
+
+    @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "not closed"])
+    async def test_a_start_that_is_cancelled_leaves_nothing_running(self, is_closed: bool) -> None:
+        ran: list[int] = []
+
+        async def note(data: int, job: Any) -> None:
+            ran.append(data)
+
+        memory = Memory()
+        provider = Slow(memory)
+        worker = QueueWorker("letters", note, provider=provider)
+        starting = asyncio.get_running_loop().create_task(worker.start())
+        await provider.is_opening.wait()
+        starting.cancel()
+        await asyncio.wait([starting])
+        if is_closed:
+            await worker.close(timeout=SHORT)
+
+        assert starting.cancelled()
+        assert _tasks_of(worker) == []
+        provider.may_open.set()
+        async with Queue("letters", provider=memory) as queue:
+            await queue.add("one", 1)
+            assert (await queue.stats()).waiting == 1
+            async with worker:  # it may be started again
+                await until(lambda: ran == [1])
+
+    async def test_closing_while_it_starts_ends_it(self) -> None:
+        provider = Slow(Memory())
+        worker = QueueWorker("letters", ignore, provider=provider)
+        starting = asyncio.get_running_loop().create_task(worker.start())
+        await provider.is_opening.wait()
+        await worker.close(timeout=SHORT)
+
+        assert _tasks_of(worker) == []
+        await starting  # it was closed, not cancelled
 
     async def test_disconnecting_the_provider_is_for_all_who_share_the_factory(self) -> None:
         memory = Memory()

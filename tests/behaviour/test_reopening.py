@@ -2,7 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -81,6 +82,57 @@ def test_so_does_one_on_another_driver(address: str, postgres_dsn: str) -> None:
             return await (await app.start(double, 2)).wait(timeout=SOON)
 
     assert [asyncio.run(run()) for _ in range(SEVERAL)] == [4, 4, 4]
+
+
+def elsewhere(work: Coroutine[Any, Any, Any]) -> Any:
+    """What comes of work in the event loop of another thread."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
+async def test_an_app_says_that_it_was_opened_in_another_event_loop(make_app: Callable[..., Onward]) -> None:
+    app = make_app(double)
+    async with app:
+        chain = await app.start(double, 2)
+
+        async def use_transaction() -> None:
+            async with app.transaction():
+                pass
+
+        async def complete() -> None:
+            async with app.complete(chain):
+                pass
+
+        async def run_worker() -> None:
+            async with app.worker():
+                pass
+
+        async def go_through() -> None:
+            async for _ in app.jobs():
+                pass
+
+        calls = (
+            *(lambda: app.start(double, 2), chain.wait, chain.get, lambda: app.cancel(chain), app.paused, app.close),
+            *(use_transaction, complete, run_worker, go_through, lambda: app.find_job(chain.id)),
+        )
+        for call in calls:
+            with pytest.raises(ConfigurationError, match="opened in another event loop"):
+                await asyncio.to_thread(lambda call=call: elsewhere(call()))  # type: ignore[misc]
+
+        async with app.worker():
+            assert await chain.wait(timeout=SOON) == 4
+
+
+async def test_an_app_that_two_open_at_once_is_opened_by_one(make_app: Callable[..., Onward]) -> None:
+    app = make_app(double)
+    opened = await asyncio.gather(app.open(), app.open(), return_exceptions=True)  # noqa: TID251
+
+    refused = [error for error in opened if error is not None]
+    assert [type(error) for error in refused] == [ConfigurationError]
+    assert "being opened by another task or thread" in str(refused[0])
+    async with app.worker():
+        assert await (await app.start(double, 2)).wait(timeout=SOON) == 4
+    await app.close()
 
 
 def test_an_app_whose_event_loop_ended_before_it_was_closed_says_so() -> None:

@@ -1,14 +1,16 @@
 """Errors of the database that pass: tried again without counting, however often they come."""
 
 import logging
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
 import pytest
 
-from onward import Attempt, ChainFailed, Onward, job
+from onward import Attempt, Backoff, ChainFailed, Onward, job
 from onward.notify.memory import MemoryNotify
-from support import SOON
+from onward.observe import events
+from support import SOON, Recorder
 
 SERIALIZATION_FAILURE = "DO $$ BEGIN RAISE SQLSTATE '40001'; END $$"
 
@@ -29,6 +31,48 @@ async def test_a_serialization_failure_in_a_phase_is_tried_again_without_countin
     app: Onward = await running(contended)
 
     assert await (await app.start(contended, 1)).wait(timeout=SOON) == (3, 0)
+
+
+async def test_it_is_told_and_kept_as_a_failure_that_does_not_count(running: Any, recorder: Recorder) -> None:
+    @job("told", max_attempts=2, backoff=Backoff(initial=timedelta(milliseconds=1)))
+    async def told(attempt: Attempt[int]) -> int:
+        if attempt.number == 2:
+            raise ValueError("the handler's own")
+        async with attempt.complete() as tx:
+            if attempt.number == 1:
+                await tx.execute(SERIALIZATION_FAILURE)
+            return attempt.number
+
+    app: Onward = await running(told)
+    chain = await app.start(told, 1)
+
+    assert await chain.wait(timeout=SOON) == 3
+    failed = recorder.of(events.AttemptFailed)
+    assert [(event.counted, event.error.counted) for event in failed] == [(False, False), (True, True)]
+    found = await app.find_job(chain.id)
+    assert found is not None
+    assert [(error.type, error.attempt, error.counted) for error in found.errors] == [
+        ("SerializationError", 1, False),
+        ("ValueError", 2, True),
+    ]
+
+
+async def test_starting_in_a_phase_on_a_server_that_only_reads_is_not_held_against_the_job(running: Any) -> None:
+    @job("follower")
+    async def follower(attempt: Attempt[int]) -> int:
+        return attempt.input
+
+    @job("leader", max_attempts=1)
+    async def leader(attempt: Attempt[int]) -> int:
+        async with attempt.complete() as tx:
+            if attempt.number == 1:
+                await tx.execute("SET TRANSACTION READ ONLY")
+            await attempt.start(follower, 1)
+            return attempt.failures
+
+    app: Onward = await running(leader, follower)
+
+    assert await (await app.start(leader, 1)).wait(timeout=SOON) == 0
 
 
 async def test_however_many_come_in_a_row_none_counts(running: Any) -> None:

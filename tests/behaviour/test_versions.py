@@ -1,5 +1,6 @@
 """Versions of payloads: what old code stored, new code reads, inputs and outputs alike."""
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +114,49 @@ async def test_an_old_output_that_does_not_fit_says_what_to_register(opened: Any
         await after.chain(source, old.id).wait(timeout=SOON)
     with pytest.raises(ChainFailed, match=advice):
         await after.chain(sink, waiting.id).wait(timeout=SOON)
+
+
+@pytest.mark.parametrize("timeout", [SOON, None])
+async def test_an_upcaster_that_wants_to_end_the_program_fails_at_one_payload_only(
+    opened: Any, running: Any, timeout: Any
+) -> None:
+    before: Onward = await opened(old_source, old_sink)
+    done, left = await before.start(old_source, 3), await before.start(old_source, 4)
+    async with before.complete(done) as completion:
+        await completion.done(Old(300))
+
+    def leave(plain: Any) -> Any:
+        sys.exit("nothing to see here")
+
+    @job("source", version=2, max_attempts=1)
+    async def source(attempt: Attempt[int]) -> New:
+        return New(attempt.input)
+
+    source.upcast(1)(leave)
+    source.upcast_output(1)(leave)
+    after: Onward = await opened(source)
+
+    with pytest.raises(PayloadError, match="output of job type 'source': its upcaster raised SystemExit: nothing"):
+        await after.chain(source, done.id).wait(timeout=timeout)
+    async with after.complete(after.chain(source, left.id)) as completion:
+        with pytest.raises(PayloadError, match="input of job type 'source': its upcaster raised SystemExit: nothing"):
+            completion.input  # noqa: B018 - read for what it raises
+    async with after.worker():
+        with pytest.raises(ChainFailed, match="SystemExit"):
+            await after.chain(source, left.id).wait(timeout=SOON)
+        assert await (await after.start(source, 5)).wait(timeout=SOON) == New(5)
+
+
+async def test_an_old_input_that_nobody_brings_up_says_what_to_register(opened: Any) -> None:
+    before: Onward = await opened(old_source)
+    old = await before.start(old_source, 3)
+
+    @job("source", version=2)
+    async def source(attempt: Attempt[int]) -> New: ...
+
+    async with (await opened(source)).complete(old.id) as completion:
+        with pytest.raises(PayloadError, match=r"it is of version 1: register how it comes up with @….upcast\(1\)"):
+            completion.input  # noqa: B018 - read for what it raises
 
 
 async def test_an_old_output_that_fits_needs_nothing(opened: Any) -> None:

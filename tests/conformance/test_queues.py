@@ -21,7 +21,8 @@ from onward.queue.providers.memory import Memory
 from onward.queue.providers.nats import Nats
 from onward.queue.providers.rabbitmq import RabbitMQ
 from onward.queue.providers.redis import Redis
-from onward.queue.providers.sqs import SQS, NewQueue
+from onward.queue.providers.sqs import SQS, NewQueue, SQSProvider
+from onward.queue.providers.sqs.facts import found_or_made
 from onward.testing.queue.session import KEPT
 from onward.testing.queue.suite import *  # noqa: F403
 from servers import SQS_CLIENT
@@ -83,9 +84,30 @@ def in_rabbitmq(url: str, **options: Any) -> Make:
     return lambda brief=False: RabbitMQ(url, **options)
 
 
+class BriefSQS(SQS):
+    """Its queues show jobs again after a second, also those that were there: who adds has made it before who dies."""
+
+    def for_queue(self, queue_name: str) -> SQSProvider:
+        provider = super().for_queue(queue_name)
+        open_as_it_is = provider._open
+
+        async def opened() -> None:
+            calls = await self.hold()
+            try:
+                facts = await found_or_made(calls, queue_name, self.create)
+                await calls("set_queue_attributes", QueueUrl=facts.url, Attributes={"VisibilityTimeout": "1"})
+            finally:
+                await self.let_go()
+            await open_as_it_is()
+
+        provider._open = opened  # type: ignore[method-assign]
+        return provider
+
+
 def at_sqs(url: str) -> Make:
-    new, quick = NewQueue(attempts=3), NewQueue(attempts=3, visibility_timeout=SECOND)
-    return lambda brief=False: SQS(url, create=quick if brief else new, wait=SECOND, session=AWS, **SQS_CLIENT)
+    return lambda brief=False: (BriefSQS if brief else SQS)(
+        url, create=NewQueue(attempts=3), wait=SECOND, session=AWS, **SQS_CLIENT
+    )
 
 
 BACKENDS = [

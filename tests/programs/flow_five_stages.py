@@ -1,10 +1,10 @@
 """A program for tests of flows: processes with a worker of each of five stages, of which some are killed.
 
-flow_five_stages.py ADDRESS PROCESSES KILLS
+flow_five_stages.py ADDRESS PROCESSES KILLS [SECONDS]
 
 At random moments it kills a process, -9, and starts another, KILLS times; then it prints how many, and goes on until
 SIGTERM. Processes are forked, so that a new one works within milliseconds. Stages have their default options: a lock of
-30 s, three stalls, no retries.
+30 s unless SECONDS are given, three stalls, no retries.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -47,18 +47,18 @@ class Total:
     total: int
 
 
-def make_flow(address: str) -> Flow[Number]:
+def make_flow(address: str, lock: timedelta = timedelta(seconds=30)) -> Flow[Number]:
     """Each stage counts its run in Redis, and adds one to the total."""
     keep = Keep(count=1_000_000, age=timedelta(minutes=30))
     flow = Flow("five", address, input=Number, index=["number"], keep=keep, keep_failed=keep)
     counts = Redis.from_url(address, retry=Retry(ConstantBackoff(0.1), 300))  # a restart is no failure of the handler
 
-    @flow.stage("one", next="two")
+    @flow.stage("one", next="two", lock=lock)
     async def one(job: Number) -> Total:
         return Total(1)
 
     def add(name: str, next: str | None, *, priorities: bool = False, delay: timedelta = timedelta(0)) -> None:
-        @flow.stage(name, next=next, priorities=priorities, delay=delay)
+        @flow.stage(name, next=next, priorities=priorities, delay=delay, lock=lock)
         async def count(job: Sum, run: Run) -> Total:
             await asyncio.sleep(random.random() / 200)
             if name == "five":
@@ -72,8 +72,8 @@ def make_flow(address: str) -> Flow[Number]:
     return flow
 
 
-async def work(address: str) -> None:
-    flow = make_flow(address)
+async def work(address: str, *lock: timedelta) -> None:
+    flow = make_flow(address, *lock)
     async with flow:
         workers = flow.workers()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, workers.stop)
@@ -83,8 +83,8 @@ async def work(address: str) -> None:
 class Herd:
     """Processes that work; one that is killed is replaced."""
 
-    def __init__(self, address: str, size: int) -> None:
-        self._address, self._size = address, size
+    def __init__(self, address: str, size: int, lock: Sequence[timedelta]) -> None:
+        self._address, self._size, self._lock = address, size, lock
         self._processes: list[int] = []
 
     def grow(self) -> None:
@@ -92,7 +92,7 @@ class Herd:
             pid = os.fork()
             if pid == 0:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                asyncio.run(work(self._address))
+                asyncio.run(work(self._address, *self._lock))
                 os._exit(0)
             self._processes.append(pid)
 
@@ -124,8 +124,8 @@ def stoppable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def main(address: str, size: int, kills: int) -> None:
-    herd = Herd(address, size)
+def main(address: str, size: int, kills: int, *lock: timedelta) -> None:
+    herd = Herd(address, size, lock)
     with stoppable(), redis.Redis.from_url(address) as client:
         herd.grow()
         runs = 0
@@ -143,4 +143,5 @@ def main(address: str, size: int, kills: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    address, size, kills, *lock = sys.argv[1:]
+    main(address, int(size), int(kills), *[timedelta(seconds=float(seconds)) for seconds in lock])

@@ -11,33 +11,36 @@ import json
 import logging
 import secrets
 import sys
+from datetime import timedelta
 from typing import Any
 
 from onward import Permanent
-from onward.queue import Memory, ProviderFactory, Queue, QueueWorker
+from onward.queue import Keep, Memory, ProviderFactory, Queue, QueueWorker
+from onward.queue.model import KEEP_COMPLETED
 from programs import queue_worker
 
 AT_A_TIME = 2_000
+A_WEEK, SECONDS = timedelta(days=7), 20
 
 
-def factory(spec: str) -> ProviderFactory[Any]:
-    """As it is without options: these are the figures that users see."""
+def factory(spec: str, **keep: Keep) -> ProviderFactory[Any]:
+    """As it is without options, unless they are given: these are the figures that users see."""
     name, _, address = spec.partition("+")
     if name == "memory":
-        return Memory()
+        return Memory(**keep)
     if name == "redis":
         from onward.queue.providers.redis import Redis
 
-        return Redis(address)
+        return Redis(address, **keep)
     if name == "bullmq":
         from onward.queue.providers.bullmq import BullMQ
 
-        return BullMQ(address)
+        return BullMQ(address, **keep)
     if name in ("sqlite", "postgres"):
         from onward import Onward
         from onward.queue.providers.database import Database
 
-        return Database(Onward(address, jobs=[], migrate=True))
+        return Database(Onward(address, jobs=[], migrate=True), **keep)
     return queue_worker.factory(spec)
 
 
@@ -47,16 +50,17 @@ async def handler(data: int, job: object) -> int:
     return data
 
 
-async def soak(spec: str, count: int) -> dict[str, int]:
-    """Run them; what is left."""
-    name, made = f"soak-{secrets.token_hex(4)}", factory(spec)
+async def soak(spec: str, count: int, most: int | None = None) -> dict[str, int]:
+    """Run them; what is left. `most`: how many finished ones of each state are kept."""
+    keep = {} if most is None else dict.fromkeys(("keep_completed", "keep_failed"), Keep(count=most, age=A_WEEK))
+    name, made = f"soak-{secrets.token_hex(4)}", factory(spec, **keep)
     async with Queue[int](name, provider=made) as queue:
         worker = QueueWorker(name, handler, provider=made, concurrency=100)
         async with worker:
             for first in range(0, count, AT_A_TIME):
                 await queue.add_many("count", range(first, min(first + AT_A_TIME, count)))
                 await settled(queue)
-            await asyncio.sleep(2)  # what is kept in the background is removed after a second
+            await removed(queue, KEEP_COMPLETED.count if most is None else most)
         left = {"completed": await kept(queue, "completed"), "failed": await kept(queue, "failed")}
         left["on the server"] = await entries(spec, name)
         await queue.delete()
@@ -69,6 +73,14 @@ async def settled(queue: Queue[int]) -> None:
         if not stats.waiting and not stats.active:
             return
         await asyncio.sleep(0.05)
+
+
+async def removed(queue: Queue[int], most: int) -> None:
+    """Wait for those that go in the background, if they do: some a second later."""
+    for _ in range(SECONDS):
+        if await kept(queue, "completed") <= most:
+            return
+        await asyncio.sleep(1)
 
 
 async def kept(queue: Queue[int], status: str) -> int:

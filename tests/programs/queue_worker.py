@@ -24,7 +24,7 @@ from onward.queue import ProviderFactory, QueueWorker
 LEASE = timedelta(seconds=1)
 JOBS_OF_A_LIFE = 20
 """Few jobs then lose more than one holder, and none as many as `max_stalls` allows."""
-A_MOMENT, ENOUGH = 0.005, 3.0
+A_MOMENT, ENOUGH = 0.005, 10.0
 PATIENCE = 30
 """Seconds until a worker that gets nothing to die of gives up: then something is lost."""
 
@@ -68,6 +68,12 @@ def sqs(address: str) -> ProviderFactory[Any]:
     return SQS(address, create=new, wait=timedelta(seconds=1), **client)
 
 
+def nats(address: str) -> ProviderFactory[Any]:
+    from onward.queue.providers.nats import Nats
+
+    return Nats(address, lease=LEASE)
+
+
 PROVIDERS: dict[str, Callable[[str], ProviderFactory[Any]]] = {
     "redis": redis,
     "rabbitmq": rabbitmq,
@@ -76,6 +82,7 @@ PROVIDERS: dict[str, Callable[[str], ProviderFactory[Any]]] = {
     "sqlite": database,
     "postgres": database,
     "sqs": sqs,
+    "nats": nats,
 }
 
 
@@ -136,19 +143,25 @@ def main(spec: str, queue_name: str, count: int, trace: Path, *, at_random: bool
             finally:
                 os._exit(1)
         if at_random:
-            kill_at_random(child, lambda before=before: trace.stat().st_size > before)  # type: ignore[misc]
+            kill_at_random(child, lambda before=before: lines_since(trace, before))  # type: ignore[misc]
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
             sys.exit(f"a worker did not die but ended with {os.waitstatus_to_exitcode(status)}")
 
 
-def kill_at_random(child: int, has_begun: Callable[[], bool]) -> None:
-    """A little while after it has run something, so that most jobs of its life are done."""
-    until = time.monotonic() + ENOUGH
-    while not has_begun() and time.monotonic() < until:
+def kill_at_random(child: int, ran: Callable[[], int]) -> None:
+    """A little while after it has run some, so that most jobs of its life are done, however slow the server is."""
+    until, some = time.monotonic() + ENOUGH, random.randint(1, JOBS_OF_A_LIFE // 2)
+    while ran() < some and time.monotonic() < until:
         time.sleep(0.002)
-    time.sleep(random.uniform(0.02, 0.1))
+    time.sleep(random.uniform(0.0, 0.05))
     os.kill(child, signal.SIGKILL)
+
+
+def lines_since(trace: Path, position: int) -> int:
+    with trace.open("rb") as file:
+        file.seek(position)
+        return file.read().count(b"\n")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+import odd_values
 from onward.errors import ConfigurationError
 from onward.model import FailedJob, JobError, JobId, JobStatus, new_id
 from onward.state.contract import Filter, NewJob, Settlement, StateAdapter, TakenJob, TypeClaim
@@ -275,3 +276,81 @@ async def test_what_is_no_uuid_is_not_stored(tmp_path: Path) -> None:
                 await SQLITE.start(connection, [NewJob(**{**fields(new_job()), **spoil})])
 
         assert list(await SQLITE.list_jobs(connection, Filter(), after=None, limit=10)) == []
+
+
+STATUSES = ["pending", "running", "completed", "failed", "blocked"]
+
+
+def some_of(cases: list[tuple[str, str]], scale: Callable[[int], int]) -> list[tuple[str, str, str]]:
+    """All of them in `make test-all`, else some of every column; each with one state of the job after the other."""
+    step = max(1, len(cases) // scale(len(cases)))
+    return [
+        (column, value, STATUSES[number % len(STATUSES)])
+        for number, (column, value) in enumerate(cases)
+        if number % step == 0
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("driver", [AsyncpgDriver, PsycopgDriver])
+async def test_fifty_odd_values_in_every_column_on_postgres_harm_no_other(
+    postgres_dsn: str, driver: Any, scale: Callable[[int], int]
+) -> None:
+    tried = 0
+    with psycopg.connect(postgres_dsn, autocommit=True) as admin:
+        async with opened(driver(postgres_dsn)) as connection:
+            await POSTGRES.migrate(connection)
+            columns = admin.execute(
+                "SELECT column_name, data_type FROM information_schema.columns "
+                "WHERE table_schema = 'poison' AND table_name = 'job' ORDER BY ordinal_position"
+            ).fetchall()
+            cases = [(column, value) for column, kind in columns for value in odd_values.ON_POSTGRES[kind]]
+            for column, value, status in some_of(cases, scale):
+
+                def spoil(status: str, column: str = column, value: str = value) -> bool:
+                    nonlocal tried
+                    try:
+                        admin.execute(spoiled(column, value, status, "poison.job").encode())
+                    except (psycopg.DataError, psycopg.IntegrityError, psycopg.OperationalError):
+                        return False
+                    tried += 1
+                    return True
+
+                admin.execute("DELETE FROM poison.job")
+                await survives(POSTGRES, connection, spoil, status)
+    assert tried > scale(len(cases)) // 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+async def test_fifty_odd_values_in_every_column_on_sqlite_harm_no_other(
+    tmp_path: Path, scale: Callable[[int], int]
+) -> None:
+    path, tried = tmp_path / "jobs.db", 0
+    admin = sqlite3.connect(path, isolation_level=None)
+    async with opened(SqliteDriver(path)) as connection:
+        await SQLITE.migrate(connection)
+        columns = [row[1] for row in admin.execute("PRAGMA table_info(onward_job)")]
+        cases = list(itertools.product(columns, odd_values.ON_SQLITE))
+        for column, value, status in some_of(cases, scale):
+
+            def spoil(status: str, column: str = column, value: str = value) -> bool:
+                nonlocal tried
+                try:
+                    admin.execute(spoiled(column, value, status, "onward_job"))
+                except sqlite3.IntegrityError:
+                    return False
+                tried += 1
+                return True
+
+            admin.execute("DELETE FROM onward_job")
+            await survives(SQLITE, connection, spoil, status)
+    admin.close()
+    assert tried > scale(len(cases)) // 2
+
+
+def test_there_are_fifty_values_for_every_type() -> None:
+    kinds = {kind: values for kind, values in odd_values.ON_POSTGRES.items() if kind != "boolean"}
+    for kind, values in {**kinds, "sqlite": odd_values.ON_SQLITE}.items():
+        assert len(set(values)) >= 50, kind

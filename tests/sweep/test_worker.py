@@ -14,10 +14,6 @@ from sweep.worker_operations import WORKS
 pytestmark = pytest.mark.timeout(1800)
 DRIVERS = ["sqlite", "asyncpg", "psycopg", "sqlalchemy-asyncpg", "sqlalchemy-psycopg", "sqlalchemy-aiosqlite"]
 
-OPEN = {("sqlalchemy-aiosqlite", "phases")}
-"""Known and not mended yet: when a statement of the handler's own is cancelled, SQLAlchemy gives its connection up, but
-aiosqlite's thread goes on, which may leave the file locked."""
-
 
 @pytest.fixture(scope="module", params=DRIVERS)
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
@@ -29,10 +25,8 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("name", WORKS)
 def test_what_a_worker_does_is_done_once_whatever_hits_it(
-    bench: Any, name: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+    bench: Any, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if (request.node.callspec.params["bench"], name) in OPEN:
-        pytest.skip("known and open: see OPEN")
     report = WorkerSweep(bench, WORKS[name]).run()
 
     with capsys.disabled():

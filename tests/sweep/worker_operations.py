@@ -169,8 +169,8 @@ class Work:
     name: str
     jobs: tuple[Any, ...]
     arrange: Arrange
-    beside: Callable[[Room, Any, Any], Awaitable[None]] | None = None
-    """With the room, what was arranged, and the worker."""
+    beside: Callable[[Room, Any, Any, Callable[[], bool]], Awaitable[None]] | None = None
+    """With the room, what was arranged, the worker, and whether that has ended."""
     threads: bool = False
     may_crash: bool = False
     """Whether a worker that is cancelled may leave a job to its lease: it was stopping already."""
@@ -203,8 +203,14 @@ async def _held(room: Room) -> None:
     await room.app.start(held, "held")
 
 
-async def _stop(room: Room, _: Any, worker: Any) -> None:
-    if not Stage.stopped and await room.bench.wait_until(lambda: bool(room.bench.running()), within=5):
+async def _runs(room: Room, has_ended: Callable[[], bool]) -> bool:
+    """Wait for a job that runs, as long as there is a worker that could."""
+    await room.bench.wait_until(lambda: has_ended() or bool(room.bench.running()), within=5)
+    return bool(room.bench.running())
+
+
+async def _stop(room: Room, _: Any, worker: Any, has_ended: Callable[[], bool]) -> None:
+    if not Stage.stopped and await _runs(room, has_ended):
         Stage.stopped = True
         worker.stop()
         worker.give_back()
@@ -214,8 +220,8 @@ async def _doomed(room: Room) -> Any:
     return await room.app.start(doomed, "doomed")
 
 
-async def _cancel(room: Room, chain: Any, worker: Any) -> None:
-    if not Stage.cancelled and await room.bench.wait_until(lambda: bool(room.bench.running()), within=5):
+async def _cancel(room: Room, chain: Any, worker: Any, has_ended: Callable[[], bool]) -> None:
+    if not Stage.cancelled and await _runs(room, has_ended):
         await room.app.cancel(chain)
         Stage.cancelled = True
 

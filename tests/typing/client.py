@@ -13,13 +13,33 @@ from onward import (
     Next,
     Onward,
     Page,
+    Step,
     SyncChainHandle,
     SyncCompletion,
     job,
     new_id,
     required,
 )
+from onward.crypto import Encryption
 from onward.queue import Queue, QueueJob
+
+encryption = Encryption({"a": Encryption.new_key()})
+
+
+@job("sealed", encryption=encryption)
+async def sealed(attempt: Attempt[int]) -> str:
+    return str(attempt.input)
+
+
+assert_type(sealed, JobType[int, str])
+
+
+@job("unsealed", internal=True, encryption=False)
+async def unsealed(attempt: Attempt[int]) -> str:
+    return str(attempt.input)
+
+
+assert_type(unsealed, Step[int, str])
 
 
 @dataclass

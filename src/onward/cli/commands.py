@@ -3,20 +3,19 @@
 import asyncio
 import os
 import socket
-import sys
 from importlib.metadata import version
 from typing import Annotated, Literal
 
 import typer
 
 from onward.cli import migrate as migrating
-from onward.cli.console import set_up_logging
+from onward.cli.console import say, set_up_logging
 from onward.cli.failures import in_words
-from onward.cli.loading import load_app
+from onward.cli.loading import load_app, this_program
 from onward.cli.queue_worker import Options as QueueOptions
 from onward.cli.queue_worker import load_queue_worker, run_queue_worker
 from onward.cli.steering import Steering
-from onward.cli.supervisor import Supervisor
+from onward.cli.supervisor import Supervisor, why_not
 from onward.cli.worker import Options, run_worker
 from onward.worker.guardian.contract import GuardianKind
 
@@ -172,6 +171,9 @@ def queue_worker(
 
 
 def _supervise(context: typer.Context, *, processes: int, name: str | None, grace: float) -> int:
+    if problem := why_not():
+        say(f"onward: {problem}")
+        return 1
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     return asyncio.run(
         Supervisor(_same_command(context, processes=1), processes=processes, name=name, grace=grace).run()
@@ -180,7 +182,7 @@ def _supervise(context: typer.Context, *, processes: int, name: str | None, grac
 
 def _same_command(context: typer.Context, **changes: object) -> list[str]:
     """The words that give this command these parameters, wherever they came from."""
-    words = [sys.executable, "-m", "onward", str(context.info_name)]
+    words = [*this_program(), str(context.info_name)]
     for parameter in context.command.params:
         value = {**context.params, **changes}[str(parameter.name)]
         if parameter.param_type_name == "argument":

@@ -3,10 +3,10 @@
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 import typer
 
+from onward.addresses import shown
 from onward.cli.console import say
 from onward.client.app import Onward
 from onward.errors import DatabaseError, OnwardError
@@ -66,7 +66,4 @@ def _package(module: str) -> str:
 
 def _place(app: Onward) -> str:
     address = app.driver.postgres_dsn
-    if address is None:
-        return ""
-    parts = urlsplit(address)
-    return f" at {parts.netloc.rpartition('@')[2]}{parts.path}"
+    return "" if address is None else f" at {shown(address).removeprefix('postgresql://')}"

@@ -5,14 +5,26 @@ import os
 import sys
 import traceback
 from operator import attrgetter
+from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
+import onward
+from onward.addresses import shown
 from onward.cli.failures import CommandFailed
 from onward.client.app import Onward
 from onward.errors import OnwardError
 
 T = TypeVar("T")
+
+
+def this_program() -> list[str]:
+    """The words that start `onward` once more: this one, whatever lies in the current directory.
+
+    An app is looked for there all the same, when it is loaded.
+    """
+    is_here = Path(onward.__file__).parents[1] == Path.cwd()
+    return [sys.executable, *([] if is_here else ["-P"]), "-m", "onward"]
 
 
 def load_app(target: str) -> Onward:
@@ -25,7 +37,7 @@ def load(target: str, kind: type[T], default: str, words: str) -> T:
     module_name, _, attribute = target.partition(":")
     if "://" in target or not all(part.isidentifier() for part in module_name.split(".")):
         raise CommandFailed(
-            f"{target!r} does not name {words}: write module:{default}, for example shop.jobs:{default}"
+            f"{named(target)} does not name {words}: write module:{default}, for example shop.jobs:{default}"
         )
     found = _attribute(_module(module_name), module_name, attribute or default, kind)
     if not isinstance(found, kind) and callable(found):
@@ -34,6 +46,11 @@ def load(target: str, kind: type[T], default: str, words: str) -> T:
         other = type(found)
         raise CommandFailed(f"{target} is a {other.__module__}.{other.__qualname__}, not {words}")
     return found
+
+
+def named(target: str) -> str:
+    """The target, to be shown; it may be an address, with a password, in the wrong place."""
+    return shown(target) if any(sign in target for sign in ("://", "@", "=")) else repr(target)
 
 
 def _module(name: str) -> ModuleType:

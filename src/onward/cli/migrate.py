@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from onward.cli.console import say
 from onward.cli.failures import CommandFailed, reaching
-from onward.cli.loading import load_app
+from onward.cli.loading import load_app, named
+from onward.cli.worker import loop_factory
 from onward.client.app import Onward
 
 
@@ -13,15 +14,17 @@ def app_for(target: str, *, schema: str | None, prefix: str | None) -> Onward:
     """The app named, or one without jobs on the database at an address."""
     if "://" not in target:
         if schema is not None or prefix is not None:
-            raise CommandFailed(f"--schema and --prefix go with an address; {target} says itself where its tables are")
+            raise CommandFailed(
+                f"--schema and --prefix go with an address; {named(target)} says itself where its tables are"
+            )
         return load_app(target)
     return Onward(target, jobs=[], schema=schema or "onward", prefix=prefix or "onward_")
 
 
 def apply(app: Onward) -> None:
     """Bring the tables to the newest version, and say how."""
-    with reaching(app):
-        applied = asyncio.run(_migrate(app))
+    with reaching(app), asyncio.Runner(loop_factory=loop_factory()) as runner:
+        applied = runner.run(_migrate(app))
     for name in applied:
         say(f"applied {name}")
     if not applied:

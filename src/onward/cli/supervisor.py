@@ -13,8 +13,19 @@ from onward.cli.steering import KILLED, MARGIN, NOT_STOPPED, PATIENCE, SIGNALS, 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _STOPPED = (0, *(-number for number in SIGNALS))
 """Exit codes of a process that stopped in order; a signal ends it only before it listens, when it has no jobs."""
+_KILL = getattr(signal, "SIGKILL", 9)
 _HEALTHY = 60.0
 """Seconds after which a process has proved itself: should it die, the next one starts soon."""
+
+
+def why_not() -> str | None:
+    """Why this system cannot have a supervisor, in words; None where it can."""
+    if os.name == "posix":
+        return None
+    return (
+        "--processes needs signals and pipes that this system does not have: start as many `onward worker` commands "
+        "as you want processes, each with --processes 1"
+    )
 
 
 class Supervisor:
@@ -124,7 +135,7 @@ _MEANING = {
 
 def _in_words(code: int) -> str:
     """How a process ended, as the end of a sentence."""
-    if code == -signal.SIGKILL:
+    if code == -_KILL:
         return "was killed (SIGKILL: by somebody, or because memory ran out)"
     if code < 0:
         known = {number.value: number.name for number in signal.Signals}

@@ -1,6 +1,7 @@
 """`onward worker`: one worker in this process."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,7 +35,9 @@ def run_worker(app: Onward, options: Options, steering: Steering) -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed."""
+    """uvloop's, where it is installed. On Windows that of selectors, since psycopg cannot use the usual one there."""
+    if sys.platform == "win32":
+        return asyncio.SelectorEventLoop
     try:
         import uvloop
     except ImportError:

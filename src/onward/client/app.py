@@ -1,27 +1,28 @@
 """The front door of the library: an app is a database and the jobs that run on it."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 from uuid import UUID
 
 from typing_extensions import Unpack
 
-from onward.client.arguments import Filters, asked, checked_id, checked_limit, filter_of, type_names
+from onward.client.arguments import Filters, asked, checked_id, checked_limit, checked_place, filter_of, type_names
 from onward.client.awaiting import Awaiting
 from onward.client.completion import Completion
 from onward.client.handle import ChainHandle
 from onward.client.listing import Listing
-from onward.client.operations import Operations
+from onward.client.operations import ANOTHER_LOOP, Operations
 from onward.client.schema import opened_before_fork, prepare_schema
 from onward.client.sync import SyncOnward
+from onward.crypto import Encryption
 from onward.define.attempt import SyncTransaction, Transaction
 from onward.define.codec import Limits
-from onward.define.job_type import SHORTEST_LEASE, JobType, Step, wrong_backoff
+from onward.define.job_type import SHORTEST_LEASE, JobType, Step, wrong_backoff, wrong_encryption
 from onward.define.middleware import Middleware, Resource
 from onward.define.registry import Registered, Registry
 from onward.define.request import BlockerSource, ChainReference, NewChain
@@ -38,15 +39,20 @@ from onward.observe.logs import LogObserver
 from onward.observe.observer import Observer, Observers
 from onward.options import (
     LONGEST_NAME,
-    given,
     wrong_choice,
     wrong_duration,
-    wrong_id,
+    wrong_flag,
+    wrong_function,
+    wrong_iterable,
     wrong_number,
+    wrong_several,
     wrong_text,
 )
 from onward.state.connect import connect
-from onward.state.driver import Driver, run_now
+from onward.state.driver import NO_SYNC_DRIVER, Driver, run_now
+from onward.state.errands import to_the_end
+from onward.state.process import Process
+from onward.state.statement import checked_identifier
 from onward.worker.guardian.contract import GuardianKind
 from onward.worker.upkeep import Looks
 from onward.worker.worker import DEFAULT_LEASE, DEFAULT_STALL, Worker
@@ -58,6 +64,12 @@ if TYPE_CHECKING:
 I = TypeVar("I")  # noqa: E741 - input
 O = TypeVar("O")  # noqa: E741 - output
 T = TypeVar("T")
+
+
+_NEVER_CLOSED = (
+    "the app was opened in an event loop that has ended, and never closed: use `async with app`, or "
+    "`await app.close()` before its loop ends"
+)
 
 
 class Onward:
@@ -94,20 +106,31 @@ class Onward:
         resources: Sequence[Resource] = (),
         required_middleware: Sequence[Middleware] = (),
         also_transient: Callable[[BaseException], bool] | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
         """`target` is an address, a pool, an engine or a sessionmaker. `pgbouncer`: it is behind a transaction pooler.
 
         `resources` and `required_middleware` are those of every worker of the app, also of `onward worker`.
         `also_transient` tells errors of the database that are worth another try, beside those the driver knows.
         `lock_timeout`: how long calls wait for the one write lock of a SQLite file; None: for ever.
+        `encryption`: of payloads, for the types that do not say otherwise.
         Nothing is connected until `async with app` or `app.open()`.
         """
         require(
             wrong_number("max_payload", max_payload, least=1),
             wrong_number("pool_size", pool_size, least=1),
             None if lock_timeout is None else wrong_duration("lock_timeout", lock_timeout),
+            None if migrate is None else wrong_flag("migrate", migrate),
+            wrong_flag("pgbouncer", pgbouncer),
+            None if observers is None else wrong_iterable("observers", observers, of="observers"),
+            wrong_several("resources", resources, of="resources"),
+            wrong_several("required_middleware", required_middleware, of="middleware"),
+            None if also_transient is None else wrong_function("also_transient", also_transient, of="of an error"),
+            wrong_encryption(encryption),
         )
-        self.registry = Registry(jobs, limits=Limits(bytes=max_payload))
+        for name, value in (("schema", schema), ("prefix", prefix)):
+            checked_identifier(value, option=name)
+        self.registry = Registry(jobs, limits=Limits(bytes=max_payload), encryption=encryption)
         self.state, self.driver = connect(
             target,
             schema=schema,
@@ -121,9 +144,9 @@ class Onward:
         self._migrate = self.state.dialect == "sqlite" if migrate is None else migrate
         self._observers = Observers((LogObserver(),) if observers is None else observers)
         self._notify = notify or notify_for(
-            postgres_dsn=self.driver.postgres_dsn,
+            reach=self.driver.reach,
             run_on_postgres=self._run if self.driver.dialect == "postgres" else None,
-            channel=f"onward_{schema}",
+            schema=schema,
             open_counter=self.driver.open_counter,
         )
         self._awaited = Awaited()
@@ -139,6 +162,7 @@ class Onward:
         self._sync_driver = self.driver.sync_sibling() if self.driver.is_async else self.driver
         self._looks: Looks = {}
         self._stack: AsyncExitStack | None = None
+        self._opening = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         """In which it was opened last."""
         _check_transaction_types(self.registry, self.driver)
@@ -156,25 +180,32 @@ class Onward:
 
     @property
     def _operations(self) -> Operations:
-        if self._opened_in is None:
+        if self._opened_in != Process.id:
+            self._refuse_after_fork()
             raise ConfigurationError("the app is not open: use `async with app:` around this call")
-        self._refuse_after_fork()
-        return self._ready
+        return self._ready.here()
 
     def _refuse_after_fork(self) -> None:
-        if self._opened_in not in (None, os.getpid()):
+        if self._opened_in not in (None, Process.id):
             assert self._opened_in is not None
             raise ConfigurationError(opened_before_fork("the app", self._opened_in))
 
     async def open(self) -> None:
         """Connect, and check or make the tables."""
         self._refuse_after_fork()
+        if not self._opening.acquire(blocking=False):
+            raise ConfigurationError(
+                "the app is just being opened by another task or thread: open it once, and share it"
+            )
+        try:
+            await self._open()
+        finally:
+            self._opening.release()
+
+    async def _open(self) -> None:
         if self._stack is not None:
             raise ConfigurationError(
-                "the app was opened in an event loop that has ended, and never closed: use `async with app`, or "
-                "`await app.close()` before its loop ends"
-                if self._loop is not None and self._loop.is_closed()
-                else "the app is already open"
+                _NEVER_CLOSED if self._loop is not None and self._loop.is_closed() else "the app is already open"
             )
         if not self.driver.is_async:
             raise ConfigurationError("this app is built on a sync engine or pool: use app.sync")
@@ -192,19 +223,26 @@ class Onward:
             self._awaiting.start(tasks)
             stack.push_async_callback(self._awaiting.close)
             if self._sync_driver is not None:
-                # In a thread: it waits for its server, and the loop may have other things to do meanwhile.
-                await asyncio.to_thread(run_now, self._sync_driver.open())
+                # In a thread: it waits for its server, and the loop may have other things to do meanwhile. Whoever is
+                # cancelled is told when it is open, and closes it.
                 stack.push_async_callback(asyncio.to_thread, self._close_sync_driver, self._sync_driver)
+                await to_the_end(asyncio.to_thread(self._open_sync_driver, self._sync_driver))
             self._looks.clear()
             self._stack, self._loop = stack.pop_all(), asyncio.get_running_loop()
-            self._opened_in, self._ready.tasks = os.getpid(), tasks
+            self._opened_in, self._ready.tasks, self._ready.loop = Process.id, tasks, self._loop
 
     async def close(self) -> None:
         """Send what is to be sent, and disconnect."""
         if self._stack is not None:
             self._refuse_after_fork()
+            if self._loop is not asyncio.get_running_loop():
+                is_over = self._loop is None or self._loop.is_closed()
+                raise ConfigurationError(_NEVER_CLOSED if is_over else f"close() in vain: {ANOTHER_LOOP}")
             stack, self._stack, self._opened_in = self._stack, None, None
-            await stack.aclose()
+            await to_the_end(stack.aclose())
+
+    def _open_sync_driver(self, driver: Driver) -> None:
+        run_now(driver.open())
 
     def _close_sync_driver(self, driver: Driver) -> None:
         run_now(driver.close())
@@ -267,13 +305,13 @@ class Onward:
             deduplication=deduplication,
         )
         started = (await self._operations.start([chain], tx=tx))[0]
-        return ChainHandle(self._operations, job_type, started.id, duplicate=started.duplicate)
+        return ChainHandle(self._ready, job_type, started.id, duplicate=started.duplicate)
 
     async def start_many(self, chains: Sequence[NewChain[O]], *, tx: object = None) -> list[ChainHandle[O]]:
         """Start chains made by `job_type.with_input(…)`, all or none; handles in order."""
         started = await self._operations.start(chains, tx=tx)
         return [
-            ChainHandle(self._operations, chain.job_type, answer.id, duplicate=answer.duplicate)
+            ChainHandle(self._ready, chain.job_type, answer.id, duplicate=answer.duplicate)
             for chain, answer in zip(chains, started, strict=True)
         ]
 
@@ -406,8 +444,12 @@ class Onward:
             wrong_backoff(backoff),
             wrong_choice("guardian", guardian, get_args(GuardianKind)),
             None if stall is None else wrong_duration("stall", stall, least=timedelta(milliseconds=1)),
+            wrong_several("resources", resources, of="resources"),
+            wrong_several("required_middleware", required_middleware, of="middleware"),
         )
         types = self.registry.handled() if jobs is None else _chosen(self.registry, jobs)
+        if self.is_open:
+            self._ready.here()
         sync_store = None
         if self._sync_driver is not None:
             sync_store = self._make_store(self._sync_driver, _FromThread(self._announcer))
@@ -435,10 +477,7 @@ class Onward:
         """The same app for code without an event loop: `with app.sync as client: client.start(…)`."""
         driver = self.driver.sync_sibling() if self.driver.is_async else self.driver
         if driver is None:
-            raise ConfigurationError(
-                "app.sync needs a sync driver for this database: install onward[psycopg], or build the app on a DSN, "
-                "a sync engine or a sync pool"
-            )
+            raise ConfigurationError(f"app.sync needs a sync driver for this database: {NO_SYNC_DRIVER}")
         return SyncOnward(
             self.registry,
             self.state,
@@ -455,6 +494,11 @@ class Onward:
     @property
     def is_open(self) -> bool:
         return self._stack is not None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop it was opened in."""
+        return self._loop if self.is_open else None
 
     @property
     def store(self) -> Store:
@@ -488,8 +532,7 @@ class Onward:
 def _listing(look: Callable[[UUID | None], Awaitable[Page[T]]], after: UUID | None, limit: int) -> Listing[T]:
     """Checked when it is asked for, read when it is awaited."""
     checked_limit(limit)
-    require(None if after is None else wrong_id("after", after))
-    return Listing(look, after)
+    return Listing(look, checked_place(after))
 
 
 class _FromThread(Posting):
@@ -512,8 +555,7 @@ def _check_transaction_types(registry: Registry, driver: Driver) -> None:
 
 
 def _chosen(registry: Registry, jobs: Iterable[Step[Any, Any]]) -> list[Registered]:
-    if isinstance(jobs, Step | str):
-        raise ConfigurationError(f"{given('jobs', jobs)}: expected a list of job types")
+    require(wrong_iterable("jobs", jobs, of="job types"))
     chosen = [registry.step(step) for step in jobs]
     idle = [kind.name for kind in chosen if kind.step.run is None]
     if idle:

@@ -10,11 +10,21 @@ from onward.define.job_type import Step
 from onward.define.request import ChainReference
 from onward.errors import ChainOfAnotherType, ConfigurationError, require
 from onward.model import Chain, ChainId, FailureReason, JobId, JobStatus
-from onward.options import given, unknown, wrong_id, wrong_instant, wrong_number
+from onward.options import (
+    LONGEST_NAME,
+    given,
+    unknown,
+    wrong_id,
+    wrong_instant,
+    wrong_number,
+    wrong_several,
+    wrong_text,
+)
 from onward.state.contract import Filter, StateAdapter
 from onward.state.driver import Connection
 
 _MOST_PER_PAGE = 1_000
+_LONGEST_TEXT = 1_000
 
 W = TypeVar("W", bound=StrEnum)
 
@@ -69,10 +79,15 @@ def checked_limit(limit: int) -> int:
     return limit
 
 
+def checked_place(after: UUID | None) -> UUID | None:
+    """After which item a page begins."""
+    require(None if after is None else wrong_id("after", after))
+    return after
+
+
 def type_names(job_types: Iterable[Step[Any, Any] | str]) -> list[str]:
     """The names of job types."""
-    if isinstance(job_types, str | Step):
-        raise ConfigurationError(f"{given('types', job_types)}: expected a list of job types or names")
+    require(wrong_several("types", job_types, of="job types or names"))
     return [_name_of(one) for one in job_types]
 
 
@@ -81,7 +96,8 @@ def _name_of(job_type: Any) -> str:
         return job_type.name
     if not isinstance(job_type, str):
         raise ConfigurationError(f"{given('types', job_type)}: expected a job type, as @job makes it, or its name")
-    return job_type
+    require(wrong_text("types", job_type, most=LONGEST_NAME))
+    return str(job_type)
 
 
 class Filters(TypedDict, total=False):
@@ -105,6 +121,7 @@ def filter_of(filters: Filters) -> Filter:
         if option not in Filters.__annotations__:
             raise ConfigurationError(unknown(option, Filters.__annotations__))
     types, chains, root_id = filters.get("types"), filters.get("chains"), filters.get("root_id")
+    require(None if chains is None else wrong_several("chains", chains, of="handles or UUIDs"))
     return Filter(
         type_names=None if types is None else type_names(types),
         statuses=_words("status", JobStatus, filters.get("status")),
@@ -130,7 +147,8 @@ def _texts(option: str, value: str | Sequence[str] | None) -> list[str] | None:
     texts = [value] if isinstance(value, str) else value
     if texts is not None and not (isinstance(texts, list | tuple) and all(isinstance(one, str) for one in texts)):
         raise ConfigurationError(f"{given(option, value)}: expected a str, or several in a list")
-    return None if texts is None else list(texts)
+    require(*(wrong_text(option, one, most=_LONGEST_TEXT) for one in texts or ()))
+    return None if texts is None else list(map(str, texts))
 
 
 def _instant(option: str, value: datetime | None) -> datetime | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic
 
+import msgspec
 from typing_extensions import TypeVar
 
 from onward.client.arguments import Asked
@@ -11,6 +12,7 @@ from onward.define.job_type import Step
 from onward.define.outcome import Next
 from onward.define.registry import Registry
 from onward.define.request import BlockerSource
+from onward.define.sealing import shown_job
 from onward.errors import ChainNotFound, JobAlreadyCompleted, PhaseError
 from onward.lifecycle.after_commit import Effects
 from onward.lifecycle.settle import encode_output, new_version
@@ -52,12 +54,16 @@ class Completion(Generic[I_co, O_contra]):
 
     def __init__(self, registry: Registry, store: Store, job: Job, tx: object, *, began_with: str | None) -> None:
         self._registry, self._store, self._tx, self._began_with = registry, store, tx, began_with
-        self.job: Job | None = job
+        self._job: Job | None = job
+
+    @property
+    def job(self) -> Job | None:
         """The job to complete; after `continue_with` the next one, after `done` None."""
+        return None if self._job is None else shown_job(self._job, self._registry.guard_of(self._job.type_name))
 
     @property
     def status(self) -> JobStatus | None:
-        return None if self.job is None else self.job.status
+        return None if self._job is None else self._job.status
 
     @property
     def input(self) -> I_co:
@@ -79,7 +85,8 @@ class Completion(Generic[I_co, O_contra]):
         return decoded
 
     def _input(self, job: Job) -> Any:
-        return self._registry.find(job.type_name).read_plain_input(job.input, job.payload_version)
+        stored = msgspec.json.encode(job.input)
+        return self._registry.find(job.type_name).read_input(stored, job.payload_version, job.id)
 
     async def done(self, output: O_contra) -> None:
         """Complete the chain with an output."""
@@ -88,11 +95,11 @@ class Completion(Generic[I_co, O_contra]):
         settlement = Settlement(
             **_fence(job),
             kind="complete",
-            output=encode_output(kind, output),
+            output=encode_output(kind, output, job.chain_id),
             payload_version=new_version(kind, job.payload_version),
         )
         await self._settle(job, settlement)
-        self.job = None
+        self._job = None
 
     async def continue_with(
         self,
@@ -110,12 +117,12 @@ class Completion(Generic[I_co, O_contra]):
         outcome = Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers)
         following = plan_continuation(self._registry, outcome, after)
         await self._settle(job, Settlement(**_fence(job), kind="continue", next=following))
-        self.job = await current_job(self._store, Asked([job.chain_id], {}), self._tx)
+        self._job = await current_job(self._store, Asked([job.chain_id], {}), self._tx)
 
     def _open_job(self) -> Job:
-        if self.job is None:
+        if self._job is None:
             raise PhaseError("the chain is already complete: there is no job left to complete")
-        return self.job
+        return self._job
 
     async def _settle(self, job: Job, settlement: Settlement) -> None:
         async def operation(connection: Connection) -> tuple[None, Effects]:

@@ -34,12 +34,12 @@ class ChainHandle(Generic[O_co, I_co]):
 
     async def wait(self, *, timeout: timedelta | None = None) -> O_co:
         """The output, once the chain has completed. Raises ChainFailed, ChainNotFound and WaitTimeout."""
-        output: O_co = await self._operations.wait(_asked(self), timeout)
+        output: O_co = await self._operations.here().wait(_asked(self), timeout)
         return output
 
     async def get(self, *, tx: object = None) -> Chain:
         """The chain as it is stored."""
-        return await self._operations.get_chain(_asked(self), tx=tx)
+        return await self._operations.here().get_chain(_asked(self), tx=tx)
 
     def __repr__(self) -> str:
         return f"<ChainHandle {self.job_type.name!r} {self.id}>"

@@ -15,7 +15,16 @@ from onward.client.completion import Completion, current_job
 from onward.client.waiting import Deadline, why_not_ended
 from onward.define.registry import Registry
 from onward.define.request import NewChain
-from onward.errors import ChainFailed, ChainNotFailed, ChainNotFound, StartRefused, WaitTimeout, require
+from onward.define.sealing import shown_blocker, shown_chain, shown_job
+from onward.errors import (
+    ChainFailed,
+    ChainNotFailed,
+    ChainNotFound,
+    ConfigurationError,
+    StartRefused,
+    WaitTimeout,
+    require,
+)
 from onward.lifecycle.after_commit import Effects
 from onward.lifecycle.context import refuse_inside_transaction
 from onward.lifecycle.start import plan_chains, start_jobs
@@ -32,12 +41,18 @@ from onward.model import (
     JobStatus,
     Page,
 )
-from onward.options import given, wrong_duration
+from onward.options import given, wrong_duration, wrong_flag
 from onward.state.contract import Change, Filter, Started
 from onward.state.driver import Connection, Fault
 
 _MOST_BLOCKERS_TOLD = 10
 """A chain may fail through one that failed through another: so far the message goes back."""
+
+
+ANOTHER_LOOP = (
+    "the app was opened in another event loop, perhaps of another thread, and its connections belong to that: use it "
+    "there (asyncio.run_coroutine_threadsafe), use app.sync, or open another app here"
+)
 
 
 class Operations:
@@ -48,6 +63,14 @@ class Operations:
         self._wait_for = wait_for
         self.tasks: asyncio.TaskGroup | None = None
         """The app's, while it is open; none without an event loop."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """In which the app is open: what it has opened belongs to it."""
+
+    def here(self) -> "Operations":
+        """These operations, if they can be used in the event loop that runs here."""
+        if self.loop is not None and asyncio._get_running_loop() not in (None, self.loop):
+            raise ConfigurationError(ANOTHER_LOOP)
+        return self
 
     # -- start
 
@@ -66,7 +89,7 @@ class Operations:
         require(None if timeout is None else wrong_duration("timeout", timeout, most=timedelta.max))
         refuse_inside_transaction("wait()")
         deadline = Deadline(asked.ids[0], timeout, self.tasks)
-        chain = await deadline.bound(self.get_chain(asked, tx=None))
+        chain = await deadline.bound(self._stored_chain(asked, tx=None))
         if chain.ended_at is None:
             chain = await self._awaited(asked, deadline)
         return await deadline.bound(self._output(chain))
@@ -75,22 +98,24 @@ class Operations:
         try:
             await self._wait_for(asked.ids[0], deadline.remaining)
         except WaitTimeout:
-            chain = await deadline.bound(self.get_chain(asked, tx=None))
+            chain = await deadline.bound(self._stored_chain(asked, tx=None))
             if chain.ended_at is None:
+                chain = self._shown_chain(chain)
                 raise deadline.passed(chain.current, await why_not_ended(self.store, chain, deadline)) from None
             return chain
-        return await deadline.bound(self.get_chain(asked, tx=None))
+        return await deadline.bound(self._stored_chain(asked, tx=None))
 
     async def _output(self, chain: Chain) -> Any:
         job = chain.current
         if isinstance(job, FailedJob):
-            raise await self._failure(chain, job)
+            raise await self._failure(chain, self._shown_job(job))
         assert isinstance(job, CompletedJob)
         kind = self.registry.find(job.type_name)
-        return kind.read_output(msgspec.json.encode(job.output), job.payload_version)
+        return kind.read_output(msgspec.json.encode(job.output), job.payload_version, chain.id)
 
-    async def _failure(self, chain: Chain, job: FailedJob, depth: int = 0) -> ChainFailed:
+    async def _failure(self, chain: Chain, job: Job, depth: int = 0) -> ChainFailed:
         """What to raise of a failed chain: with that of the chain through which it failed, if there is one."""
+        assert isinstance(job, FailedJob)
         through = None
         if job.reason is FailureReason.BLOCKER and depth < _MOST_BLOCKERS_TOLD:
             blockers = await self.blockers_of(job.id, tx=None)
@@ -126,6 +151,8 @@ class Operations:
 
     async def cancel(self, asked: Asked, *, cascade: bool, tx: object) -> int:
         """Fail waiting jobs, ask running ones to stop; chains that have ended stay as they are. How many changed."""
+
+        require(wrong_flag("cascade", cascade))
 
         async def cancel(connection: Connection) -> Sequence[Change]:
             return await self.store.state.cancel(connection, asked.ids, cascade=cascade)
@@ -165,6 +192,8 @@ class Operations:
 
     async def delete(self, asked: Asked, *, cascade: bool, tx: object) -> int:
         """Delete whole chains; how many. One that does not exist is none."""
+
+        require(wrong_flag("cascade", cascade))
 
         async def delete(connection: Connection) -> Sequence[Change]:
             return await self.store.state.delete(connection, asked.ids, cascade=cascade)
@@ -216,9 +245,13 @@ class Operations:
             return await self.store.state.find_jobs(connection, [job_id])
 
         found = await self.store.read(look, tx=tx)
-        return found[0] if found else None
+        return self._shown_job(found[0]) if found else None
 
     async def find_chain(self, chain_id: ChainId, *, tx: object) -> Chain | None:
+        found = await self._find_stored_chain(chain_id, tx=tx)
+        return None if found is None else self._shown_chain(found)
+
+    async def _find_stored_chain(self, chain_id: ChainId, *, tx: object) -> Chain | None:
         checked_id("id", chain_id)
 
         async def look(connection: Connection) -> Sequence[Chain]:
@@ -229,7 +262,10 @@ class Operations:
 
     async def get_chain(self, asked: Asked, *, tx: object) -> Chain:
         """The one chain asked for, of the type that its handle says."""
-        chain = await self.find_chain(asked.ids[0], tx=tx)
+        return self._shown_chain(await self._stored_chain(asked, tx=tx))
+
+    async def _stored_chain(self, asked: Asked, *, tx: object) -> Chain:
+        chain = await self._find_stored_chain(asked.ids[0], tx=tx)
         if chain is None:
             raise ChainNotFound(asked.ids)
         return asked.check(chain)
@@ -238,20 +274,20 @@ class Operations:
         async def look(connection: Connection) -> Sequence[Job]:
             return await self.store.state.list_jobs(connection, filter, after=after, limit=limit)
 
-        return _page(await self.store.read(look, tx=tx), limit)
+        return _page([self._shown_job(job) for job in await self.store.read(look, tx=tx)], limit)
 
     async def chains(self, filter: Filter, *, after: ChainId | None, limit: int, tx: object) -> Page[Chain]:
         async def look(connection: Connection) -> Sequence[Chain]:
             return await self.store.state.list_chains(connection, filter, after=after, limit=limit)
 
-        return _page(await self.store.read(look, tx=tx), limit)
+        return _page([self._shown_chain(chain) for chain in await self.store.read(look, tx=tx)], limit)
 
     async def blocked_by(self, asked: Asked, *, after: JobId | None, limit: int, tx: object) -> Page[Job]:
         async def look(connection: Connection) -> Sequence[Job]:
             await asked.check_types(self.store.state, connection)
             return await self.store.state.list_blocked(connection, asked.ids[0], after=after, limit=limit)
 
-        return _page(await self.store.read(look, tx=tx), limit)
+        return _page([self._shown_job(job) for job in await self.store.read(look, tx=tx)], limit)
 
     async def blockers_of(self, job_id: JobId, *, tx: object) -> Sequence[Blocker]:
         checked_id("job_id", job_id)
@@ -259,7 +295,14 @@ class Operations:
         async def look(connection: Connection) -> dict[JobId, list[Blocker]]:
             return await self.store.state.blockers_of(connection, [job_id])
 
-        return (await self.store.read(look, tx=tx)).get(job_id, [])
+        found = (await self.store.read(look, tx=tx)).get(job_id, [])
+        return [shown_blocker(one, self.registry.guard_of(one.current_type_name)) for one in found]
+
+    def _shown_job(self, job: Job) -> Job:
+        return shown_job(job, self.registry.guard_of(job.type_name))
+
+    def _shown_chain(self, chain: Chain) -> Chain:
+        return shown_chain(chain, self.registry.guard_of(chain.current.type_name))
 
 
 def _page(items: Sequence[Any], limit: int) -> Page[Any]:

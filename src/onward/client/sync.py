@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from typing_extensions import Unpack
 
-from onward.client.arguments import Asked, Filters, asked, checked_id, checked_limit, filter_of, type_names
+from onward.client.arguments import (
+    Asked,
+    Filters,
+    asked,
+    checked_id,
+    checked_limit,
+    checked_place,
+    filter_of,
+    type_names,
+)
 from onward.client.awaiting import poll
 from onward.client.completion import SyncCompletion
 from onward.client.handle import SyncChainHandle
@@ -234,7 +243,7 @@ class SyncOnward:
     ) -> Page[Job]:
         """A page of jobs, newest first; the filters are those of `Onward.jobs`."""
         wanted = filter_of(filters)
-        return run_now(self._operations.jobs(wanted, after=after, limit=checked_limit(limit), tx=tx))
+        return run_now(self._operations.jobs(wanted, after=checked_place(after), limit=checked_limit(limit), tx=tx))
 
     def all_jobs(
         self, *, after: JobId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
@@ -247,7 +256,7 @@ class SyncOnward:
     ) -> Page[Chain]:
         """A page of chains, newest first; the filters are those of `Onward.jobs`."""
         wanted = filter_of(filters)
-        return run_now(self._operations.chains(wanted, after=after, limit=checked_limit(limit), tx=tx))
+        return run_now(self._operations.chains(wanted, after=checked_place(after), limit=checked_limit(limit), tx=tx))
 
     def all_chains(
         self, *, after: ChainId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
@@ -264,7 +273,7 @@ class SyncOnward:
     ) -> Page[Job]:
         """A page of the jobs that wait, or waited, for a chain."""
         of = asked("blocked_by", chain)
-        return run_now(self._operations.blocked_by(of, after=after, limit=checked_limit(limit), tx=tx))
+        return run_now(self._operations.blocked_by(of, after=checked_place(after), limit=checked_limit(limit), tx=tx))
 
 
 class _Announcer(Posting):

@@ -55,11 +55,13 @@ class Deadline:
         return WaitTimeout(self._chain_id, self._timeout, job=job, detail=detail)
 
 
-async def _kept(look: Coroutine[Any, Any, T]) -> tuple[T | None, Exception | None]:
-    """What came of it, as a value: it is no reason for the app's other tasks to end."""
+async def _kept(look: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
+    """What came of it, as a value: it is no reason for the app's other tasks to end, nor for its event loop."""
     try:
         return await look, None
-    except Exception as error:  # noqa: BLE001 - raised again where the look is awaited
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001 - raised again where the look is awaited
         return None, error
 
 

@@ -7,10 +7,12 @@ import types
 import typing
 from collections.abc import Iterable
 from typing import Any, NoReturn
+from uuid import UUID
 
 import msgspec
 
-from onward.errors import DefinitionError, PayloadError
+from onward.crypto import MARK, is_sealed, key_id_of
+from onward.errors import DefinitionError, PayloadError, UnknownKey
 
 AT = re.compile(r" - at `\$(?P<path>[^`]*)`")
 
@@ -21,6 +23,8 @@ class Limits:
 
     bytes: int = 1024 * 1024
     depth: int = 100
+    option: str = "max_payload"
+    """Where the number of bytes was said."""
 
 
 class Codec:
@@ -28,15 +32,23 @@ class Codec:
 
     def __init__(self, kind: Any, *, job_type: str, part: str, limits: Limits) -> None:
         self.job_type, self.part, self.limits = job_type, part, limits
-        self._encode = msgspec.json.Encoder(enc_hook=_encode_foreign).encode
+        self._encode = msgspec.json.Encoder(enc_hook=encode_foreign).encode
         try:
             self._decode = _decoder(kind)
             self._takes_null = kind is None or kind is type(None)
         except TypeError as error:
             raise DefinitionError([f"{job_type}: {part} type {kind!r} cannot be stored as JSON: {error}"]) from error
 
-    def encode(self, value: Any) -> str:
-        """The JSON text of `value`, or a PayloadError: nothing is stored that could not be read back."""
+    @property
+    def bare(self) -> "Codec":
+        """Itself: one that encrypts has a plain one inside."""
+        return self
+
+    def encode(self, value: Any, id: UUID | None = None) -> str:
+        """The JSON text of `value`, or a PayloadError: nothing is stored that could not be read back.
+
+        The `id` is for codecs that encrypt; here and in `decode` it says nothing.
+        """
         if value is None and self._takes_null:
             return "null"
         try:
@@ -48,24 +60,45 @@ class Codec:
         except (TypeError, ValueError, OverflowError) as error:
             self._refuse("$", str(error))
         if len(data) > self.limits.bytes:
-            self._refuse(
-                "$", f"{len(data):,} bytes of JSON, more than the limit of {self.limits.bytes:,} (max_payload=)"
-            )
+            limit = f"the limit of {self.limits.bytes:,} ({self.limits.option}=)"
+            self._refuse("$", f"{len(data):,} bytes of JSON, more than {limit}")
         self._refuse_what_databases_cannot_keep(value, data)
         text = data.decode()
         self.decode(text)
         return text
 
-    def decode(self, text: str | bytes) -> Any:
+    def decode(self, text: str | bytes, id: UUID | None = None) -> Any:
         """The value in stored JSON text, or a PayloadError."""
         try:
-            return self._decode(text)
+            value = self._decode(text)
         except msgspec.ValidationError as error:
+            if MARK in (text if isinstance(text, str) else text.decode(errors="replace")):
+                self._refuse_sealed(self._any(text))
             # A pydantic model inside another type gives its own path first, then comes the path to the model.
             problem, *paths = AT.split(str(error))
             self._refuse("$" + "".join(path for path in reversed(paths) if path), problem)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             self._refuse("$", str(error))
+        if value.__class__ is str and value.startswith(MARK):
+            self._refuse_sealed(value)
+        return value
+
+    def plain(self, text: str | bytes, id: UUID | None = None) -> Any:
+        """The plain JSON data in stored text."""
+        plain = self._any(text)
+        self._refuse_sealed(plain)
+        return plain
+
+    def _any(self, text: str | bytes) -> Any:
+        try:
+            return msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            self._refuse("$", str(error))
+
+    def _refuse_sealed(self, plain: Any) -> None:
+        """What is encrypted is JSON text too, which a type that takes any text would take."""
+        if is_sealed(plain):
+            raise UnknownKey(job_type=self.job_type, part=self.part, key_id=key_id_of(plain)) from None
 
     def _refuse(self, field: str, problem: str) -> NoReturn:
         raise PayloadError(job_type=self.job_type, part=self.part, field=field, problem=problem) from None
@@ -74,7 +107,7 @@ class Codec:
         # The bytes tell cheaply when a closer look is needed: NaN and infinity are written as null.
         if b"null" not in data and b"\\u0000" not in data and not self._may_be_deep(data):
             return
-        plain = msgspec.to_builtins(value, enc_hook=_encode_foreign, str_keys=True)
+        plain = msgspec.to_builtins(value, enc_hook=encode_foreign, str_keys=True)
         for path, depth, item in _walk(plain):
             if depth > self.limits.depth:
                 self._refuse(path[:80], f"nested deeper than {self.limits.depth} levels")
@@ -103,13 +136,13 @@ def _walk(plain: Any) -> Iterable[tuple[str, int, Any]]:
 
 
 def _place_of_surrogate(value: Any) -> str:
-    for path, _, item in _walk(msgspec.to_builtins(value, enc_hook=_encode_foreign, str_keys=True)):
+    for path, _, item in _walk(msgspec.to_builtins(value, enc_hook=encode_foreign, str_keys=True)):
         if isinstance(item, str) and any("\ud800" <= character <= "\udfff" for character in item):
             return path
     return "$"  # in a key
 
 
-def _encode_foreign(value: Any) -> Any:
+def encode_foreign(value: Any) -> Any:
     """Pydantic models, which msgspec does not know; recognised by what they offer, so pydantic stays optional."""
     if hasattr(value, "model_dump") and hasattr(type(value), "model_validate"):
         return value.model_dump(mode="json")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, ge
 
 from typing_extensions import TypeVar
 
+from onward.crypto import Encryption
 from onward.define.attempt import Attempt
 from onward.define.outcome import Outcome
 from onward.define.request import BlockerSource, NewChain
@@ -84,6 +85,7 @@ class Definition:
     max_attempts: int | None = None
     executor: Executor = "auto"
     on_blocker_failure: OnBlockerFailure = "fail"
+    encryption: Encryption | Literal[False] | None = None
     slice: "Slice | None" = None
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
     output_upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
@@ -102,6 +104,7 @@ class Definition:
             wrong_backoff(self.backoff),
             wrong_choice("executor", self.executor, get_args(Executor)),
             wrong_choice("on_blocker_failure", self.on_blocker_failure, get_args(OnBlockerFailure)),
+            self.encryption is not False and wrong_encryption(self.encryption),
         ]
         return [f"{self.name or 'job'}: {problem}" for problem in problems if problem]
 
@@ -113,6 +116,13 @@ def wrong_backoff(backoff: object) -> str | None:
     if not isinstance(backoff, Backoff):
         return wrong_kind("backoff", backoff, Backoff, such="a Backoff(initial=…)")
     return backoff.problem()
+
+
+def wrong_encryption(encryption: object) -> str | None:
+    """What is wrong with the option of that name, of a type or an app."""
+    if encryption is None:
+        return None
+    return wrong_kind("encryption", encryption, Encryption, such="an onward.crypto.Encryption")
 
 
 def _wrong_types(option: str, value: object, kinds: Any) -> str | None:
@@ -198,6 +208,7 @@ class JobType(Step[I_contra, O_co]):
         max_attempts: int | None = None,
         executor: Executor = "auto",
         on_blocker_failure: OnBlockerFailure = "fail",
+        encryption: Encryption | Literal[False] | None = None,
     ) -> None:
         definition = Definition(
             name=name,
@@ -210,6 +221,7 @@ class JobType(Step[I_contra, O_co]):
             max_attempts=max_attempts,
             executor=executor,
             on_blocker_failure=on_blocker_failure,
+            encryption=encryption,
         )
         Step.__init__(self, definition, input=input, output=output)
         self.place = place_of_caller(1)
@@ -302,6 +314,7 @@ def job(
     max_attempts: int | None = None,
     executor: Executor = "auto",
     on_blocker_failure: OnBlockerFailure = "fail",
+    encryption: Encryption | Literal[False] | None = None,
 ) -> MakeStep: ...
 @overload
 def job(
@@ -317,6 +330,7 @@ def job(
     max_attempts: int | None = None,
     executor: Executor = "auto",
     on_blocker_failure: OnBlockerFailure = "fail",
+    encryption: Encryption | Literal[False] | None = None,
 ) -> MakeJobType: ...
 def job(name: str, **options: Any) -> Any:
     """Make a job type from a handler. What it returns is the outcome.

@@ -1,5 +1,6 @@
 """The registry: every job type of an app, checked together and ready for use."""
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,10 +9,13 @@ from typing import Any
 
 import msgspec
 
+from onward.crypto import Encryption
 from onward.define.codec import Codec, Limits
 from onward.define.job_type import UNSET_TIMEOUT, Definition, JobType, Required, Step, Upcaster
 from onward.define.middleware import Middleware, middleware_problems, needs_event_loop
 from onward.define.outputs import may_hold, name_of
+from onward.define.sealing import Guard, PayloadCodec, SealedCodec, Sealing
+from onward.define.secrets import Secrets, secrets_of
 from onward.define.slice import Slice
 from onward.errors import (
     ConfigurationError,
@@ -22,7 +26,7 @@ from onward.errors import (
     UndeclaredStep,
     UnknownJobType,
 )
-from onward.model import Backoff
+from onward.model import Backoff, ChainId, JobId
 from onward.options import given
 
 DEFAULT_TIMEOUT = timedelta(hours=1)
@@ -34,9 +38,12 @@ class Registered:
 
     step: Step[Any, Any]
     definition: Definition
-    input: Codec
-    output: Codec | None
+    input: PayloadCodec
+    output: PayloadCodec | None
     """None for a type that always continues."""
+    encryption: Encryption | None
+    guard: Guard | None
+    """None for a type that has neither encryption nor secrets."""
     continues_to: frozenset[str]
     blocked_by: frozenset[str]
     required: frozenset[str]
@@ -79,26 +86,28 @@ class Registered:
         """The timeout in seconds."""
         return None if self.timeout is None else self.timeout.total_seconds()
 
-    def read_input(self, text: str, version: int) -> Any:
+    def read_input(self, text: str | bytes, version: int, job_id: JobId) -> Any:
         """The input in stored text, brought up from an older version if need be."""
         if version == self.definition.version:
-            return self.input.decode(text)
-        return self.read_plain_input(msgspec.json.decode(text), version)
-
-    def read_plain_input(self, plain: Any, version: int) -> Any:
-        """The input in plain JSON data, brought up from an older version if need be."""
+            return self.input.decode(text, job_id)
+        plain = self.input.plain(text, job_id)
         for step in range(version, self.definition.version):
-            plain = self.definition.upcasters[step](plain)
-        return self.input.decode(msgspec.json.encode(plain))
+            upcaster = self.definition.upcasters.get(step)
+            if upcaster is None:
+                problem = f"it is of version {version}: register how it comes up with @….upcast({step})"
+                raise PayloadError(job_type=self.name, part="input", field="$", problem=problem)
+            plain = self._bring_up(upcaster, plain, part="input")
+        return self.input.bare.decode(msgspec.json.encode(plain))
 
-    def read_output(self, text: str | bytes, version: int) -> Any:
+    def read_output(self, text: str | bytes, version: int, chain_id: ChainId) -> Any:
         """The output in stored text, brought up from the version of the job that completed."""
         if self.output is None:
             raise PayloadError(job_type=self.name, part="output", field="$", problem="this type has no output")
         if version == self.definition.version:
-            return self.output.decode(text)
+            return self.output.decode(text, chain_id)
+        plain = self.output.plain(text, chain_id)
         try:
-            return self.output.decode(msgspec.json.encode(self.bring_up_output(msgspec.json.decode(text), version)))
+            return self.output.bare.decode(msgspec.json.encode(self.bring_up_output(plain, version)))
         except PayloadError as error:
             raise self._with_advice(error, version) from None
 
@@ -106,8 +115,18 @@ class Registered:
         """The output in plain JSON data as this version of the type has it; unchanged where nothing is registered."""
         for step in range(version, self.definition.version):
             upcaster = self.definition.output_upcasters.get(step)
-            plain = plain if upcaster is None else upcaster(plain)
+            plain = plain if upcaster is None else self._bring_up(upcaster, plain, part="output")
         return plain
+
+    def _bring_up(self, upcaster: Upcaster, plain: Any, *, part: str) -> Any:
+        """An upcaster that wants to end the program, as sys.exit() does, has only failed at this payload."""
+        try:
+            return upcaster(plain)
+        except (Exception, KeyboardInterrupt, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            problem = f"its upcaster raised {type(error).__name__}: {error}"
+            raise PayloadError(job_type=self.name, part=part, field="$", problem=problem) from error
 
     def _with_advice(self, error: PayloadError, version: int) -> PayloadError:
         missing = [n for n in range(version, self.definition.version) if n not in self.definition.output_upcasters]
@@ -132,8 +151,14 @@ class Registered:
 class Registry(Mapping[str, Registered]):
     """Job types by name."""
 
-    def __init__(self, jobs: Iterable[Step[Any, Any] | Slice], *, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(
+        self,
+        jobs: Iterable[Step[Any, Any] | Slice],
+        *,
+        limits: Limits | None = None,
+        encryption: Encryption | None = None,
+    ) -> None:
+        self.limits, self._encryption = limits or Limits(), encryption
         self._types: dict[str, Registered] = {}
         self.add(jobs)
 
@@ -145,13 +170,22 @@ class Registry(Mapping[str, Registered]):
         types: dict[str, Registered] = {}
         for step in steps:
             try:
-                types[step.name] = register(step, self.limits)
+                types[step.name] = register(step, self.limits, self._encryption_of(step))
             except DefinitionError as error:
                 problems.extend(error.problems)
         problems.extend(_middleware_problems(types.values()))
         if problems:
             raise DefinitionError(problems)
         self._types = types
+
+    def _encryption_of(self, step: Step[Any, Any]) -> Encryption | None:
+        own = step.definition.encryption
+        return self._encryption if own is None else own or None
+
+    def guard_of(self, name: str) -> Guard | None:
+        """That of the type of this name, if there is one."""
+        found = self._types.get(name)
+        return None if found is None else found.guard
 
     def __getitem__(self, name: str) -> Registered:
         return self._types[name]
@@ -189,22 +223,31 @@ class Registry(Mapping[str, Registered]):
         return [registered for registered in self._types.values() if registered.step.run is not None]
 
 
-def register(step: Step[Any, Any], limits: Limits) -> Registered:
+def register(step: Step[Any, Any], limits: Limits, encryption: Encryption | None = None) -> Registered:
     """The type on its own, with its codecs."""
     signature, definition = step.signature, step.definition
-    output = None
+    sealing = Sealing(step.name, encryption)
+    output: Codec | None = None
     if signature.may_complete:
         output = Codec(signature.output, job_type=step.name, part="output", limits=limits)
+    input = Codec(signature.input, job_type=step.name, part="input", limits=limits)
+    secrets, output_secrets = secrets_of(signature.input), secrets_of(signature.output) if output else None
     return Registered(
         step=step,
         definition=definition,
-        input=Codec(signature.input, job_type=step.name, part="input", limits=limits),
-        output=output,
+        input=_sealed(input, sealing, secrets),
+        output=_sealed(output, sealing, output_secrets) if output else None,
+        encryption=encryption,
+        guard=Guard(sealing, secrets, output_secrets) if encryption or secrets or output_secrets else None,
         continues_to=frozenset(map(_name, definition.continues_to)),
         blocked_by=frozenset(map(_name, definition.blocked_by)),
         required=frozenset(_name(one) for one in definition.blocked_by if isinstance(one, Required)),
         versions=tuple(_readable_versions(definition.version, definition.upcasters)),
     )
+
+
+def _sealed(codec: Codec, sealing: Sealing, secrets: Secrets | None) -> PayloadCodec:
+    return SealedCodec(codec, sealing, secrets) if sealing.encryption or secrets else codec
 
 
 def _readable_versions(version: int, upcasters: Mapping[int, Upcaster]) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """What is asked for when a chain is started: values, checked when they are used."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypedDict, runtime_checkable
 
@@ -30,7 +30,7 @@ class NewChain(Generic[O_co]):
     """A chain to start: what `job_type.with_input(…)` makes, for `start_many` and for blockers."""
 
     job_type: "JobType[Any, O_co]"
-    input: Any
+    input: Any = field(repr=False)  # it may have secrets
     id: ChainId | None = None
     delay: timedelta | None = None
     at: datetime | None = None

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal, overload
 
+from onward.crypto import Encryption
 from onward.define.job_type import (
     SHORTEST_LEASE,
     UNSET_TIMEOUT,
@@ -70,6 +71,7 @@ class Slice:
         max_attempts: int | None = None,
         executor: Executor = "auto",
         on_blocker_failure: OnBlockerFailure = "fail",
+        encryption: Encryption | Literal[False] | None = None,
     ) -> MakeStep: ...
     @overload
     def job(
@@ -86,6 +88,7 @@ class Slice:
         max_attempts: int | None = None,
         executor: Executor = "auto",
         on_blocker_failure: OnBlockerFailure = "fail",
+        encryption: Encryption | Literal[False] | None = None,
     ) -> MakeJobType: ...
     def job(self, name: str, **options: Any) -> Any:
         """`@job` for this slice."""

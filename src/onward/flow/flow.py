@@ -113,7 +113,7 @@ class Flow(Generic[I]):
             checks.whole("max_waiting", max_waiting, least=1)
         checks.duration("wait", wait, least=_SHORTEST_WAIT)  # Redis takes 0 for ever
         checks.functions("observers", observers)
-        self.name = name
+        self.name, self._checks = name, checks
         self._redis, self._input, self._first = redis, input, first
         self._tagged = isinstance(redis, RedisCluster) if cluster is None else cluster
         self._indexed = frozenset(checks.texts("index", index))
@@ -279,6 +279,7 @@ class Flow(Generic[I]):
     ) -> list[str]:
         """Start jobs, all or none, in one round trip; their ids."""
         starting = self._opened.starting
+        self._checks.several("inputs", inputs)
         jobs = starting.jobs(list(inputs), correlation_id=correlation_id, delay=delay, priority=priority)
         return await self._start(jobs)
 
@@ -292,6 +293,7 @@ class Flow(Generic[I]):
 
     async def get(self, job_id: str) -> FlowJob:
         """The job as it is stored now."""
+        self._checks.text("job_id", job_id)
         store = self._store
         job = await ask(self.name, "get", lambda: store.get(job_id))
         if job is None:
@@ -300,7 +302,7 @@ class Flow(Generic[I]):
 
     async def wait(self, job_id: str, *, timeout: timedelta) -> FlowJob:
         """The job when it has ended well; raises FlowJobFailed or FlowWaitTimeout. It looks now and then."""
-        Checks(f"flow {self.name!r}").duration("timeout", timeout)
+        self._checks.duration("timeout", timeout)
         pause, limit = _SOONEST_LOOK, asyncio.timeout(timeout.total_seconds())
         try:
             async with limit:
@@ -319,7 +321,7 @@ class Flow(Generic[I]):
 
     async def find(self, attribute: str, value: Any, *, limit: int = 100) -> list[FlowJob]:
         """Jobs by the value of an attribute named in `index=[…]`, those that have ended first, while they are kept."""
-        Checks(f"flow {self.name!r}").whole("limit", limit, least=1)
+        self._checks.whole("limit", limit, least=1)
         if attribute not in self._indexed:
             raise ConfigurationError(f"flow {self.name!r} has no index of {attribute!r}: Flow(index=[{attribute!r}])")
         store, text = self._store, as_text(msgspec.json.encode(value))
@@ -327,7 +329,7 @@ class Flow(Generic[I]):
 
     async def positions(self, *, limit: int = 1000) -> Positions:
         """Where every job is, at one moment: counts of all, and up to `limit` jobs of each stage and place."""
-        Checks(f"flow {self.name!r}").whole("limit", limit, least=0)
+        self._checks.whole("limit", limit, least=0)
         store, order = self._store, tuple(self._stages)
         return await ask(self.name, "look", lambda: store.positions(order, limit))
 
@@ -336,6 +338,7 @@ class Flow(Generic[I]):
 
         A parent that failed because of it waits for it again; one of several failed children when the last is retried.
         """
+        self._checks.text("job_id", job_id)
         store, token = self._store, secrets.token_hex(8)
         if await ask(self.name, "retry", lambda: store.retry(job_id, token)) is None:
             raise FlowJobNotFailed(self.name, (await self.get(job_id)).id)
@@ -345,6 +348,7 @@ class Flow(Generic[I]):
 
         A handler that runs it is not stopped, and what it returns is dropped. A parent that waits for it fails.
         """
+        self._checks.text("job_id", job_id)
         store = self._store
         removed, ended = await ask(self.name, "delete", lambda: store.delete(job_id), patience=0)
         self._reporter.tell_ended(self.name, ended)

@@ -1,12 +1,14 @@
 """RUN: a locked job comes in, what its handler's answer means for it goes out."""
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from contextvars import copy_context
 from functools import partial
 from typing import Any
 
+from onward.define.called import YIELDS, is_unrun
 from onward.flow.attributes import Attributes
 from onward.flow.keys import milliseconds
 from onward.flow.outcome import FanOut, Goto
@@ -14,6 +16,7 @@ from onward.flow.run import Run, enter
 from onward.flow.stage import Stage
 from onward.flow.store import Lease, NewJob, Outcome
 from onward.model import new_ids
+from onward.options import wrong_call
 
 
 class Performance:
@@ -23,9 +26,11 @@ class Performance:
         self.work: asyncio.Future[None]
         self.answer: Any = None
         self.error: BaseException | None = None
+        self._is_stopped = False
 
     def stop(self) -> None:
         """Cancel it. A thread cannot be: it goes on to its end."""
+        self._is_stopped = True
         if isinstance(self.work, asyncio.Task):
             self.work.cancel()
 
@@ -38,8 +43,28 @@ class Performance:
     def call(self, work: Callable[..., Any], *arguments: Any) -> None:
         try:
             self.answer = work(*arguments)
+            if is_unrun(self.answer):
+                raise TypeError(YIELDS)
         except BaseException as error:  # noqa: BLE001 - around the user's handler
             self.error = error
+
+    def is_over(self, tasks: asyncio.TaskGroup) -> bool:
+        """Whether it has ended. A function in a thread may have returned a coroutine: that is followed from here."""
+        if not self.work.done():
+            return False
+        if self.error is not None or not inspect.isawaitable(self.answer):
+            return True
+        coming, self.answer = self.answer, None
+        if self._is_stopped and inspect.iscoroutine(coming):
+            coming.close()  # it has not begun
+            self.error = asyncio.CancelledError()
+            return True
+        self.work = tasks.create_task(self.follow(_itself, coming))
+        return False
+
+
+async def _itself(answer: Awaitable[Any]) -> Any:
+    return await answer
 
 
 class Handling:
@@ -105,6 +130,8 @@ class Handling:
 
     def _children(self, fan_out: FanOut[Any, Any], stage: str, lease: Lease) -> list[NewJob]:
         facts: Mapping[str, str] = {"correlation-id": lease.correlation_id, "parent-id": lease.job_id}
+        if problem := wrong_call(len(fan_out.children), 0):
+            self._child.refuse(problem)
         ids = new_ids(len(fan_out.children))
         return [
             NewJob(

@@ -1,7 +1,7 @@
 """What flows, stages and calls are told, checked where it is said: names, types and ranges."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Never
@@ -9,8 +9,10 @@ from typing import Any, Never
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.cluster import RedisCluster
 
+from onward.addresses import shown, wrong_address
 from onward.errors import ConfigurationError
 from onward.model import Backoff
+from onward.options import LONGEST
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 SHORTEST = timedelta(milliseconds=1)
@@ -25,6 +27,8 @@ class Checks:
     def text(self, option: str, value: object) -> None:
         if not isinstance(value, str) or not value:
             self.refuse(option, "a text of at least one character", value)
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            self.refuse(option, "a text of whole characters", value)
 
     def whole(self, option: str, value: Any, *, least: int, most: int | None = None) -> None:
         if (
@@ -47,6 +51,13 @@ class Checks:
         if not isinstance(value, timedelta) or value < least:
             expected = f"of at least {least.total_seconds():g} s" if least else "that is not negative"
             self.refuse(option, f"a timedelta {expected}", value)
+        if value > LONGEST:
+            self.refuse(option, f"a timedelta of at most {LONGEST.days} days", value)
+
+    def several(self, option: str, value: object) -> None:
+        """One alone is the usual mistake."""
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+            self.refuse(option, "several, such as a list", value)
 
     def name(self, value: object) -> None:
         if not isinstance(value, str) or not _NAME.fullmatch(value):
@@ -74,12 +85,14 @@ class Checks:
     def target(self, option: str, value: object) -> None:
         """An address, or a client of `redis.asyncio`."""
         if isinstance(value, str):
+            if problem := wrong_address(option, value, ("redis", "rediss", "unix")):
+                self.refuse_because(problem)
             try:
                 ConnectionPool.from_url(value)
-            except ValueError as error:  # the address itself may hold a password
+            except ValueError as error:
                 self.refuse_because(f"{option} is no address of a Redis, such as redis://localhost:6379: {error}")
         elif not isinstance(value, (Redis, RedisCluster)):
-            self.refuse(option, "an address, or a client of redis.asyncio", value)
+            self.refuse_because(f"{option} must be an address, or a client of redis.asyncio, got: {shown(value)}")
 
     def refuse(self, option: str, expected: str, value: object) -> Never:
         self.refuse_because(f"{option} must be {expected}, got: {value!r}")

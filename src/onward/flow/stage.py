@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from onward.define.called import YIELDS, called, yields
 from onward.errors import FlowDefinitionError
 from onward.flow.options import SHORTEST, Checks
 from onward.flow.outcome import FanOut, Goto
@@ -105,15 +106,17 @@ class Stage:
 
 def read_signature(flow: str, stage: str, handler: Handler, local_names: Mapping[str, Any]) -> Signature:
     """The types of a handler, or an error that says how to annotate it."""
+    if yields(handler):
+        raise FlowDefinitionError(flow, [f"stage {stage!r}: {YIELDS}"])
     try:
-        hints = typing.get_type_hints(handler, localns=dict(local_names))
+        hints = typing.get_type_hints(called(handler), localns=dict(local_names))
     except NameError as error:
         problem = f"stage {stage!r}: an annotation of its handler cannot be resolved: {error}"
         raise FlowDefinitionError(flow, [problem]) from error
     parameters = list(inspect.signature(handler).parameters)
     wants_run = len(parameters) == 2 and hints.get(parameters[1]) is Run
     if len(parameters) != 1 + wants_run or "return" not in hints or parameters[0] not in hints:
-        form = f"async def {handler.__name__}(job: Attributes) -> Result"
+        form = f"async def {getattr(handler, '__name__', 'handler')}(job: Attributes) -> Result"
         problem = f"stage {stage!r}: write its handler as `{form}`; a second parameter may be `run: Run`"
         raise FlowDefinitionError(flow, [problem])
     plain, goto, fan_out = _sorted_out(members_of(hints["return"]))
@@ -125,7 +128,7 @@ def read_signature(flow: str, stage: str, handler: Handler, local_names: Mapping
         beside_children=_argument(fan_out, 1, None),
         returns_plainly=bool(plain),
         wants_run=wants_run,
-        is_async=inspect.iscoroutinefunction(handler),
+        is_async=inspect.iscoroutinefunction(called(handler)),
     )
 
 

@@ -11,6 +11,7 @@ from onward.flow.keys import milliseconds
 from onward.flow.options import Checks
 from onward.flow.store import NewJob
 from onward.model import new_ids
+from onward.options import wrong_call
 
 
 class Starting:
@@ -40,10 +41,14 @@ class Starting:
         if priority and not self._has_priorities:
             raise ConfigurationError(f"priority={priority}: no stage of flow {self._flow!r} has priorities=True")
         facts = {"start-token": secrets.token_hex(8), **({"job-priority": str(priority)} if priority else {})}
-        jobs = []
+        jobs: list[NewJob] = []
+        size = 0
         for fresh, input in zip(new_ids(len(inputs)), inputs, strict=True):
             job_id = id or str(fresh)
-            attributes, _ = self._attributes.write(self._attributes.convert(input))
+            if problem := wrong_call(len(inputs), size):
+                self._attributes.refuse(problem)
+            attributes, text = self._attributes.write(self._attributes.convert(input))
+            size += len(text)
             jobs.append(
                 NewJob(
                     id=job_id,

@@ -205,7 +205,7 @@ class FlowWorker:
     async def _watch(self, performance: Performance, lock: Lock) -> End:
         """Until there is something to settle. Who is in a thread, or does not heed its cancellation, is waited for."""
         is_stopped = False
-        while not performance.work.done():
+        while not performance.is_over(self._tasks):
             try:
                 await asyncio.wait(
                     [performance.work, lock.lost], timeout=lock.time_left, return_when=asyncio.FIRST_COMPLETED
@@ -216,7 +216,7 @@ class FlowWorker:
                 _take_back_cancellation()
                 continue
             if performance.work.done():
-                break
+                continue
             if lock.lost.done():
                 performance.stop()
                 return "lost"
@@ -245,7 +245,7 @@ class FlowWorker:
 
     async def _see_out(self, performance: Performance) -> None:
         """The slot is taken until the handler has ended."""
-        while not performance.work.done():
+        while not performance.is_over(self._tasks):
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([performance.work])
 

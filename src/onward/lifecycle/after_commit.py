@@ -2,6 +2,7 @@
 
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -13,10 +14,12 @@ from onward.notify.contract import Hint, HintKind
 from onward.observe import events
 from onward.observe.events import Event
 from onward.observe.observer import Observers
+from onward.options import LONGEST_ERROR, LONGEST_TRACEBACK, cut
 from onward.state.contract import Change, ChangeKind, NewJob, Settlement, Started
 
-_MOST_ERROR_TEXT = 4_000
-_LONGEST_MESSAGE, _LONGEST_NAME = 2_000, 200
+_LONGEST_NAME = 200
+_MOST_PIECES = 1_000
+_OF_STARTS = (events.ChainStarted, events.JobCreated, events.JobBlocked)
 
 
 class Effects(msgspec.Struct):
@@ -68,10 +71,10 @@ class Consequences:
 
     def of_start(self, jobs: Sequence[NewJob], started: Sequence[Started]) -> Effects:
         """Of chains started."""
-        effects = Effects()
+        effects, watched = Effects(), self._wants(*_OF_STARTS)
         for job, answer in zip(jobs, started, strict=True):
             if answer.status is not None and not answer.duplicate:
-                self._created(effects, job, answer.status)
+                self._created(effects, job, answer.status, watched)
         return effects
 
     def of_changes(self, changes: Iterable[Change]) -> Effects:
@@ -105,34 +108,39 @@ class Consequences:
     def _is_nobodys_business(self, settlements: Collection[Settlement], changes: Collection[Change]) -> bool:
         """Whether chains only completed, and nobody waits or watches: most of what busy workers do."""
         return (
-            not (self._awaited or self._wants(events.JobCompleted) or self._wants(events.ChainCompleted))
-            and all(settlement.kind == "complete" for settlement in settlements)
-            and all(change.kind == "settled" for change in changes)
+            not (self._awaited or self._wants(events.JobCompleted, events.ChainCompleted))
+            and not [settlement for settlement in settlements if settlement.kind != "complete"]
+            and not [change for change in changes if change.kind != "settled"]
         )
 
-    def _created(self, effects: Effects, job: NewJob, status: JobStatus) -> None:
+    def _created(self, effects: Effects, job: NewJob, status: JobStatus, watched: bool) -> None:
         if status is JobStatus.PENDING:
             deferred = job.delay > 0 or job.at is not None
             effects.hints.append(Hint(HintKind.DEFERRED if deferred else HintKind.SCHEDULED, job.type_name))
         # Starting locked the chains it waits for, and a worker that was told of them meanwhile found nothing to take.
         if job.blocker_types:
             effects.hints += [Hint(HintKind.SCHEDULED, name) for name in job.blocker_types]
+        if watched:
+            self._tell_of_start(effects, job, status)
+        if status is JobStatus.FAILED:
+            self._failed(effects, _failed_at_once(job), everybody=True)
+
+    def _tell_of_start(self, effects: Effects, job: NewJob, status: JobStatus) -> None:
+        facts: dict[str, Any] = {"job_id": job.id, "chain_id": job.chain_id, "type_name": job.type_name}
         if job.chain_index == 0 and self._wants(events.ChainStarted):
             effects.events.append(events.ChainStarted(chain_id=job.chain_id, type_name=job.type_name))
-        facts: dict[str, Any] = {"job_id": job.id, "chain_id": job.chain_id, "type_name": job.type_name}
         if self._wants(events.JobCreated):
             effects.events.append(events.JobCreated(**facts))
         if status is JobStatus.BLOCKED and self._wants(events.JobBlocked):
             effects.events.append(events.JobBlocked(**facts))
-        if status is JobStatus.FAILED:
-            self._failed(effects, _failed_at_once(job), everybody=True)
 
     def _completed(self, effects: Effects, change: Change, settlement: Settlement, everybody: bool) -> None:
         if self._wants(events.JobCompleted):
             effects.events.append(events.JobCompleted(**_facts(change)))
         if settlement.next:
+            watched = self._wants(*_OF_STARTS)
             for job in settlement.next:
-                self._created(effects, job, JobStatus.BLOCKED if job.blockers else JobStatus.PENDING)
+                self._created(effects, job, JobStatus.BLOCKED if job.blockers else JobStatus.PENDING, watched)
             return
         if self._wants(events.ChainCompleted):
             effects.events.append(events.ChainCompleted(chain_id=change.chain_id, type_name=change.type_name))
@@ -192,8 +200,8 @@ def describe(error: BaseException) -> JobError:
         return error.error
     return JobError(
         type=storable(type(error).__name__[:_LONGEST_NAME]),
-        message=storable(_made(lambda: str(error))[:_LONGEST_MESSAGE]),
-        traceback=storable(_made(lambda: "".join(traceback.format_exception(error)))[-_MOST_ERROR_TEXT:]),
+        message=storable(cut(_made(lambda: str(error)), LONGEST_ERROR)),
+        traceback=storable(cut(_made(lambda: _traceback(error)), LONGEST_TRACEBACK, keep_end=True)),
     )
 
 
@@ -203,6 +211,12 @@ def _made(make: Callable[[], str]) -> str:
         return make()
     except BaseException as error:  # noqa: BLE001 - whatever it is, the first error is the one to tell
         return f"<its text cannot be made: {type(error).__name__}>"
+
+
+def _traceback(error: BaseException) -> str:
+    """Piece by piece: a message or a note in it may be larger than what is kept of the whole."""
+    pieces = traceback.TracebackException.from_exception(error, lookup_lines=False).format()
+    return "".join(deque((cut(piece, LONGEST_TRACEBACK) for piece in pieces), maxlen=_MOST_PIECES))
 
 
 def storable(text: str) -> str:

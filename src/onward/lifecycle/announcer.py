@@ -12,6 +12,7 @@ from onward.notify.contract import Changed, Hint, NotifyAdapter, merged
 from onward.observe import events
 from onward.observe.observer import Observers
 from onward.state.driver import Statement
+from onward.state.process import Home, leave_to_parent
 
 logger = logging.getLogger("onward")
 _BETWEEN_ROUNDS = 0.002
@@ -55,6 +56,7 @@ class BackgroundAnnouncer:
         self._notify, self._observers = notify, observers
         self._hints: list[Hint] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._home = Home()
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
         self._closing = self._is_failing = False
@@ -63,7 +65,7 @@ class BackgroundAnnouncer:
 
     @property
     def is_running(self) -> bool:
-        return self._loop is not None
+        return self._loop is not None and not self._home.is_elsewhere
 
     def post(self, hints: Sequence[Hint]) -> None:
         self._hints.extend(hints)
@@ -104,6 +106,7 @@ class BackgroundAnnouncer:
         if self._hints:
             self._ready.set()
         self._closing, self._is_failing, self._loop = False, False, asyncio.get_running_loop()
+        self._home.move_in()
         self._next_round = self._next_ride = 0.0
         return tasks.create_task(self._run(), name="onward announcer")
 
@@ -120,7 +123,7 @@ class BackgroundAnnouncer:
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
         loop = self._loop
-        if loop is not None:
+        if loop is not None and self.is_running:
             with suppress(RuntimeError):  # it has just been closed
                 loop.call_soon_threadsafe(function, *arguments)
 
@@ -159,7 +162,7 @@ class ThreadAnnouncer(Posting):
         self, notify: NotifyAdapter, observers: Observers, app: BackgroundAnnouncer, *, changed: Changed
     ) -> None:
         self._notify, self._observers, self._app, self._changed = notify, observers, app, changed
-        self._turn = threading.Lock()
+        self._home, self._turn = Home(), threading.Lock()
         self._own: BackgroundAnnouncer | None = None
         self._thread: threading.Thread | None = None
 
@@ -171,6 +174,7 @@ class ThreadAnnouncer(Posting):
         if self.app_is_open:
             self._app.post_from_thread(hints)
             return
+        self._come_home()
         with self._turn:
             if self._own is None:
                 self._own = self._start()
@@ -178,11 +182,19 @@ class ThreadAnnouncer(Posting):
 
     def release(self) -> None:
         """Send what is left, and end the thread."""
+        self._come_home()
         with self._turn:
             if self._own is not None and self._thread is not None:
                 self._own.close_from_thread()
                 self._thread.join()
             self._own = self._thread = None
+
+    def _come_home(self) -> None:
+        """In a child of the process that opened the client: the thread is not here, and who held the lock neither."""
+        if self._home.is_elsewhere:
+            leave_to_parent(self._own, self._thread)
+            self._turn, self._own, self._thread = threading.Lock(), None, None
+            self._home.move_in()
 
     def _start(self) -> BackgroundAnnouncer:
         own, ready = BackgroundAnnouncer(self._notify, self._observers), threading.Event()

@@ -1,6 +1,7 @@
 """What is going on around a call: the open transaction, and the attempt whose handler makes the call."""
 
-from contextvars import ContextVar
+from contextlib import suppress
+from contextvars import ContextVar, Token
 from typing import NamedTuple, Protocol
 
 from onward.errors import TransactionOpen
@@ -23,6 +24,14 @@ class OpenMark(Protocol):
 
 current_origin: ContextVar[Origin | None] = ContextVar("onward_origin", default=None)
 open_transaction: ContextVar[OpenMark | None] = ContextVar("onward_transaction", default=None)
+
+
+def unmark(mark: Token[OpenMark | None]) -> None:
+    """The block is left. Whoever leaves it in another task or thread than it was entered in has no mark to take away,
+    and the one that stays behind is of a transaction that has ended.
+    """
+    with suppress(ValueError):
+        open_transaction.reset(mark)
 
 
 def refuse_inside_transaction(doing: str) -> None:

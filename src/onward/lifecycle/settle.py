@@ -9,12 +9,13 @@ import msgspec
 
 from onward.define.outcome import Done, Next, Outcome, Rescheduled
 from onward.define.registry import Registered, Registry
-from onward.errors import HandlerFailed, PayloadError, Permanent, PhaseError, Reschedule
+from onward.define.sealing import Guard
+from onward.errors import DecryptionError, HandlerFailed, PayloadError, Permanent, PhaseError, Reschedule
 from onward.lifecycle.after_commit import describe
 from onward.lifecycle.start import Predecessor, plan_continuation
-from onward.model import Backoff, FailureReason, JobError, WorkerId
+from onward.model import Backoff, ChainId, FailureReason, JobError, WorkerId
 from onward.state.contract import Settlement, TakenJob
-from onward.state.rows import write_errors
+from onward.state.rows import change_last_error, write_errors
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.1, 30.0
 """Seconds until an attempt that the database made fail is tried again."""
@@ -30,18 +31,20 @@ class RetryPolicy:
 
 def settlement_of(registry: Registry, kind: Registered, job: TakenJob, worker: WorkerId, returned: Any) -> Settlement:
     """What a handler returned, encoded and validated. Raises PayloadError and UndeclaredStep."""
-    outcome = returned if isinstance(returned, Outcome) else Done(returned)
-    if isinstance(outcome, Done):
+    is_done = isinstance(returned, Done)
+    if is_done or not isinstance(returned, Outcome):
+        output = returned.output if is_done else returned
         return Settlement(
             job_id=job.id,
             attempt=job.attempt,
             holder=worker,
             kind="complete",
-            output=encode_output(kind, outcome.output),
+            output=encode_output(kind, output, job.chain_id),
             payload_version=new_version(kind, job.payload_version),
             completed_by=worker,
         )
     fence: dict[str, Any] = {"job_id": job.id, "attempt": job.attempt, "holder": worker, "completed_by": worker}
+    outcome: Outcome[Any] = returned
     if isinstance(outcome, Next):
         after = Predecessor(job.id, job.chain_id, job.chain_index, job.root_id, job.type_name, -job.rank)
         return Settlement(**fence, kind="continue", next=plan_continuation(registry, outcome, after))
@@ -51,13 +54,13 @@ def settlement_of(registry: Registry, kind: Registered, job: TakenJob, worker: W
     raise PhaseError(f"{kind.name!r} returned {outcome!r}; return an output, Done(…) or attempt.continue_with(…)")
 
 
-def encode_output(kind: Registered, output: Any) -> str:
+def encode_output(kind: Registered, output: Any, chain_id: ChainId) -> str:
     """The output as it is stored. Raises PayloadError."""
     if kind.output is None:
         raise PayloadError(
             job_type=kind.name, part="output", field="$", problem="its handler is declared to always continue (Next[…])"
         )
-    return kind.output.encode(output)
+    return kind.output.encode(output, chain_id)
 
 
 def new_version(kind: Registered, stored: int) -> int | None:
@@ -74,7 +77,18 @@ def settlement_of_error(job: TakenJob, worker: WorkerId, error: BaseException, p
         )
     if isinstance(error, Permanent) or (isinstance(error, HandlerFailed) and error.permanent):
         return _failed(job, worker, FailureReason.PERMANENT, describe(error))
+    if isinstance(error, DecryptionError):
+        return _failed(job, worker, FailureReason.UNREADABLE, describe(error))
     return counted_failure(job, worker, describe(error), policy)
+
+
+def guarded(settlement: Settlement, guard: Guard, secrets: set[str]) -> Settlement:
+    """With its last error as one may store it of a type with encryption or secrets."""
+
+    def change(error: JobError) -> JobError:
+        return guard.stored(guard.told(error, secrets), settlement.job_id)
+
+    return msgspec.structs.replace(settlement, errors=change_last_error(settlement.errors, change))
 
 
 def counted_failure(job: TakenJob, worker: WorkerId, error: JobError, policy: RetryPolicy) -> Settlement:
@@ -104,7 +118,7 @@ def transient_failure(job: TakenJob, worker: WorkerId, error: BaseException) -> 
         kind="retry",
         delay=delay * random.uniform(0.75, 1.25),
         transients=job.transients + 1,
-        errors=_errors(job, describe(error)),
+        errors=_errors(job, msgspec.structs.replace(describe(error), counted=False)),
     )
 
 

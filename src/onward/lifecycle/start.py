@@ -22,11 +22,15 @@ from onward.model import (
     JobStatus,
     new_ids,
 )
-from onward.options import MOST_PRIORITY, given, wrong_id, wrong_kind, wrong_priority, wrong_time
+from onward.options import MOST_PRIORITY, given, wrong_call, wrong_id, wrong_kind, wrong_priority, wrong_time
 from onward.state.contract import NewJob, Started
 from onward.state.driver import Connection
 
 _NOTHING: dict[str, Any] = {}
+_NONE: tuple[()] = ()
+"""What is waited for where nothing was said."""
+_DEEPEST = 100
+_TOO_DEEP = f"blockers that start blockers, more than {_DEEPEST} levels deep: start the innermost first"
 
 
 class Family(NamedTuple):
@@ -43,6 +47,7 @@ class _Plan:
     def __init__(self, registry: Registry, ids: Iterator[JobId]) -> None:
         self._registry, self._ids = registry, ids
         self._jobs: list[NewJob | None] = []
+        self._json = 0
 
     def add(self, chain: NewChain[Any], parent: int | None, family: Family) -> ChainId:
         """Plan a chain and the blockers it starts; the chain's id."""
@@ -56,7 +61,7 @@ class _Plan:
             chain_id=chain_id,
             type_name=kind.name,
             payload_version=kind.definition.version,
-            input=kind.input.encode(chain.input),
+            input=self._encoded(kind, chain.input, chain_id),
             priority=_checked_priority(kind, chain.priority),
             delay=_checked_delay(kind, chain.delay, chain.at),
             at=chain.at,
@@ -75,13 +80,14 @@ class _Plan:
         self._registry.find(after.type_name).may_continue_to(kind.name)
         position = len(self._jobs)
         self._jobs.append(None)
+        job_id = next(self._ids)
         self._jobs[position] = NewJob(
-            id=next(self._ids),
+            id=job_id,
             chain_id=after.chain_id,
             chain_index=after.chain_index + 1,
             type_name=kind.name,
             payload_version=kind.definition.version,
-            input=kind.input.encode(outcome.input),
+            input=self._encoded(kind, outcome.input, job_id),
             priority=after.priority if outcome.priority is None else _checked_priority(kind, outcome.priority),
             delay=_checked_delay(kind, outcome.delay, outcome.at),
             at=outcome.at,
@@ -90,6 +96,12 @@ class _Plan:
             **self._waiting(kind, outcome.blockers, position, Family(after.job_id, after.root_id)),
         )
 
+    def _encoded(self, kind: Registered, input: Any, job_id: JobId) -> str:
+        text = kind.input.encode(input, job_id)
+        self._json += len(text)
+        _refuse(kind, wrong_call(0, self._json))
+        return text
+
     def finished(self) -> list[NewJob]:
         return [job for job in self._jobs if job is not None]
 
@@ -97,9 +109,11 @@ class _Plan:
         self, kind: Registered, sources: Sequence[BlockerSource], parent: int, family: Family
     ) -> dict[str, Any]:
         """What a job says of those it waits for."""
-        if not sources and not kind.required:
+        if sources is _NONE and not kind.required:
             return _NOTHING
         _refuse(kind, _wrong_blockers(sources))
+        if not sources and not kind.required:
+            return _NOTHING
         ids: list[ChainId] = []
         for source in sources:
             kind.may_be_blocked_by(source.job_type.name)
@@ -130,15 +144,17 @@ def plan_chains(registry: Registry, chains: Sequence[NewChain[Any]], *, origin: 
     """
     origin = origin or current_origin.get()
     family = Family(origin.job_id, origin.root_id) if origin else Family(None, None)
-    plan = _Plan(registry, iter(new_ids(sum(map(_size, chains)))))
+    plan = _Plan(registry, iter(new_ids(_counted(chains))))
     for chain in chains:
+        if not isinstance(chain, NewChain):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise StartRefused(f"{given('chains', chain)}: start_many takes what job_type.with_input(…) makes")
         plan.add(chain, None, family)
     return plan.finished()
 
 
 def plan_continuation(registry: Registry, outcome: Next[Any], after: Predecessor) -> list[NewJob]:
     """The job that continues a chain, followed by the blockers it starts."""
-    plan = _Plan(registry, iter(new_ids(1 + _size_of(outcome.blockers))))
+    plan = _Plan(registry, iter(new_ids(1 + _counted(outcome.blockers))))
     plan.add_continuation(outcome, after)
     return plan.finished()
 
@@ -204,16 +220,18 @@ def _asked(jobs: Sequence[NewJob], started: Sequence[Started]) -> list[Started]:
     return [answer for job, answer in zip(jobs, started, strict=True) if job.parent is None]
 
 
-def _size(chain: NewChain[Any]) -> int:
-    if not isinstance(chain, NewChain):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise StartRefused(f"{given('chains', chain)}: start_many takes what job_type.with_input(…) makes")
-    return 1 + _size_of(chain.blockers) if chain.blockers else 1
-
-
-def _size_of(blockers: object) -> int:
-    """How many jobs are started with these; what else may have been given is refused later."""
-    sources: Sequence[object] = blockers if isinstance(blockers, list | tuple) else ()
-    return sum(_size(blocker) for blocker in sources if isinstance(blocker, NewChain))
+def _counted(chains: object) -> int:
+    """How many chains these are, with those they wait for; what else may have been given is refused later."""
+    count, todo = 0, [(chains, 0)] if isinstance(chains, list | tuple) else []
+    while todo:
+        sources, depth = todo.pop()
+        count += len(sources)
+        if problem := wrong_call(count, 0) or (_TOO_DEEP if depth > _DEEPEST else None):
+            raise StartRefused(problem)
+        for source in sources:
+            if isinstance(source, NewChain) and isinstance(source.blockers, list | tuple) and source.blockers:
+                todo.append((source.blockers, depth + 1))
+    return count
 
 
 def _checked_id(kind: Registered, id: ChainId) -> ChainId:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from onward.errors import DatabaseError, DatabaseLocked, DatabaseUnavailable, OnwardError, TransactionUnsuitable
 from onward.lifecycle.after_commit import Awaited, Consequences, Effects, describe
 from onward.lifecycle.announcer import Announcer, Ride
-from onward.lifecycle.context import open_transaction, refuse_inside_transaction
+from onward.lifecycle.context import open_transaction, refuse_inside_transaction, unmark
 from onward.lifecycle.transaction import OpenTransaction, SyncView
 from onward.notify.contract import NotifyAdapter
 from onward.observe import events
@@ -78,14 +78,22 @@ class Store:
         try:
             yield
         except Exception as error:
-            fault = self.fault(error)
-            is_transient = fault is not None and fault.is_transient
-            if isinstance(error, OnwardError) or not (is_transient or (is_clients_own(error) and not commits)):
+            told = self._in_words(error, doing, commits=commits)
+            if told is None:
                 raise
-            kind = DatabaseUnavailable if is_transient else DatabaseError
-            text = " ".join(str(error).split())[:500]
-            said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-            raise kind(f"{doing}: the database refused: {said}", doing=doing, fault=fault) from error
+            raise told from error
+
+    def _in_words(self, error: Exception, doing: str, *, commits: bool = False) -> DatabaseError | None:
+        fault = self.fault(error)
+        is_transient = fault is not None and fault.is_transient
+        if isinstance(error, OnwardError) or not (is_transient or (is_clients_own(error) and not commits)):
+            return None
+        kind = DatabaseUnavailable if is_transient else DatabaseError
+        text = " ".join(str(error).split())[:500]
+        said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        told = kind(f"{doing}: the database refused: {said}", doing=doing, fault=fault)
+        told.__cause__ = error
+        return told
 
     # -- effects
 
@@ -105,10 +113,16 @@ class Store:
 
     # -- running operations
 
-    async def read(self, operation: Callable[[Connection], Awaitable[T]], *, tx: object = None) -> T:
-        """Run a reading operation."""
+    async def read(
+        self,
+        operation: Callable[[Connection], Awaitable[T]],
+        *,
+        tx: object = None,
+        while_: Callable[[], bool] = lambda: True,
+    ) -> T:
+        """Run a reading operation; tried again `while_` there is time."""
         if tx is None:
-            return await self._tried_again(operation, "read")
+            return await self._tried_again(operation, "read", while_)
         with self.in_words("read"):
             return await operation(await self._join(tx))
 
@@ -126,7 +140,7 @@ class Store:
             try:
                 result, effects = await operation(connection)
             except Exception as error:
-                if self.fault(error) is Fault.READ_ONLY:
+                if self.fault(error) is Fault.READ_ONLY and self._own(tx) is None:
                     raise TransactionUnsuitable(
                         f"{doing}: the transaction passed as tx= is read-only; begin one that may write"
                     ) from error
@@ -134,19 +148,24 @@ class Store:
             await self._release_with(tx, connection, effects)
         return result
 
-    async def _tried_again(self, operation: Callable[[Connection], Awaitable[T]], doing: str) -> T:
+    async def _tried_again(
+        self, operation: Callable[[Connection], Awaitable[T]], doing: str, while_: Callable[[], bool] = lambda: True
+    ) -> T:
         """Ids are made by the client, so that an operation whose commit has an unknown outcome can be repeated."""
         for turn in range(1, _TRIES + 1):
             try:
-                with self.in_words(doing):
-                    async with self.driver.connection() as connection:
-                        result = await operation(connection)
+                async with self.driver.connection() as connection:
+                    result = await operation(connection)
+            except Exception as error:
+                told = self._in_words(error, doing)
+                if turn == _TRIES or isinstance(error, DatabaseLocked) or not (self.is_transient(error) and while_()):
+                    if told is None:
+                        raise
+                    raise told from error
+                self.observers.emit(events.StateError(doing=doing, error=describe(told or error)))
+            else:
                 self.observers.database_works(doing)
                 return result
-            except Exception as error:
-                if turn == _TRIES or isinstance(error, DatabaseLocked) or not self.is_transient(error):
-                    raise
-                self.observers.emit(events.StateError(doing=doing, error=describe(error)))
             await self.driver.sleep(min(0.05 * 2**turn, 1.0) * (0.5 + random.random()))
         raise AssertionError("unreachable")
 
@@ -169,7 +188,7 @@ class Store:
                 with self.in_words("commit", commits=True):
                     await self.commit(tx)
             finally:
-                open_transaction.reset(mark)
+                unmark(mark)
 
     @asynccontextmanager
     async def _link(self, native: object) -> AsyncIterator[Connection]:

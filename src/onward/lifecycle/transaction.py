@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
-from onward.errors import ConfigurationError, TransactionClosed
+from onward.errors import ConfigurationError, TransactionClosed, TransactionError, require
+from onward.options import wrong_function, wrong_kind
 from onward.state.driver import Connection, Statement, run_now
 from onward.state.statement import spell
 
@@ -80,14 +81,17 @@ class OpenTransaction:
 
     async def _run(self, run: Callable[[str, dict[str, Any]], Awaitable[T]], sql: str, parameters: dict[str, Any]) -> T:
         self.check()
-        missing = [name for name in spell(sql, "percent").names if name not in parameters]
-        if missing:
-            raise ConfigurationError(f"the statement has :{missing[0]}, which was not given: pass {missing[0]}=…")
+        require(wrong_kind("sql", sql, str, such="the text of a statement"))
+        for name in spell(sql, "percent").names:
+            if name not in parameters:
+                raise ConfigurationError(f"the statement has :{name}, which was not given: pass {name}=…")
         try:
-            return await run(sql, parameters)
+            answer = await run(sql, parameters)
         except Exception as error:
             self.errors.append(error)
             raise
+        self.link.check()
+        return answer
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
@@ -107,27 +111,32 @@ class OpenTransaction:
     def after_commit(self, action: Callable[[], None]) -> None:
         if not self.is_open:
             raise TransactionClosed("the transaction has ended: nothing can be added to its commit")
+        require(wrong_function("action", action, of="without parameters"))
         self._actions.append(action)
 
     def check(self) -> None:
         """Raise unless the transaction still takes statements."""
         if not (self.is_open and self._takes_statements):
             raise TransactionClosed("the block of this transaction has ended: it takes no more statements")
+        self.link.check()
 
     def suspend(self) -> None:
         """Take no more statements; the commit is still to come."""
-        self._takes_statements = False
-        self.link.suspend()
+        if self._takes_statements:
+            self._takes_statements = False
+            self.link.suspend()
 
     def resume(self) -> None:
         """Take statements again."""
-        self._takes_statements = True
-        self.link.resume()
+        if not self._takes_statements:
+            self._takes_statements = True
+            self.link.resume()
 
     async def commit(self, last: Statement | None = None) -> None:
         """Commit, with a last statement of ours if there is one."""
         self.suspend()
         try:
+            await self._insist()
             if last is None:
                 await self.link.commit()
             else:
@@ -137,6 +146,14 @@ class OpenTransaction:
             self.link.resume()  # the connection may be the caller's own
         for action in self._actions:
             _run_after_commit(action)
+
+    async def _insist(self) -> None:
+        """What the application has ended itself is not committed, nor does anything of ours follow it."""
+        try:
+            self.link.check()
+        except TransactionError:
+            await self.link.rollback()
+            raise
 
     async def _commit_with(self, last: Statement) -> None:
         try:

@@ -5,25 +5,27 @@ from contextlib import AbstractContextManager
 
 from onward.notify.contract import NotifyAdapter
 from onward.notify.memory import MemoryNotify
+from onward.transport import Reach
 
 Counter = Callable[[], AbstractContextManager[Callable[[], int]]]
 Run = Callable[[str, dict[str, object]], Awaitable[object]]
 
 
 def notify_for(
-    *, postgres_dsn: str | None, run_on_postgres: Run | None, channel: str, open_counter: Counter | None
+    *, reach: Reach | None, run_on_postgres: Run | None, schema: str, open_counter: Counter | None
 ) -> NotifyAdapter:
-    """The change counter of a file; LISTEN/NOTIFY for a Postgres that can be reached by address, NOTIFY for one that
+    """The change counter of a file; LISTEN/NOTIFY for a Postgres that can be reached once more, NOTIFY for one that
     can only run statements; else this process."""
     if open_counter is not None:
         from onward.notify.changes import ChangeNotify
 
         return ChangeNotify(open_counter)
-    if postgres_dsn is not None:
+    channel = f"onward_{schema}"
+    if reach is not None:
         from onward.notify.postgres import PostgresNotify
         from onward.notify.postgres_wires import wire_for
 
-        return PostgresNotify(wire_for(postgres_dsn), channel=channel)
+        return PostgresNotify(wire_for(reach), channel=channel, table=f'"{schema}".job')
     if run_on_postgres is not None:
         from onward.notify.postgres import SendingNotify
 

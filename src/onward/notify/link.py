@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
@@ -11,6 +12,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 from onward.errors import ConfigurationError
 from onward.notify.contract import Changed, Hint, Listener, ignore, merged
 from onward.notify.switchboard import Switchboard
+from onward.notify.vetting import Ration, read_payload
 from onward.transport import CONNECT
 
 logger = logging.getLogger("onward.notify")
@@ -20,6 +22,8 @@ that has silently died is noticed in less than three."""
 _MOST_UNSENT = 1_000
 _GATHER = 0.005
 """Seconds in which hints to pass on are gathered: where all are busy, one in a while says as much as many."""
+_AFTER_FLOOD = 0.25
+"""Seconds after which all look by themselves when more came in than is read."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
 """Seconds between tries to connect: few enough that hints are back when the other end is."""
 
@@ -51,7 +55,11 @@ class LinkedNotify(ABC, Generic[W]):
         self._keeper: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Task[None]] = set()
         self._passing: list[Hint] = []
+        self._ration = Ration()
+        self._look_soon: asyncio.TimerHandle | None = None
         self._changed: Changed = ignore
+        self._process = os.getpid()
+        self._inherited: list[Any] = []
 
     @abstractmethod
     def _connect(self) -> AbstractAsyncContextManager[W]:
@@ -74,16 +82,29 @@ class LinkedNotify(ABC, Generic[W]):
         return self._wire is not None
 
     async def open(self, tasks: asyncio.TaskGroup, changed: Changed = ignore) -> None:
+        self._come_home()
         if self._tasks is not None:
             raise ConfigurationError("this notify adapter is in use already: every app needs one of its own")
         self._tasks, self._changed = tasks, changed
         self._tried = asyncio.Event()  # it may have been closed before, in another event loop
+
+    def _come_home(self) -> None:
+        """In a child of the process that opened it: connection and loop are the parent's, also to throw away."""
+        if self._process != os.getpid():
+            self._inherited.append((self._tasks, self._keeper, self._wire, self._errands, self._switchboard))
+            self._tasks = self._keeper = self._wire = None
+            self._errands, self._passing, self._unsent = set(), [], []
+            self._switchboard = Switchboard(self._pass_on)
+            self._process = os.getpid()
 
     async def close(self) -> None:
         ending = [*self._errands, *([self._keeper] if self._keeper else [])]
         self._keeper = self._tasks = self._wire = None
         for task in ending:
             task.cancel()
+        if self._look_soon is not None:
+            self._look_soon.cancel()
+            self._look_soon = None
         if ending:
             await asyncio.wait(ending)
         self._passing.clear()
@@ -123,6 +144,18 @@ class LinkedNotify(ABC, Generic[W]):
             yield line
 
     # -- for adapters
+
+    def _read(self, payload: str | bytes) -> tuple[str, list[Hint]]:
+        """What can be believed of a payload from outside; nothing of what is too much to be read."""
+        if self._ration.allows(payload):
+            return read_payload(payload)
+        if self._look_soon is None:
+            self._look_soon = asyncio.get_running_loop().call_later(_AFTER_FLOOD, self._look_by_ourselves)
+        return "", []
+
+    def _look_by_ourselves(self) -> None:
+        self._look_soon = None
+        self._switchboard.wake_all()
 
     def _run(self, errand: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something beside, that ends with the adapter at the latest. If it fails, polling makes up for it."""

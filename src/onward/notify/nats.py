@@ -1,21 +1,26 @@
 """Hints through NATS, on one connection per process."""
 
 import asyncio
+import inspect
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NoReturn
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
+from onward.addresses import wrong_address
+from onward.errors import ConfigurationError, require
 from onward.notify.contract import Hint, HintKind, Listener
-from onward.notify.encoding import decode_hints, encode_hints
+from onward.notify.encoding import encode_hints
 from onward.notify.link import ANSWER, QUIET, LinkedNotify
 
 logger = logging.getLogger("onward.notify")
+_SCHEMES = ("nats", "tls", "ws", "wss")
 _MOST_MESSAGES = 32
 """For scheduled jobs of one type in one announcement; with more jobs than that, a message stands for several."""
+_OURS = {"allow_reconnect", "closed_cb", "error_cb", "max_reconnect_attempts", "reconnect_time_wait", "servers"}
 
 
 class NatsNotify(LinkedNotify["_Wire"]):
@@ -23,16 +28,22 @@ class NatsNotify(LinkedNotify["_Wire"]):
 
         app = Onward("postgresql://…", jobs=[…], notify=NatsNotify("nats://localhost"))
 
+    Further arguments go to `nats.connect`: `user=` and `password=`, `token=`, `user_credentials=`, `nkeys_seed=`,
+    `name=`, `tls=` (an SSL context). With a `tls://` address, or `tls=`, nothing is said to a server that does not
+    speak TLS.
+
     Scheduled jobs are announced to a queue group per type, one message per job: NATS hands each to one process, and
     about as many listeners wake as there are jobs. A process in which none waits passes its message on to all. A
     counter in JetStream's key-value store could say no more, and would cost every process two round trips for each
     announcement (read, then write if unchanged) and a server that has JetStream; this costs nothing.
     """
 
-    def __init__(self, servers: str | Sequence[str], *, subject: str = "onward") -> None:
+    def __init__(self, servers: str | Sequence[str], *, subject: str = "onward", **client_options: Any) -> None:
         super().__init__()
         self._servers = [servers] if isinstance(servers, str) else list(servers)
-        self._subject = subject
+        require(*(wrong_address("servers", server, _SCHEMES) for server in self._servers))
+        _check_options(client_options)
+        self._subject, self._options = subject, {"name": "onward hints", **client_options}
         self._types: Counter[str] = Counter()
         """How many listen to each."""
 
@@ -60,23 +71,27 @@ class NatsNotify(LinkedNotify["_Wire"]):
 
     @asynccontextmanager
     async def _connect(self) -> "AsyncIterator[_Wire]":
-        from nats.aio.client import Client
-
-        client, ended = Client(), asyncio.Event()
+        wants_tls = bool(self._options.get("tls")) or any(urlsplit(server).scheme == "tls" for server in self._servers)
+        client, ended = _client(wants_tls), asyncio.Event()
 
         async def end() -> None:
             ended.set()
 
+        refusals: list[Exception] = []
+
         async def err(error: Exception) -> None:
             logger.debug("NATS: %s", error)
+            if "permissions violation" in str(error).lower():
+                refusals.append(error)  # hints that only seem to be up would have workers wait for them
+                ended.set()
 
         try:
             async with asyncio.timeout(ANSWER):
                 await client.connect(
-                    self._servers, name="onward hints", closed_cb=end, error_cb=err, allow_reconnect=False,
+                    self._servers, **self._options, closed_cb=end, error_cb=err, allow_reconnect=False,
                     max_reconnect_attempts=1, reconnect_time_wait=0,
                 )  # fmt: skip
-                wire = _Wire(client, ended, self._subject, self._receive, self._receive_one)
+                wire = _Wire(client, ended, refusals, self._subject, self._receive, self._receive_one)
                 await wire.listen()
                 await wire.follow(+self._types)
             yield wire
@@ -85,12 +100,14 @@ class NatsNotify(LinkedNotify["_Wire"]):
                 async with asyncio.timeout(ANSWER):
                     await client.close()
 
-    async def _receive(self, payload: str) -> None:
-        self._switchboard.deliver(decode_hints(payload)[1])
+    async def _receive(self, payload: bytes) -> None:
+        self._switchboard.deliver(self._read(payload)[1])
 
-    async def _receive_one(self, payload: str) -> None:
+    async def _receive_one(self, payload: bytes) -> None:
         """A hint that only this process got."""
-        for hint in decode_hints(payload)[1]:
+        for hint in self._read(payload)[1]:
+            if hint.kind is not HintKind.SCHEDULED or not self._types[hint.key]:
+                continue  # not of ours: they are sent to those who follow the type
             here = min(self._switchboard.idle(hint), hint.count)
             if here:
                 self._switchboard.deliver([Hint(hint.kind, hint.key, here)])
@@ -103,9 +120,15 @@ class NatsNotify(LinkedNotify["_Wire"]):
 
 class _Wire:
     def __init__(
-        self, client: Any, ended: asyncio.Event, subject: str, receive: Callable[[str], Any], one: Callable[[str], Any]
+        self,
+        client: Any,
+        ended: asyncio.Event,
+        refusals: Sequence[Exception],
+        subject: str,
+        receive: Callable[[bytes], Any],
+        one: Callable[[bytes], Any],
     ) -> None:
-        self._client, self._ended, self._subject = client, ended, subject
+        self._client, self._ended, self._refusals, self._subject = client, ended, refusals, subject
         self._receive, self._receive_one = receive, one
         self._followed: dict[str, Any] = {}
         self._turn = asyncio.Lock()
@@ -126,10 +149,10 @@ class _Wire:
                 self._followed[name] = await self._client.subscribe(subject, queue="onward", cb=answer)
             await self._client.flush(ANSWER)
 
-    def _hearing(self, receive: Callable[[str], Any]) -> Callable[[Any], Any]:
+    def _hearing(self, receive: Callable[[bytes], Any]) -> Callable[[Any], Any]:
         async def hear(message: Any) -> None:
             self._heard = time.monotonic()
-            await receive(message.data.decode(errors="replace"))
+            await receive(message.data)
 
         return hear
 
@@ -153,7 +176,7 @@ class _Wire:
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(self._heard + QUIET - time.monotonic(), 0.0)):
                     await self._ended.wait()
-                    raise ConnectionResetError("the connection to NATS was closed")
+                    raise next(iter(self._refusals), ConnectionResetError("the connection to NATS was closed"))
             if self._heard + QUIET <= time.monotonic():
                 await self._client.flush(ANSWER)
                 self._heard = time.monotonic()
@@ -164,3 +187,29 @@ def _parts(hint: Hint) -> list[Hint]:
     number = min(hint.count, _MOST_MESSAGES)
     whole, rest = divmod(hint.count, number)
     return [Hint(hint.kind, hint.key, whole + (i < rest)) for i in range(number)]
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    from nats.aio.client import Client
+
+    known = inspect.signature(Client.connect).parameters.keys() - _OURS - {"self"}
+    for option in options:
+        if option not in known:
+            raise ConfigurationError(
+                f"NatsNotify: {option} is not an option of its client; these are: {', '.join(sorted(known))}"
+            )
+
+
+def _client(wants_tls: bool) -> Any:
+    """A client of NATS that says nothing in clear where TLS is wanted: its own only uses what the server offers."""
+    from nats.aio.client import Client
+
+    class SafeClient(Client):
+        def _connect_command(self) -> bytes:
+            # With it go user and password. The only thing sent before is what begins TLS.
+            writer = getattr(self._transport, "_io_writer", None)
+            if wants_tls and writer is not None and writer.get_extra_info("ssl_object") is None:
+                raise ConnectionError("this NATS server does not offer TLS, which was asked for")
+            return super()._connect_command()
+
+    return SafeClient()

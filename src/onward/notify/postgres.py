@@ -2,33 +2,52 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 from onward.notify.contract import Changed, Hint, HintKind, ignore
-from onward.notify.encoding import decode_hints, encode_hints
+from onward.notify.encoding import encode_hints
 from onward.notify.link import ANSWER, LinkedNotify
 from onward.notify.local import LocalNotify
 from onward.notify.postgres_wires import PostgresWire
 from onward.notify.presence import Presence
 
 _HINTS, _NEWS, _FAREWELL = "#", "@", "-"
-"""How the heading of a payload begins; then come a random word, or the name of a process."""
-NOTIFY = "SELECT pg_notify(:channel::text, p) FROM unnest(:payloads::text[]) AS p"
+"""How the heading of a payload begins; after the first comes a random word."""
+NOTIFY = "SELECT pg_catalog.pg_notify(:channel::text, p) FROM pg_catalog.unnest(:payloads::text[]) AS p"
+_MOST_STRANGERS = 1_000
+_BETWEEN_QUESTIONS, _ASK_AGAIN = 0.25, 30.0
+"""Seconds at least, and at most, between two questions to the server who is there."""
 
 
 class PostgresNotify(LinkedNotify["_Channel"]):
     """Sends hints with NOTIFY and receives them with LISTEN, over a connection that is opened when first needed.
 
-    Every process hears every hint; `presence.py` explains who wakes.
+    Every process hears every hint; `presence.py` explains who wakes. Whoever may connect to the database may send a
+    hint, which costs a look; but to be believed that it takes jobs, and so have others leave them to it, a process must
+    have a session whose role may change `table` (without one: our own role), as the server says.
     """
 
-    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[PostgresWire]], *, channel: str) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[PostgresWire]],
+        *,
+        channel: str,
+        table: str | None = None,
+    ) -> None:
         super().__init__()
-        self._connect_wire, self._name = connect, channel
-        self._presence = Presence(secrets.token_hex(6))
+        self._connect_wire, self._name, self._table = connect, channel, table
+        self._presence = Presence("")
+        self._known: set[int] = set()
+        """The sessions of others that are believed."""
+        self._strangers: dict[int, list[Hint]] = {}
+        """What sessions have told that may not be."""
+        self._refused: set[int] = set()
+        self._asked_at = 0.0
+        self._is_asking = False
 
     def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
         return notify_statement(self._name, hints)
@@ -39,18 +58,21 @@ class PostgresNotify(LinkedNotify["_Channel"]):
 
     async def open(self, tasks: asyncio.TaskGroup, changed: Changed = ignore) -> None:
         await super().open(tasks, changed)
-        self._presence = Presence(secrets.token_hex(6))  # others have forgotten who was here before
+        self._presence = Presence("")  # what was known of others is old
+        self._known, self._strangers, self._refused, self._is_asking = set(), {}, set(), False
 
     async def close(self) -> None:
         if self._wire is not None and self._presence.is_known:
             with suppress(Exception):  # then we are missed
                 async with asyncio.timeout(ANSWER):
-                    await self._wire.say([_FAREWELL + self._presence.me])
+                    await self._wire.say([_FAREWELL])
         await super().close()
 
     @asynccontextmanager
     async def _connect(self) -> "AsyncIterator[_Channel]":
         async with self._connect_wire() as wire:
+            self._presence.become(str(wire.process))
+            self._known.discard(wire.process)
             channel = _Channel(wire, self._name, self._due, self._receive)
             if self._switchboard.is_used or not wire.can_listen_later:
                 await channel.listen()
@@ -64,25 +86,72 @@ class PostgresNotify(LinkedNotify["_Channel"]):
     def _due(self) -> list[str]:
         """What is to be said without being asked; called about once a second."""
         for process in self._presence.missed():
-            self._share_out(process, self._presence.forget(process))
+            self._forget(int(process))
+        if (self._known or self._refused) and self._asked_at + _ASK_AGAIN <= time.monotonic():
+            self._refused.clear()
+            self._ask_who_is_there()  # the server may have given the number of one that is gone to another
         return self._news() if self._presence.is_due() else []
 
     def _news(self) -> list[str]:
         able = self._switchboard.able_by_type()
-        heading = _NEWS + self._presence.me
-        news = encode_hints(self._presence.news(able), heading)
-        return news or ([heading] if able else [])
+        news = encode_hints(self._presence.news(able), _NEWS)
+        return news or ([_NEWS] if able else [])
 
-    def _receive(self, payload: str) -> None:
-        heading, hints = decode_hints(payload)
-        kind, name = heading[:1], heading[1:]
-        if kind == _NEWS:
-            self._presence.hear(name, hints)
-        elif kind == _FAREWELL:
-            self._share_out(name, self._presence.forget(name))
-        elif kind == _HINTS:
+    def _receive(self, process: int, payload: str) -> None:
+        heading, hints = self._read(payload)
+        if heading[:1] == _HINTS:
             self._switchboard.deliver([hint for hint in hints if hint.kind is not HintKind.SCHEDULED])
-            self._share_out(name, [hint for hint in hints if hint.kind is HintKind.SCHEDULED])
+            self._share_out(heading[1:], [hint for hint in hints if hint.kind is HintKind.SCHEDULED])
+        elif heading == _NEWS:
+            self._hear_from(process, hints)
+        elif heading == _FAREWELL:
+            self._strangers.pop(process, None)
+            self._forget(process)
+
+    # -- who is there
+
+    def _hear_from(self, process: int, news: list[Hint]) -> None:
+        if process in self._known or str(process) == self._presence.me:
+            self._presence.hear(str(process), news)
+        elif process not in self._refused and len(self._strangers) < _MOST_STRANGERS:
+            self._strangers[process] = news
+            self._ask_who_is_there()
+
+    def _forget(self, process: int) -> None:
+        self._known.discard(process)
+        self._share_out(str(process), self._presence.forget(str(process)))
+
+    def _ask_who_is_there(self) -> None:
+        if not self._is_asking:
+            self._is_asking = True
+            self._run(self._ask)
+
+    async def _ask(self) -> None:
+        try:
+            await asyncio.sleep(max(self._asked_at + _BETWEEN_QUESTIONS - time.monotonic(), 0.0))
+            if self._wire is None:
+                return
+            asked = {*self._known, *self._strangers}
+            there = await self._wire.wire.present(asked, self._table)
+            self._asked_at = time.monotonic()
+            self._learn(asked, there)
+        finally:
+            self._is_asking = False
+        if self._strangers:  # they came while the server was asked
+            self._ask_who_is_there()
+
+    def _learn(self, asked: set[int], there: set[int]) -> None:
+        for process in self._known - there:
+            self._forget(process)
+        if len(self._refused) >= _MOST_STRANGERS:
+            self._refused.clear()
+        for process in asked:
+            news = self._strangers.pop(process, None)
+            if process not in there:
+                self._refused.add(process)
+            elif news is not None:  # it has not said farewell meanwhile
+                self._known.add(process)
+                self._presence.hear(str(process), news)
 
     def _share_out(self, word: str, hints: Sequence[Hint]) -> None:
         for hint in hints:
@@ -103,7 +172,7 @@ class _Channel:
     wire: PostgresWire
     name: str
     due: Callable[[], Sequence[str]]
-    receive: Callable[[str], None]
+    receive: Callable[[int, str], None]
     _is_listening: bool = False
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 

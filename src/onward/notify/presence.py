@@ -29,6 +29,8 @@ from onward.notify.contract import Hint, HintKind
 _SHORTEST_BEAT, _BEAT_PER_PROCESS = 2.0, 0.05
 _MISSED_AFTER = 2.5
 """Beats."""
+_MOST_TYPES = 1_000
+"""Of which one process is believed that it takes them."""
 
 
 @dataclass(slots=True)
@@ -63,6 +65,10 @@ class Presence:
         """Whether others believe anything of this process."""
         return bool(self._told)
 
+    def become(self, me: str) -> None:
+        """Go by another name from now on: whoever remembers the old one finds out that it is gone."""
+        self.me, self._told, self._beat_at = me, {}, 0.0
+
     # -- what is told
 
     def is_due(self) -> bool:
@@ -85,7 +91,8 @@ class Presence:
             self._beat_at = 0.0  # a newcomer should know us too
         other = self._others.setdefault(process, _Other(0.0))
         other.heard = self._now()
-        other.able.update(told)
+        if len(other.able.keys() | told.keys()) <= _MOST_TYPES:
+            other.able.update(told)
         other.before, other.left_to_it = other.left_to_it, Counter()
 
     # -- who is gone
@@ -119,11 +126,26 @@ def share_out(word: str, count: int, able: Mapping[str, int]) -> dict[str, int]:
     >>> share_out("word", 5, {"a": 1, "b": 9, "c": 1})
     {'a': 1, 'b': 3, 'c': 1}
     """
-    turn = sorted(filter(able.get, able), key=lambda name: (crc32(f"{word} {name}".encode()), name))
-    shares = dict.fromkeys(sorted(turn), 0)
-    while count and turn:
-        for name in turn[:count]:
-            shares[name] += 1
-        count -= min(count, len(turn))
-        turn = [name for name in turn if shares[name] < able[name]]
-    return {name: share for name, share in shares.items() if share}
+    whole, rest = _level(count, sorted(filter(None, able.values())))
+    shares = {name: min(number, whole) for name, number in able.items()}
+    # Not in rounds: a hint can speak of any number of jobs, and this must not take longer for it.
+    more = sorted(
+        (name for name, number in able.items() if number > whole),
+        key=lambda name: (crc32(f"{word} {name}".encode()), name),
+    )
+    for name in more[:rest]:
+        shares[name] += 1
+    return {name: shares[name] for name in sorted(shares) if shares[name]}
+
+
+def _level(count: int, able: Sequence[int]) -> tuple[int, int]:
+    """How many whole rounds so many jobs last among these, the smallest first, and how many are left over."""
+    level = 0
+    for position, number in enumerate(able):
+        still_able = len(able) - position
+        if count < (number - level) * still_able:
+            rounds, left = divmod(count, still_able)
+            return level + rounds, left
+        count -= (number - level) * still_able
+        level = number
+    return level, 0

@@ -12,9 +12,12 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
+from onward.addresses import wrong_address
+from onward.errors import require
 from onward.notify.contract import Hint, HintKind
-from onward.notify.encoding import decode_hints, encode_hints
+from onward.notify.encoding import encode_hints
 from onward.notify.link import ANSWER, QUIET, LinkedNotify
+from onward.notify.vetting import is_word
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -24,7 +27,12 @@ _BUDGET_MILLISECONDS = 5_000
 """How long a budget is kept for those who have not claimed yet."""
 _PRECEDENCE = 0.02
 """Seconds that idle listeners, wherever they are, have the budget for themselves."""
+_WORD = 16
+"""Letters of the random word that names a budget."""
+_MOST_CLAIMS = 100
+"""Under way at a time; with more than that, listeners look without asking."""
 _CLUSTER = "+cluster://"
+_SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix")
 
 
 class RedisNotify(LinkedNotify["_Wire"]):
@@ -40,6 +48,8 @@ class RedisNotify(LinkedNotify["_Wire"]):
 
     def __init__(self, target: "str | Redis", *, channel: str = "onward") -> None:
         super().__init__()
+        if isinstance(target, str):
+            require(wrong_address("target", target, _SCHEMES))
         self._target, self._channel = target, channel
 
     @asynccontextmanager
@@ -58,27 +68,31 @@ class RedisNotify(LinkedNotify["_Wire"]):
     async def _redirect(self, wire: "_Wire", hints: Sequence[Hint]) -> None:
         await wire.send(hints)
 
-    def _receive(self, payload: str) -> None:
-        budget, hints = decode_hints(payload)
+    def _receive(self, payload: bytes) -> None:
+        word, hints = self._read(payload)
         self._switchboard.deliver([hint for hint in hints if hint.kind is not HintKind.SCHEDULED])
         scheduled = [hint for hint in hints if hint.kind is HintKind.SCHEDULED and self._switchboard.able(hint)]
-        if scheduled:
-            self._run(partial(self._claim, budget, scheduled))
+        if not scheduled or not is_word(word, _WORD):
+            return
+        if len(self._errands) < _MOST_CLAIMS:
+            self._run(partial(self._claim, word, scheduled))
+        else:
+            self._switchboard.deliver(scheduled)
 
-    async def _claim(self, budget: str, hints: list[Hint]) -> None:
+    async def _claim(self, word: str, hints: list[Hint]) -> None:
         """Wake as many as the budget grants: first those who wait; then, of what is left, those who are awake.
 
         The latter may have looked just before the jobs were there.
         """
-        left = await self._claim_for(budget, hints, self._switchboard.idle)
+        left = await self._claim_for(word, hints, self._switchboard.idle)
         if left:
             await asyncio.sleep(_PRECEDENCE)
-            await self._claim_for(budget, left, self._switchboard.able)
+            await self._claim_for(word, left, self._switchboard.able)
 
-    async def _claim_for(self, budget: str, hints: list[Hint], number: Callable[[Hint], int]) -> list[Hint]:
+    async def _claim_for(self, word: str, hints: list[Hint], number: Callable[[Hint], int]) -> list[Hint]:
         """Claim for this number of listeners per hint; the hints whose budget was not used up, as far as is known."""
         wanted = {hint.key: min(number(hint), hint.count) for hint in hints}
-        granted = await self._ask(budget, {key: count for key, count in wanted.items() if count})
+        granted = await self._ask(word, {key: count for key, count in wanted.items() if count})
         self._switchboard.deliver([Hint(HintKind.SCHEDULED, key, count) for key, count in granted.items() if count])
         return [
             Hint(hint.kind, hint.key, hint.count - wanted[hint.key])
@@ -86,20 +100,20 @@ class RedisNotify(LinkedNotify["_Wire"]):
             if granted.get(hint.key, 0) == wanted[hint.key] < min(hint.count, self._switchboard.able(hint))
         ]
 
-    async def _ask(self, budget: str, wanted: dict[str, int]) -> dict[str, int]:
+    async def _ask(self, word: str, wanted: dict[str, int]) -> dict[str, int]:
         wire = self._wire
         if not wanted or wire is None:
             return wanted
         try:
             async with asyncio.timeout(ANSWER):
-                return await wire.claim(budget, wanted)
+                return await wire.claim(word, wanted)
         except Exception as error:  # noqa: BLE001 - whatever happened, one who wakes in vain is better than one too few
             logger.debug("no answer about a wake budget: %s", error)
             return wanted
 
 
 class _Wire:
-    def __init__(self, client: Any, subscription: Any, channel: str, receive: Callable[[str], None]) -> None:
+    def __init__(self, client: Any, subscription: Any, channel: str, receive: Callable[[bytes], None]) -> None:
         self._client, self._subscription, self._channel, self._receive = client, subscription, channel, receive
         scripts = files("onward.notify").joinpath("scripts")
         self._announce = scripts.joinpath("announce.lua").read_text()
@@ -114,18 +128,19 @@ class _Wire:
             await self._send(hints)  # on another connection, and in a cluster most likely on another node
 
     async def _send(self, hints: Sequence[Hint]) -> None:
-        budget = self._key()
-        payloads = encode_hints(hints, budget)
+        word = secrets.token_hex(_WORD // 2)
+        payloads = encode_hints(hints, word)
         counts = [word for hint in hints if hint.kind is HintKind.SCHEDULED for word in (hint.key, hint.count)]
         arguments = [self._channel, _BUDGET_MILLISECONDS, len(payloads), *payloads, *counts]
-        await self._client.eval(self._announce, 1, budget, *arguments)
+        await self._client.eval(self._announce, 1, self._budget(word), *arguments)
 
-    def _key(self) -> str:
-        return f"{self._channel}:budget:{secrets.token_hex(8)}"
+    def _budget(self, word: str) -> str:
+        """A key of ours, whatever others may have published."""
+        return f"{self._channel}:budget:{word}"
 
-    async def claim(self, budget: str, wanted: dict[str, int]) -> dict[str, int]:
-        words = [word for pair in wanted.items() for word in pair]
-        return dict(zip(wanted, await self._client.eval(self._claim, 1, budget, *words), strict=True))
+    async def claim(self, word: str, wanted: dict[str, int]) -> dict[str, int]:
+        words = [each for pair in wanted.items() for each in pair]
+        return dict(zip(wanted, await self._client.eval(self._claim, 1, self._budget(word), *words), strict=True))
 
     async def hold(self) -> NoReturn:
         checked = time.monotonic()
@@ -136,7 +151,7 @@ class _Wire:
                     raise ConnectionError("Redis does not answer")
             if checked + QUIET <= time.monotonic():
                 # The way out too, in a cluster to one node after another.
-                await self._client.exists(self._key())
+                await self._client.exists(self._budget(secrets.token_hex(_WORD // 2)))
                 checked = time.monotonic()
 
     async def _hear(self, timeout: float) -> bool:
@@ -153,7 +168,7 @@ async def _clients(target: "str | Redis", stack: AsyncExitStack) -> tuple[Any, A
     from redis.backoff import NoBackoff
 
     settings: dict[str, Any] = {
-        "decode_responses": True,
+        "decode_responses": False,  # whatever others publish, it is for us to read it
         "retry": Retry(NoBackoff(), 0),
         "socket_connect_timeout": ANSWER,
         "socket_timeout": ANSWER,

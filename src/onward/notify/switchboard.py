@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from onward.notify.contract import Hint, HintKind
 
 PassOn = Callable[[Sequence[Hint]], None]
+_MOST_UNHEARD = 5_000
+"""Hints that wait for a listener who is busy; with more than that he had better look at everything."""
 
 
 class _Line:
@@ -37,6 +39,8 @@ class _Line:
         return self.kinds.get(hint.kind, True)
 
     def give(self, hint: Hint) -> None:
+        if len(self._hints) >= _MOST_UNHEARD:
+            self._hints = [Hint(HintKind.UNKNOWN, "")]
         self._hints.append(hint)
         self._ready.set()
 

@@ -36,19 +36,24 @@ class Observers:
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._observers = tuple(observers)
         self._by_kind: dict[type[Event], tuple[Observer, ...]] = {}
+        self._wanted = frozenset[type[Event]]()
         self._asked_at = -_ASK_AGAIN
         """Not yet: modules build apps before anybody has set up logging."""
         self._database, self._hints = Outage(), Outage()
 
-    def wants(self, kind: type[Event]) -> bool:
-        """Whether anybody listens."""
-        return bool(self._interested()[kind])
+    def wants(self, *kinds: type[Event]) -> bool:
+        """Whether anybody listens to any of these."""
+        if time.monotonic() >= self._asked_at + _ASK_AGAIN:
+            self._ask()
+        return not self._wanted.isdisjoint(kinds)
 
     def emit(self, event: Event) -> None:
         """Tell everybody who wants to know."""
         if isinstance(event, _OF_OUTAGES):
             event = self._in_outage(event)
-        for observer in self._interested()[type(event)]:
+        if time.monotonic() >= self._asked_at + _ASK_AGAIN:
+            self._ask()
+        for observer in self._by_kind[type(event)]:
             try:
                 observer.observe(event)
             except KeyboardInterrupt:
@@ -78,13 +83,12 @@ class Observers:
             case _:
                 return event
 
-    def _interested(self) -> dict[type[Event], tuple[Observer, ...]]:
-        """By kind of event, as they said a second ago at most."""
-        if (now := time.monotonic()) >= self._asked_at + _ASK_AGAIN:
-            kinds = typing.get_args(Event)
-            self._by_kind = {kind: tuple(o for o in self._observers if self._is_wanted(o, kind)) for kind in kinds}
-            self._asked_at = now
-        return self._by_kind
+    def _ask(self) -> None:
+        """Who wants what; what they say holds for a second."""
+        now, kinds = time.monotonic(), typing.get_args(Event)
+        self._by_kind = {kind: tuple(o for o in self._observers if self._is_wanted(o, kind)) for kind in kinds}
+        self._wanted = frozenset(kind for kind in kinds if self._by_kind[kind])
+        self._asked_at = now
 
     def _is_wanted(self, observer: Observer, kind: type[Event]) -> bool:
         try:

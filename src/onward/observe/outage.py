@@ -17,11 +17,8 @@ class Outage:
         self._failed_at: dict[str, float] = {}
         self._since = 0.0
         self._failures = 0
-
-    @property
-    def is_on(self) -> bool:
+        self.is_on = False
         """Whether anything failed that has not worked since."""
-        return bool(self._failed_at)
 
     def failed(self, doing: str) -> bool:
         """Note a failure; whether it is the first of an outage."""
@@ -31,6 +28,7 @@ class Outage:
                 self._since, self._failures = now, 0
             self._failures += 1
             self._failed_at[doing] = now
+            self.is_on = True
             return is_first
 
     def worked(self, doing: str | None = None) -> tuple[float, int] | None:
@@ -44,4 +42,5 @@ class Outage:
                 for other, at in self._failed_at.items()
                 if doing is not None and other != doing and at > now - _STALE
             }
-            return None if self._failed_at else (now - self._since, self._failures)
+            self.is_on = bool(self._failed_at)
+            return None if self.is_on else (now - self._since, self._failures)

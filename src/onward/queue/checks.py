@@ -5,7 +5,26 @@ from datetime import timedelta
 from typing import Any, Never
 
 from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.options import LONGEST
 from onward.queue.model import Keep
+
+MOST_COUNTED = 2**31 - 1
+"""Every provider can count, keep and compare whole numbers up to this one."""
+
+
+def is_whole(value: object, *, least: int) -> bool:
+    """Whether it is a whole number in these bounds, and no truth value."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST_COUNTED
+
+
+A_NAME = "a non-empty string of whole characters"
+
+
+def is_named(value: object) -> bool:
+    """Whether it is a name: text, and no half of a character in it, which nothing can send."""
+    if not isinstance(value, str) or not value.strip():
+        return False
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 class _Checks:
@@ -19,8 +38,8 @@ class _Checks:
             self.refuse(field, "a function", value)
 
     def whole(self, field: str, value: object, *, least: int) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            self.refuse(field, f"a whole number from {least}", value)
+        if not is_whole(value, least=least):
+            self.refuse(field, f"a whole number from {least} to {MOST_COUNTED}", value)
 
     def flag(self, field: str, value: object) -> None:
         if not isinstance(value, bool):
@@ -30,6 +49,8 @@ class _Checks:
         if not isinstance(value, timedelta) or value < least:
             expected = f"of at least {least.total_seconds():g} s" if least else "that is not negative"
             self.refuse(field, f"a timedelta {expected}", value)
+        if value > LONGEST:
+            self.refuse(field, f"a timedelta of at most {LONGEST.days} days", value)
 
     def keep(self, field: str, value: object) -> None:
         if not isinstance(value, Keep):
@@ -42,8 +63,7 @@ class _Checks:
             self.refuse(field, expected, value)
 
     def refuse(self, field: str, expected: str, value: object) -> Never:
-        shown = f'"{value}"' if isinstance(value, str) else repr(value)
-        self.refuse_because(f"{field} must be {expected}, got: {shown}")
+        self.refuse_because(f"{field} must be {expected}, got: {_shown(value)}")
 
     def refuse_because(self, problem: str) -> Never:
         raise QueueConfigurationError(f"[{self._owner}] {problem}", code=QueueErrorCode.INVALID_OPTION)
@@ -53,10 +73,17 @@ class Arguments(_Checks):
     """What a queue or a worker was given."""
 
     def __init__(self, owner: str, queue_name: object) -> None:
-        super().__init__(f"{owner}:{queue_name}")
-        if not isinstance(queue_name, str) or not queue_name.strip():
-            self.refuse("name", "a non-empty string", queue_name)
+        super().__init__(f"{owner}:{_printable(queue_name)}")
+        self.one_of("name", queue_name, is_named, A_NAME)
 
 
 class ProviderArguments(_Checks):
     """What a factory of providers was given."""
+
+
+def _shown(value: object) -> str:
+    return f'"{_printable(value)}"' if isinstance(value, str) else _printable(repr(value))
+
+
+def _printable(value: object) -> str:
+    return str(value).encode(errors="backslashreplace").decode()

@@ -2,11 +2,13 @@
 
 import asyncio
 import functools
+import re
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
+import msgspec
 from msgspec import Raw
 
 from onward.errors import (
@@ -16,9 +18,11 @@ from onward.errors import (
     QueueError,
     QueueErrorCode,
     QueueNotFound,
+    QueuePartlyAdded,
     QueueRuntimeError,
 )
 from onward.model import Progress
+from onward.options import LONGEST_ERROR, cut
 from onward.queue.events import Emitter, Failed
 from onward.queue.model import (
     ActiveJob,
@@ -33,6 +37,7 @@ from onward.queue.options import Options, lacking
 
 C = TypeVar("C", bound=Callable[..., Coroutine[Any, Any, Any]])
 N = TypeVar("N")
+P = TypeVar("P", bound="Provider")
 
 StoredJob: TypeAlias = QueueJob[Raw]
 TakenJob: TypeAlias = ActiveJob[Raw]
@@ -68,6 +73,7 @@ def reported(code: QueueErrorCode) -> Callable[[C], C]:
         async def checked(provider: "Provider", /, *args: Any, **kwargs: Any) -> Any:
             if not provider.is_connected:
                 raise provider.shut_down()
+            provider.check_loop()
             try:
                 return await call(provider, *args, **kwargs)
             except QueueError:
@@ -82,6 +88,33 @@ def reported(code: QueueErrorCode) -> Callable[[C], C]:
     return decorate
 
 
+class Home:
+    """The event loop that connections were made in, and a lock in it. Nothing that waits in one works in another."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.changing = asyncio.Lock()
+
+    @property
+    def is_here(self) -> bool:
+        return self._loop is asyncio.get_running_loop()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether that loop is over, and all that was open in it with it."""
+        return self._loop is not None and self._loop.is_closed()
+
+    @property
+    def is_changing_elsewhere(self) -> bool:
+        """Whether another loop is about to open something, or to close it."""
+        return not self.is_here and not self.has_ended and self.changing.locked()
+
+    def move_in(self) -> None:
+        """From now on it is the one that runs."""
+        if not self.is_here:
+            self._loop, self.changing = asyncio.get_running_loop(), asyncio.Lock()
+
+
 class Provider:
     """One queue at a backend. Subclasses implement `add`, `delete`, `stats`, `_open`, `_close` and what their
     capabilities claim; everything else is refused in words. Calls are marked with `@reported`."""
@@ -93,6 +126,8 @@ class Provider:
     """How long a job stays with a holder that does not `renew`; `None`: as long as the holder's connection lives."""
     long_poll: timedelta = timedelta()
     """How long a worker's `fetch` waits, where long polling is a capability."""
+    is_bound_to_loop: bool = True
+    """Whether what it opens works in one event loop only."""
 
     def __init__(self, queue_name: str, events: Emitter | None = None) -> None:
         self.queue_name = queue_name
@@ -102,7 +137,7 @@ class Provider:
         """Called with a job that `fetch` or `process` found to have failed without anybody running it."""
         self.events.sharers.add(self)
         self._holders = 0
-        self._changing = asyncio.Lock()
+        self._home = Home()
 
     # -- life: a queue and a worker may hold one provider; it opens for the first and closes after the last
 
@@ -112,7 +147,13 @@ class Provider:
 
     async def connect(self) -> None:
         """Be ready; a second holder finds it open."""
-        async with self._changing:
+        if self._is_left_behind():
+            self._holders = 0
+        if self._holders == 0 and not self._home.is_changing_elsewhere:
+            self._home.move_in()
+        else:
+            self.check_loop()
+        async with self._home.changing:
             if self._holders == 0:
                 await self._open_reported()
             self._holders += 1
@@ -134,8 +175,21 @@ class Provider:
                     await other._let_go(everyone=True)
         await self._let_go(everyone=everyone)
 
+    def check_loop(self) -> None:
+        """Refuse what would wait for ever: a call from another event loop than the one it was connected in."""
+        if self.is_bound_to_loop and not self._home.is_here:
+            raise self.elsewhere(has_ended=self._home.has_ended)
+
+    def _is_left_behind(self) -> bool:
+        """Whether it was connected in an event loop that ended since: nothing is left to close."""
+        return self.is_bound_to_loop and self._holders > 0 and self._home.has_ended
+
     async def _let_go(self, *, everyone: bool) -> None:
-        async with self._changing:
+        if self._is_left_behind():
+            self._holders = 0
+        if self._holders > 0:
+            self.check_loop()
+        async with self._home.changing:
             if self._holders == 0:
                 return
             self._holders = 0 if everyone else self._holders - 1
@@ -153,8 +207,17 @@ class Provider:
         raise NotImplementedError
 
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
-        """Store several, in as few round trips as the backend allows."""
-        return [await self.add(job, options) for job, options in jobs]
+        """Store several, in as few round trips as the backend allows. When it took some and not others it raises
+        QueuePartlyAdded, which names the former; any other error means that none was added, or that nobody knows."""
+        added: list[StoredJob] = []
+        for job, options in jobs:
+            try:
+                added.append(await self.add(job, options))
+            except QueueError as error:
+                if not added:
+                    raise
+                raise self.partly_added([one.id for one in added], len(jobs), error) from error
+        return added
 
     async def add_within(self, tx: Any, job: StoredJob, options: Options) -> StoredJob:
         """Store it as part of the caller's transaction."""
@@ -261,10 +324,15 @@ class Provider:
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
         """Those of one state: finished ones the newest first, the others as they will be taken, where the backend can.
 
-        `after` is what an earlier page answered as `next`, of whatever form; jobs that come or go meanwhile may be
+        `after` is what an earlier page answered as `next`, and passed `is_page`; jobs that come or go meanwhile may be
         missed or seen twice.
         """
         raise self.unsupported("listing jobs by their state")
+
+    def is_page(self, status: QueueJobStatus, after: str) -> bool:
+        """Whether a page of jobs of this state may have answered that as `next`: a number, unless a provider says
+        otherwise."""
+        return re.fullmatch("[0-9]{1,16}", after) is not None
 
     async def remove(self, job_id: str) -> None:
         """Keep nothing of it. NOT_FOUND when there is none; `held` when a worker has it."""
@@ -308,12 +376,24 @@ class Provider:
             queue_name=self.queue_name,
         )
 
+    def elsewhere(self, *, has_ended: bool) -> QueueConfigurationError:
+        problem = elsewhere(self.name, has_ended=has_ended)
+        return QueueConfigurationError(problem, code=QueueErrorCode.INVALID_OPTION, queue_name=self.queue_name)
+
     def duplicate(self, job_id: str) -> QueueDataError:
         return QueueDataError(
             f"a job with id {job_id!r} is already there",
             code=QueueErrorCode.DUPLICATE,
             queue_name=self.queue_name,
             job_id=job_id,
+        )
+
+    def partly_added(self, added: Sequence[str], wanted: int, error: Exception) -> QueuePartlyAdded:
+        return QueuePartlyAdded(
+            f"{self.name} took {len(added)} of {wanted} jobs: {error}",
+            added=added,
+            queue_name=self.queue_name,
+            cause=error,
         )
 
     def not_active(self, job_id: str) -> QueueRuntimeError:
@@ -360,9 +440,31 @@ class Provider:
         self.events.emit(Failed.of(job, worker_id=""))
 
 
+def elsewhere(what: str, *, has_ended: bool) -> str:
+    """Why something cannot be used in this event loop."""
+    if has_ended:
+        return (
+            f"{what} was connected in an event loop that has ended, and never disconnected: use `async with queue`, or "
+            "`await queue.disconnect()` before its loop ends"
+        )
+    return (
+        f"{what} is connected in another event loop: give each thread, or each loop, a provider object, queues and "
+        "workers of its own"
+    )
+
+
+def limited(provider: P, max_job_size: int) -> P:
+    """The provider with another largest job than its kind has."""
+    provider.capabilities = msgspec.structs.replace(provider.capabilities, max_job_size=max_job_size)
+    return provider
+
+
 def is_permanent(error: BaseException) -> bool:
     """Whether trying again is pointless: `onward.Permanent`, or any error with `retryable = False`."""
-    return isinstance(error, Permanent) or getattr(error, "retryable", None) is False
+    try:
+        return isinstance(error, Permanent) or getattr(error, "retryable", None) is False
+    except Exception:  # noqa: BLE001 - whatever a property of its own raises
+        return False
 
 
 def in_words(error: BaseException) -> str:
@@ -371,16 +473,16 @@ def in_words(error: BaseException) -> str:
         words = str(error)
     except Exception:  # noqa: BLE001 - whatever its own `__str__` raises
         words = f"{type(error).__name__} (its message cannot be read)"
-    return words.encode(errors="backslashreplace").decode()
+    return cut(words, LONGEST_ERROR).encode(errors="backslashreplace").decode()
 
 
 def root_of(error: BaseException) -> BaseException:
-    """What an error goes back to."""
-    while True:
-        cause = error.__cause__ or error.__context__
-        if cause is None:
-            return error
+    """What an error goes back to; some client libraries raise errors that go back to themselves."""
+    seen = {error}
+    while (cause := error.__cause__ or error.__context__) is not None and cause not in seen:
+        seen.add(cause)
         error = cause
+    return error
 
 
 class ProviderFactory(Generic[N]):
@@ -390,7 +492,7 @@ class ProviderFactory(Generic[N]):
         self._events: dict[str, Emitter] = {}
         self._connection: N | None = None
         self._holders = 0
-        self._changing = asyncio.Lock()
+        self._home = Home()
 
     def for_queue(self, queue_name: str) -> Provider:
         """A provider bound to that queue."""
@@ -408,7 +510,15 @@ class ProviderFactory(Generic[N]):
 
     async def hold(self) -> N:
         """The connection, for a provider that opens."""
-        async with self._changing:
+        if self._home.has_ended:
+            self._connection, self._holders = None, 0  # what was open has ended with its loop
+        if self._connection is None and not self._home.is_changing_elsewhere:
+            self._home.move_in()
+        elif not self._home.is_here:
+            raise QueueConfigurationError(
+                elsewhere(type(self).__name__, has_ended=False), code=QueueErrorCode.INVALID_OPTION
+            )
+        async with self._home.changing:
             if self._connection is None:
                 self._connection = await self._open()
             self._holders += 1
@@ -416,7 +526,7 @@ class ProviderFactory(Generic[N]):
 
     async def let_go(self) -> None:
         """For a provider that closes."""
-        async with self._changing:
+        async with self._home.changing:
             self._holders -= 1
             if self._holders == 0 and self._connection is not None:
                 connection, self._connection = self._connection, None

@@ -44,7 +44,7 @@ class Hands:
         """All of them but those that are another's by now."""
         return [job for running in self._running.values() for job in running.jobs if job.id not in running.lost]
 
-    def begin(self, jobs: Sequence[TakenJob], *, is_cancelled: Callable[[], bool] | None) -> Running:
+    def begin(self, jobs: Sequence[TakenJob], *, is_cancelled: Callable[[], bool]) -> Running:
         running = Running(
             jobs,
             worker_id=self.worker_id,

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from onward.model import Progress
+from onward.options import LONGEST_NOTE, cut
 
 T = TypeVar("T")
 
@@ -48,6 +49,8 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True):
     """Since they finished. Older ones go when the next one finishes, a few at a time."""
 
 
+LARGEST_JOB = 16 * 1024 * 1024
+"""Bytes of JSON in the data of a job, where the server has no limit of its own and nothing else is said."""
 KEEP_COMPLETED = Keep(count=1_000, age=timedelta(days=1))
 """What is kept of completed jobs where nothing else is said."""
 KEEP_FAILED = Keep(count=10_000, age=timedelta(days=30))
@@ -109,10 +112,11 @@ class ActiveJob(QueueJob[T], Generic[T], frozen=True, kw_only=True):
 
         It returns at once, from a thread as well; of what comes quickly, the last is stored.
         """
-        if not 0 <= fraction <= 1:
+        given: object = fraction
+        if not isinstance(given, int | float) or not 0 <= given <= 1:
             raise ValueError(f"progress is a fraction from 0 to 1, got: {fraction!r}")
         if self.reporter is not None:
-            self.reporter(Progress(float(fraction), note))
+            self.reporter(Progress(float(fraction), None if note is None else cut(note, LONGEST_NOTE)))
 
 
 class QueuePage(msgspec.Struct, Generic[T], frozen=True, kw_only=True):

@@ -9,6 +9,8 @@ import msgspec
 from onward.define.codec import Codec, Limits
 from onward.errors import PayloadError
 from onward.model import Backoff
+from onward.options import LONGEST
+from onward.queue.checks import MOST_COUNTED, is_whole
 from onward.queue.model import Capabilities
 
 
@@ -71,7 +73,12 @@ class UnsupportedFeature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _int_from(least: int) -> tuple[str, Callable[[Any], bool]]:
-    return f"a whole number from {least}", lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= least
+    return f"a whole number from {least} to {MOST_COUNTED}", lambda v: is_whole(v, least=least)
+
+
+def _time(expected: str, fits: Callable[[timedelta], bool]) -> tuple[str, Callable[[Any], bool]]:
+    words = f"a timedelta {expected}, and at most {LONGEST.days} days"
+    return words, lambda v: isinstance(v, timedelta) and fits(v) and v <= LONGEST
 
 
 _BOOL: tuple[str, Callable[[Any], bool]] = "True or False", lambda v: isinstance(v, bool)
@@ -81,8 +88,8 @@ _EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "attempts": _int_from(1),
     "max_stalls": _int_from(0),
     "backoff": ("a Backoff", lambda v: isinstance(v, Backoff)),
-    "delay": ("a timedelta that is not negative", lambda v: isinstance(v, timedelta) and v >= timedelta()),
-    "ttl": ("a timedelta above zero", lambda v: isinstance(v, timedelta) and v > timedelta()),
+    "delay": _time("that is not negative", lambda v: v >= timedelta()),
+    "ttl": _time("above zero", lambda v: v > timedelta()),
     "priority": _int_from(0),
     "remove_on_complete": _BOOL,
     "remove_on_fail": _BOOL,

@@ -18,7 +18,7 @@ class Payload(Generic[T]):
 
     def __init__(self, kind: Any, *, queue_name: str, max_bytes: int = 0) -> None:
         self._queue_name = queue_name
-        limits = Limits(bytes=max_bytes or _NO_LIMIT)
+        limits = Limits(bytes=max_bytes or _NO_LIMIT, option="max_job_size")
         try:
             self._codec = Codec(kind, job_type=queue_name, part="data", limits=limits)
         except DefinitionError as error:

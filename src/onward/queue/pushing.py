@@ -60,10 +60,16 @@ class Pushing:
             self._consumer = None
 
     async def _deliver(self, job: TakenJob) -> Raw | None:
-        running = self._hands.begin([job], is_cancelled=None)
+        delivery = asyncio.current_task()
+        running = self._hands.begin([job], is_cancelled=lambda: delivery is not None and delivery.cancelling() > 0)
         outcomes: list[Outcome] = []
         try:
-            outcomes = await running.run(self._handler, self._threads, batch=False)
+            # In a task of its own, which is cancelled with this one: a handler may cancel the task it runs in, and
+            # that must not look as if the provider did.
+            handling = asyncio.get_running_loop().create_task(
+                running.run(self._handler, self._threads, batch=False), name=f"onward queue job {job.id}"
+            )
+            outcomes = await handling
             if not outcomes:
                 raise GivenBack
             await self._hands.reporting.send(job.id)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -23,8 +24,9 @@ from onward.errors import (
     QueueWaitTimeout,
 )
 from onward.model import new_id
-from onward.queue.checks import Arguments
-from onward.queue.contract import StoredJob
+from onward.options import LONGEST_KEY, wrong_call
+from onward.queue.checks import A_NAME, Arguments, is_named
+from onward.queue.contract import Home, StoredJob
 from onward.queue.events import Listener, Listening, Paused, Resumed, Trouble
 from onward.queue.model import (
     KEEP_COMPLETED,
@@ -46,10 +48,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5
 """Seconds between looks at a job that is waited for."""
-
-
-def _is_named(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+_ONE_LOOK = 1.0
+"""Seconds that one look may take, however little time there is."""
 
 
 def _fresh_id(name: str, data: Any) -> str:
@@ -103,8 +103,9 @@ class Queue(Listening, Generic[T]):
         self._job_id, self._on_unsupported = job_id, on_unsupported_feature
         self._outbox = Outbox(outbox, self.provider, keep=keep_published) if outbox is not None else None
         self._warned: set[str] = set()
-        self._connecting = asyncio.Lock()
-        self._connected = self._closed = False
+        self._home = Home()
+        self._connected_in: asyncio.AbstractEventLoop | None = None
+        self._closed = False
 
     @property
     def capabilities(self) -> Capabilities:
@@ -119,16 +120,22 @@ class Queue(Listening, Generic[T]):
 
     async def connect(self) -> None:
         """Connect now rather than at the first use."""
-        async with self._connecting:
-            if not self._connected:
+        self._home.move_in()
+        async with self._home.changing:
+            if not self._is_connected:
                 await self.provider.connect()
-                self._connected, self._closed = True, False
+                self._connected_in, self._closed = asyncio.get_running_loop(), False
+
+    @property
+    def _is_connected(self) -> bool:
+        """In this event loop: what was connected in another has to do with that."""
+        return self._connected_in is asyncio.get_running_loop()
 
     async def disconnect(self) -> None:
         """Let the provider go; further calls are refused with SHUTDOWN."""
         self._closed = True
-        if self._connected:
-            self._connected = False
+        if self._connected_in is not None:
+            self._connected_in = None
             await self.provider.disconnect()
 
     async def __aenter__(self) -> "Queue[T]":
@@ -144,7 +151,7 @@ class Queue(Listening, Generic[T]):
         if self._closed:
             raise self.provider.shut_down()
         try:
-            if not self._connected:
+            if not self._is_connected:
                 await self.connect()
             return await call()
         except QueueRuntimeError as error:
@@ -164,7 +171,7 @@ class Queue(Listening, Generic[T]):
         """
         name = name.name if isinstance(name, Step) else name
         self._check(name, options)
-        if (tx is None or self._outbox is None) and not self._connected:
+        if (tx is None or self._outbox is None) and not self._is_connected:
             await self._call(self.connect)  # some providers learn what they support from their server
         job, checked = self._new(name, data, id, options)
         if tx is None:
@@ -181,18 +188,20 @@ class Queue(Listening, Generic[T]):
         """Add a job for each of them, in as few round trips as the provider allows."""
         name = name.name if isinstance(name, Step) else name
         self._check(name, options)
-        if not self._connected:
+        if not self._is_connected:
             await self._call(self.connect)
-        if isinstance(data, str | bytes | Mapping):
+        if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise self._invalid(f"add_many takes the data of several jobs, such as a list, got: {data!r}")
         values = list(data)
-        jobs = [self._new(name, value, None, options) for value in values]
+        jobs = self._new_jobs(name, values, options)
         stored = await self._call(lambda: self.provider.add_many(jobs))
         return [with_data(job, value) for job, value in zip(stored, values, strict=True)]
 
     def _check(self, name: str, options: JobOptions) -> None:
-        if not _is_named(name):
-            raise self._invalid(f'the name of a job must be a non-empty string, got: "{name}"')
+        if not is_named(name):
+            raise self._invalid(f"the name of a job must be {A_NAME}, got: {name!a}")
+        if len(name) > LONGEST_KEY:
+            raise self._invalid(f"the name of a job must have at most {LONGEST_KEY:,} characters, not {len(name):,}")
         problem = problem_with(options)
         if problem is not None:
             raise self._invalid(problem)
@@ -200,8 +209,10 @@ class Queue(Listening, Generic[T]):
     def _new(self, name: str, data: T, id: str | None, options: JobOptions) -> tuple[StoredJob, Options]:
         if id is None:
             id = self._job_id(name, data)
-        if not _is_named(id):
-            raise self._invalid(f"the id of a job must be a non-empty string, got: {id!r}")
+        if not is_named(id):
+            raise self._invalid(f"the id of a job must be {A_NAME}, got: {id!a}")
+        if len(id) > LONGEST_KEY:
+            raise self._invalid(f"the id of a job must have at most {LONGEST_KEY:,} characters, not {len(id):,}")
         checked = self._supported({**self._defaults, **options})
         now = datetime.now(UTC)
         job = QueueJob(
@@ -219,6 +230,16 @@ class Queue(Listening, Generic[T]):
             metadata=checked.metadata,
         )
         return job, checked
+
+    def _new_jobs(self, name: str, values: Sequence[T], options: JobOptions) -> list[tuple[StoredJob, Options]]:
+        jobs: list[tuple[StoredJob, Options]] = []
+        size = 0
+        for value in values:
+            if problem := wrong_call(len(values), size):
+                raise self._invalid(problem)
+            jobs.append(self._new(name, value, None, options))
+            size += len(bytes(jobs[-1][0].data))
+        return jobs
 
     def _supported(self, options: JobOptions) -> Options:
         """Without what the provider lacks: said once for each option, and the job is still added."""
@@ -261,9 +282,12 @@ class Queue(Listening, Generic[T]):
 
     # -- asking and steering
 
+    def _check_id(self, job_id: object) -> None:
+        self._arguments.one_of("job_id", job_id, is_named, A_NAME)
+
     async def get_job(self, job_id: str) -> QueueJob[T] | None:
         """What is stored under this id; `None` when nothing is."""
-        self._arguments.one_of("job_id", job_id, _is_named, "a non-empty string")
+        self._check_id(job_id)
         job = await self._call(lambda: self.provider.get_job(job_id))
         return None if job is None else self._payload.shown(job)
 
@@ -296,6 +320,7 @@ class Queue(Listening, Generic[T]):
 
     async def retry(self, job_id: str) -> None:
         """Put a failed job back, with no attempts and no stalls counted."""
+        self._check_id(job_id)
         await self._call(lambda: self.provider.retry(job_id))
 
     async def wait(self, job_id: str, *, timeout: timedelta | None = None) -> Any:
@@ -305,15 +330,19 @@ class Queue(Listening, Generic[T]):
         """
         if not self.capabilities.results:
             raise self.provider.unsupported("results of jobs")
+        self._check_id(job_id)
+        if timeout is not None:
+            self._arguments.duration("timeout", timeout)
+        limit = None if timeout is None else timeout.total_seconds()
         try:
-            async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
-                return await self._result(job_id)
+            async with asyncio.timeout(None if limit is None else max(limit, _ONE_LOOK)):
+                return await self._result(job_id, None if limit is None else time.monotonic() + limit)
         except TimeoutError as error:
             if timeout is None:
                 raise
             raise QueueWaitTimeout(queue_name=self.name, job_id=job_id, timeout=timeout) from error
 
-    async def _result(self, job_id: str) -> Any:
+    async def _result(self, job_id: str, until: float | None) -> Any:
         pause = _SHORTEST_PAUSE
         while True:
             job = await self._call(lambda: self.provider.get_job(job_id))
@@ -323,18 +352,27 @@ class Queue(Listening, Generic[T]):
                 return msgspec.json.decode(job.result) if isinstance(job.result, Raw) else job.result
             if job.status is QueueJobStatus.FAILED:
                 raise QueueJobFailed(queue_name=self.name, job_id=job_id, reason=job.reason, error=job.error)
-            await asyncio.sleep(pause)
+            left = pause if until is None else until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     async def jobs(self, status: QueueJobStatus | str, *, after: str | None = None, limit: int = 100) -> QueuePage[T]:
         """Jobs of one state: those that wait as they will be taken, finished ones the newest first."""
         self._arguments.whole("limit", limit, least=1)
         wanted = self._status(status)
+        if after is not None and self.capabilities.listing and not self._is_page(wanted, after):
+            raise self._invalid(f"after must be what an earlier page of {wanted} jobs has as `next`, got: {after!r}")
         page = await self._call(lambda: self.provider.jobs(wanted, after=after, limit=limit))
         return QueuePage(items=[self._payload.shown(job) for job in page.items], next=page.next)
 
+    def _is_page(self, status: QueueJobStatus, after: object) -> bool:
+        return isinstance(after, str) and self.provider.is_page(status, after)
+
     async def remove(self, job_id: str) -> None:
         """Keep nothing of a job; one that is being run is refused."""
+        self._check_id(job_id)
         await self._call(lambda: self.provider.remove(job_id))
 
     async def purge(
@@ -344,6 +382,8 @@ class Queue(Listening, Generic[T]):
         older_than: timedelta = timedelta(),
     ) -> int:
         """Remove the jobs of these states that ended, or were added, longer ago than that; how many those were."""
+        if isinstance(statuses, str) or not isinstance(statuses, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise self._invalid(f'purge takes several states, such as ["failed"], got: {statuses!r}')
         wanted = [self._status(status) for status in statuses]
         if QueueJobStatus.ACTIVE in wanted:
             raise self._invalid("active jobs cannot be purged: close the workers first")

@@ -65,6 +65,7 @@ class Relay:
     async def opened(self) -> AsyncIterator[None]:
         """A worker runs. It connects when there is something to publish: a broker that is away does not keep it."""
         if not self._workers:
+            self._turn = asyncio.Lock()  # one that was waited for belongs to the event loop of then
             kept = {JobStatus.COMPLETED: self.keep, JobStatus.FAILED: KEEP_FAILED}
             self._retention = Retention(self._app, self.job_type.name, kept)
             self._retention.begin()

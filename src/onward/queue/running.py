@@ -16,7 +16,7 @@ from onward.model import Progress
 from onward.queue.contract import TakenJob, in_words, is_permanent
 from onward.queue.events import Active, Completed, Emitter, Failed, Retrying
 from onward.queue.handler import Handler
-from onward.queue.model import QueueFailureReason, QueueJobStatus
+from onward.queue.model import LARGEST_JOB, QueueFailureReason, QueueJobStatus
 
 
 class Told(Enum):
@@ -46,7 +46,7 @@ class Running:
         events: Emitter,
         report: Callable[[TakenJob, Progress], None],
         timeout: float | None,
-        is_cancelled: Callable[[], bool] | None,
+        is_cancelled: Callable[[], bool],
     ) -> None:
         self.jobs = jobs
         self.told: Told | None = None
@@ -56,8 +56,8 @@ class Running:
         """Whether nobody waits any more for its outcomes to get through."""
         self._worker_id, self._events, self._report, self._timeout = worker_id, events, report, timeout
         self._is_cancelled = is_cancelled
-        """Whether the worker is being cancelled; None: whoever runs this task may cancel it, and cares for the job."""
-        self._task = asyncio.current_task()
+        """Whether the worker, or whoever gave it the jobs, is ending this: not the handler, and the job goes back."""
+        self._task: asyncio.Task[Any] | None = None
         self._in_handler = self._was_cancelled = False
         self._began = time.monotonic()
 
@@ -87,6 +87,7 @@ class Running:
 
         Total: whatever leaves the handler ends its jobs and nothing else.
         """
+        self._task = asyncio.current_task()
         for job in self.jobs:
             if self._events.wants(Active):
                 self._events.emit(Active(**_facts(job, self._worker_id), attempts=job.attempts, status=job.status))
@@ -118,6 +119,8 @@ class Running:
         else:
             if self.told is not Told.LOST:
                 self.told = None  # it came to its end all the same: that counts
+            if not self._was_cancelled and self._is_being_cancelled() and not self._is_cancelled():
+                await self._forget_cancellation()
             return returned, None
         finally:
             self._in_handler = False
@@ -134,12 +137,22 @@ class Running:
             assert self._timeout is not None
             return TimeoutError(f"the handler did not return within {self._timeout:g} s")
         if isinstance(error, asyncio.CancelledError) and self.told is None:
-            if self._is_cancelled() if self._is_cancelled is not None else self._is_being_cancelled():
+            if self._is_cancelled():
                 raise error
             while self._is_being_cancelled() and self._task is not None:
                 self._task.uncancel()  # the handler cancelled the task it runs in
             return RuntimeError(f"the handler let itself be cancelled: {error!r}")
         return error
+
+    async def _forget_cancellation(self) -> None:
+        """A handler that cancelled the task it runs in, and returned, has left that to whoever waits next."""
+        while self._is_being_cancelled() and self._task is not None:
+            self._task.uncancel()
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if self._is_cancelled():
+                raise
 
     def _is_being_cancelled(self) -> bool:
         return self._task is not None and self._task.cancelling() > 0
@@ -168,7 +181,10 @@ class Running:
         if result is None:
             return None
         try:
-            return Raw(msgspec.json.encode(result))
+            encoded = msgspec.json.encode(result)
+            if len(encoded) > LARGEST_JOB:
+                raise ValueError(f"{len(encoded):,} bytes of JSON, more than the limit of {LARGEST_JOB:,}")
+            return Raw(encoded)
         except Exception as error:  # noqa: BLE001 - the work is done: a result that cannot be kept must not do it again
             self._events.trouble(error, f"the result of job {job.id!r} cannot be kept: {error}")
             return None

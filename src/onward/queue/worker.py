@@ -11,7 +11,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from onward.queue.checks import Arguments
+from onward.queue.checks import A_NAME, Arguments, is_named
 from onward.queue.contract import Provider
 from onward.queue.events import Emitter, Listener, Listening, ShutdownTimeout, ShuttingDown
 from onward.queue.handler import Handler
@@ -71,6 +71,8 @@ class QueueWorker(Listening, Generic[T]):
             arguments.whole(f"the weight of {one!r}", weight, least=1)
         arguments.whole("concurrency", concurrency, least=1)
         arguments.flag("batch", batch)
+        if name is not None:
+            arguments.one_of("name", name, is_named, A_NAME)
         fetching = {"batch_size": batch_size, "poll_interval": poll_interval, "error_backoff": error_backoff}
         self._check(timeout=timeout, **fetching)
         self._handler = Handler[T](handler, self.queue_name, arguments, batch=batch)
@@ -91,6 +93,8 @@ class QueueWorker(Listening, Generic[T]):
         self._timeout = None if timeout is None else timeout.total_seconds()
         self._events = Emitter(self.queue_name, troubles=self.provider.events)
         self._task: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        """Whether that task has come so far that it takes jobs."""
         self._source: Pulling | Pushing | None = None
         self._hands = self._new_hands()
 
@@ -127,10 +131,11 @@ class QueueWorker(Listening, Generic[T]):
     # -- life
 
     async def start(self) -> None:
-        """Connect, and work in the background until `close`. When it fails, it may be called again."""
+        """Connect, and work in the background until `close`. When it fails or is cancelled, nothing is left running,
+        and it may be called again."""
         if self._task is not None and not self._task.done():
             return
-        ready = asyncio.Event()
+        ready = self._ready = asyncio.Event()
         # Owned by this worker: `close` waits for it.
         task = self._task = asyncio.get_running_loop().create_task(
             self.run(ready=ready), name=f"onward queue worker {self.id}"
@@ -138,11 +143,17 @@ class QueueWorker(Listening, Generic[T]):
         waiting = asyncio.get_running_loop().create_task(ready.wait())
         try:
             await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            # Whoever cancels this has no worker to close: `async with` does not come to its end then.
+            task.cancel()
+            await asyncio.wait([task], timeout=_AFTER_CANCEL)
+            raise
         finally:
             waiting.cancel()
         if task.done():
             self._task = None
-            await task
+            if not task.cancelled():  # else it was closed meanwhile
+                await task
 
     async def __aenter__(self) -> "QueueWorker[T]":
         await self.start()
@@ -206,8 +217,12 @@ class QueueWorker(Listening, Generic[T]):
         the same factory, too.
         """
         self._arguments.duration("timeout", timeout)
+        self._arguments.flag("finish_active_jobs", finish_active_jobs)
+        self._arguments.flag("disconnect_provider", disconnect_provider)
         task = self._task
         if task is not None and not task.done():
+            if not self._ready.is_set():
+                task.cancel()  # it is still connecting: there is nothing to finish
             self.stop()
             if finish_active_jobs:
                 await asyncio.wait([task], timeout=timeout.total_seconds())
@@ -221,7 +236,7 @@ class QueueWorker(Listening, Generic[T]):
         if disconnect_provider:
             for provider in self._providers.values():
                 await provider.disconnect(everyone=True)
-        if task is not None and task.done():
+        if task is not None and task.done() and not task.cancelled():
             await task
 
     def stop(self, *, grace: timedelta | None = None) -> None:

@@ -140,6 +140,7 @@ class SlotLoop(Generic[W]):
             await self._source.run_piece(piece)
         finally:
             self._busy -= 1
-            self._idle.set()
+            if not self._busy:
+                self._idle.set()
             if self._wants_slot:
                 self._source.wake()

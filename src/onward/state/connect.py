@@ -2,7 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from onward.errors import ConfigurationError
+from onward.addresses import shown, wrong_address
+from onward.errors import ConfigurationError, require
 from onward.state.contract import StateAdapter
 from onward.state.driver import Driver
 
@@ -44,12 +45,11 @@ def _by_address(address: str, *, schema: str, pool_size: int, pgbouncer: bool) -
     if has_address and family in ("postgresql", "postgres") and library in ("", "asyncpg", "psycopg"):
         from onward.state.postgres.adapter import PostgresState
 
+        require(wrong_address("the address", address, [scheme]))
         dsn = "postgresql" + address[len(scheme) :]
         driver = _postgres_driver(dsn, library, pool_size=pool_size, prepared=not pgbouncer)
         return Connected(PostgresState(schema=schema), driver)
-    raise ConfigurationError(
-        f"cannot tell the database from {scheme + '://…' if '://' in address else address!r}: {_KNOWN}"
-    )
+    raise ConfigurationError(f"cannot tell the database from {shown(address)}: {_KNOWN}")
 
 
 def _postgres_driver(dsn: str, library: str, *, pool_size: int, prepared: bool) -> Driver:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from onward.errors import OnwardError
+from onward.transport import Reach
 
 T = TypeVar("T")
 Dialect: TypeAlias = Literal["postgres", "sqlite"]
@@ -46,6 +47,20 @@ class Fault(StrEnum):
 _TRANSIENT = frozenset({Fault.LOST, Fault.READ_ONLY, Fault.TROUBLE, Fault.TIMEOUT})
 
 
+ENDED_BY_HAND = (
+    "the transaction was ended by your own code (COMMIT, ROLLBACK, session.commit() or the like) inside its block: "
+    "what was to follow is not stored. Leave the block to commit, raise to roll back"
+)
+CLOSED_BY_HAND = (
+    "the transaction was not committed: its connection was closed inside the block. It is lent, and goes back by itself"
+)
+
+NO_SYNC_DRIVER = (
+    "install onward[psycopg], or build the app on an address (postgresql://…?sslmode=…), a sync engine or a sync pool; "
+    "how a pool connects, or an async engine with an SSL context, a creator or a listener for do_connect, cannot be "
+    "handed on to a sync driver, and it does not connect in another way"
+)
+"""What to do where there is no `sync_sibling`."""
 CLIENTS = frozenset({"asyncpg", "psycopg", "psycopg_pool", "sqlite3", "sqlalchemy", "aiosqlite"})
 """The packages whose errors are about the database."""
 
@@ -130,6 +145,12 @@ class Connection(Protocol):
         """Undo the transaction; also fine on a broken connection."""
         ...
 
+    def check(self) -> None:
+        """Raise TransactionClosed where the application itself has ended the transaction, or closed the connection,
+        that was begun here. Asks nobody: what is known without a round trip.
+        """
+        ...
+
     def suspend(self) -> None:
         """Until `resume`, statements through `native`, or what `raw` gave, raise TransactionClosed; ours are done."""
         ...
@@ -142,9 +163,18 @@ class Connection(Protocol):
         """Have `action` called when the caller's transaction commits; False where the client cannot tell."""
         ...
 
+    def cut_off(self) -> None:
+        """Have whoever waits for the server's answer, or for somebody's lock, wait no longer: the connection is lost.
+
+        A sync one may be cut off from another thread."""
+        ...
+
 
 class StepByStep:
-    """For connections whose client cannot do two things in one round trip, and who hand out nothing to be suspended."""
+    """For connections whose client cannot do two things in one round trip, and who hand out nothing to be suspended.
+
+    Nor do they wait for what may never come: who does can be cut off.
+    """
 
     async def execute(self: Connection, sql: str, parameters: Mapping[str, Any]) -> int:
         return (await self.query(sql, parameters)).changed
@@ -157,10 +187,16 @@ class StepByStep:
         await self.fetch(*last)
         await self.commit()
 
+    def check(self) -> None:
+        return
+
     def suspend(self) -> None:
         return
 
     def resume(self) -> None:
+        return
+
+    def cut_off(self) -> None:
         return
 
 
@@ -180,7 +216,12 @@ class Driver(Protocol):
 
     @property
     def postgres_dsn(self) -> str | None:
-        """Where a further connection for LISTEN can be made."""
+        """Where the server is, to be told to people."""
+        ...
+
+    @property
+    def reach(self) -> Reach | None:
+        """How a further connection for LISTEN can be made; None where none can, or not as the application's are."""
         ...
 
     @property

@@ -13,6 +13,20 @@ _inherited: list[Any] = []
 """What belongs to the parent: kept, because an object that is thrown away may end its connection."""
 
 
+class Process:
+    """The process this is. To ask the system at every call would cost more than all else that is checked there."""
+
+    id = os.getpid()
+
+
+def _was_forked() -> None:
+    Process.id = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):  # where there are forks
+    os.register_at_fork(after_in_child=_was_forked)
+
+
 class Home:
     """The process in which something was opened."""
 
@@ -21,17 +35,17 @@ class Home:
 
     def move_in(self) -> None:
         """It is this one."""
-        self._process = os.getpid()
+        self._process = Process.id
 
     @property
     def is_elsewhere(self) -> bool:
-        return os.getpid() != self._process
+        return Process.id != self._process
 
     def require(self) -> None:
         """Raise in a child of the process that it is."""
-        if self.is_elsewhere:
+        if Process.id != self._process:
             raise ConfigurationError(
-                f"the app was opened in process {self._process}, of which this one, {os.getpid()}, is a fork: "
+                f"the app was opened in process {self._process}, of which this one, {Process.id}, is a fork: "
                 "connections cannot be shared, so open the app after the fork"
             )
 

@@ -60,6 +60,12 @@ def write_errors(before: str | None, error: JobError) -> str:
     return _encode((*read_errors(before), error)[-_MOST_ERRORS:]).decode()
 
 
+def change_last_error(text: str | None, change: Callable[[JobError], JobError]) -> str | None:
+    """The errors of a job with the newest one as another would have it."""
+    errors = read_errors(text)
+    return _encode((*errors[:-1], change(errors[-1]))).decode() if errors else text
+
+
 def write_error(error: JobError) -> str:
     """One error, as it stands among the others."""
     return _encode(error).decode()

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 from onward.errors import ConfigurationError
+from onward.options import given
 
 ParameterStyle: TypeAlias = Literal["dollar", "percent", "qmark"]
 """`$1` (asyncpg), `%(name)s` (psycopg), `?` (sqlite3)."""
@@ -21,7 +22,27 @@ _TOKEN = re.compile(
 )
 _NAME = re.compile(r"/\*schema\*/(\w+)")
 _EACH = re.compile(r"/\*for each type, union all\*/(?P<body>.*?)/\*end\*/", re.DOTALL)
-_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,40}\Z", re.IGNORECASE)
+_SCHEMA = "pg_catalog"
+BUILTINS = frozenset({
+    "array_agg", "array_append", "array_position", "array_to_string", "bool_or", "cardinality", "chr", "concat_ws",
+    "count", "current_database", "current_setting", "first_value", "hashtextextended", "json_array_elements",
+    "json_to_recordset", "jsonb_build_array", "make_interval", "max", "min", "pg_advisory_xact_lock",
+    "pg_advisory_xact_lock_shared", "pg_control_system",
+    "statement_timestamp", "string_to_array", "to_timestamp", "unnest",
+})  # fmt: skip
+"""The server's own functions that our statements call."""
+_OF_SERVER = re.compile(
+    rf"""
+      (?P<keep> '(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ )
+    | (?<![\w.]) (?P<function> {"|".join(sorted(BUILTINS))} ) (?= \s*\( )
+    | \s? (?P<operator> \|\| | ->>? ) \s?
+    | (?P<pinned> LANGUAGE\ plpgsql ) (?! \ /\*calls\ nothing\*/ )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_IDENTIFIER = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,40}\Z")
+_RESERVED = re.compile(r"pg_|information_schema\Z|sqlite_", re.IGNORECASE)
+"""How the names of the databases' own schemas and tables begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +79,63 @@ def spell(sql: str, style: ParameterStyle) -> Spelled:
     return Spelled(_TOKEN.sub(place, sql), tuple(names))
 
 
-def checked_identifier(value: str, *, option: str) -> str:
+def with_servers_own(sql: str) -> str:
+    """SQL that means the server's own functions and operators, whatever the connection's `search_path` may find.
+
+    Who may create functions in a schema of that path could otherwise have them called in place of those that take any
+    type, with the rights of whoever runs the statement. Operators that compare are left alone: for the types we compare
+    the server has its own, and finds them first. Functions in PL/pgSQL, which compare arrays too, see nothing else.
+    """
+
+    def place(match: re.Match[str]) -> str:
+        if match["function"]:
+            # Of several arrays it is syntax, and never anything but the server's own.
+            alone = match["function"] == "unnest" and _has_several(sql, match.end())
+            return match[0] if alone else f"{_SCHEMA}.{match[0]}"
+        if match["operator"]:
+            return f" OPERATOR({_SCHEMA}.{match['operator']}) "
+        return f"{match[0]} SET search_path = {_SCHEMA}, pg_temp" if match["pinned"] else match[0]
+
+    return _OF_SERVER.sub(place, sql)
+
+
+def _has_several(sql: str, start: int) -> bool:
+    """Whether the brackets that open here hold more than one argument."""
+    depth = 0
+    for letter in sql[start:]:
+        depth += (letter in "([") - (letter in ")]")
+        if depth == 0 and letter == ")":
+            return False
+        if depth == 1 and letter == ",":
+            return True
+    return False
+
+
+def checked_identifier(value: object, *, option: str) -> str:
     """A schema or table prefix that can be quoted safely and read aloud."""
-    if not _IDENTIFIER.match(value):
+    if not (isinstance(value, str) and _IDENTIFIER.fullmatch(value)):
         raise ConfigurationError(
-            f"{option}={value!r}: use letters, digits and underscores, beginning with a letter, at most 41 characters"
+            f"{given(option, value)}: use letters (a to z), digits and underscores, beginning with a letter, at most "
+            "41 of them"
         )
+    if _RESERVED.match(value):
+        raise ConfigurationError(f"{option}={value!r}: names that begin like this are the database's own: use another")
     return value
 
 
 class Statements:
     """The SQL files of one adapter, with its table names filled in."""
 
-    def __init__(self, package: str, *, table: Callable[[str], str], job_columns: str) -> None:
-        self._package = package
+    def __init__(
+        self,
+        package: str,
+        *,
+        table: Callable[[str], str],
+        job_columns: str,
+        finish: Callable[[str], str] = lambda sql: sql,
+    ) -> None:
+        """`finish` gets each statement as it would be run, and gives it as it is."""
+        self._package, self._finish = package, finish
         self._table = table
         self._job_columns = job_columns
         self._loaded: dict[tuple[str, int, tuple[str, ...]], str] = {}
@@ -107,7 +171,7 @@ class Statements:
         sql = self._files().joinpath(path).read_text(encoding="utf-8")
         sql = sql.replace("/*job columns*/job.*", self._job_columns)
         sql = _EACH.sub(lambda match: _repeat(match["body"], repeat, each), sql)
-        return _NAME.sub(lambda match: self._table(match[1]), sql)
+        return self._finish(_NAME.sub(lambda match: self._table(match[1]), sql))
 
 
 def _repeat(body: str, times: int, each: tuple[str, ...]) -> str:

@@ -4,10 +4,11 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Token
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -17,9 +18,16 @@ from onward.define.job_type import JobType, Step
 from onward.define.outcome import Next, Outcome, Rescheduled
 from onward.define.registry import Registered, Registry
 from onward.define.request import BlockerSource, NewChain, StartedChain, StartOptions
-from onward.errors import AttemptLost, JobAlreadyCompleted, PhaseError, TransactionUnsuitable
+from onward.errors import (
+    AttemptLost,
+    JobAlreadyCompleted,
+    PayloadError,
+    PhaseError,
+    TransactionError,
+    TransactionUnsuitable,
+)
 from onward.lifecycle.after_commit import describe
-from onward.lifecycle.context import OpenMark, Origin, open_transaction
+from onward.lifecycle.context import OpenMark, Origin, open_transaction, unmark
 from onward.lifecycle.settle import cancelled, settlement_of
 from onward.lifecycle.start import plan_chains, start_jobs
 from onward.lifecycle.store import Store
@@ -89,6 +97,10 @@ class RunningAttempt:
         self._began = 0.0
         self._lending: AbstractAsyncContextManager[Any] | None = None
         """Gives back the connection of the open phase."""
+        self._link: Connection | None = None
+        """That connection."""
+        self._limit: asyncio.Timeout | None = None
+        """Of a look whether the job has been settled."""
         self._mark: Token[OpenMark | None] | None = None
 
     # -- what the handler reads
@@ -119,14 +131,16 @@ class RunningAttempt:
 
     @property
     def last_error(self) -> JobError | None:
-        errors = read_errors(self.job.errors)
-        return errors[-1] if errors else None
+        errors, guard = read_errors(self.job.errors), self.kind.guard
+        if not errors or guard is None:
+            return errors[-1] if errors else None
+        return guard.error(errors[-1], self.job.id)
 
     def outputs_of(self, job_type: JobType[Any, Any]) -> list[Any]:
         self.kind.may_be_blocked_by(self._registry.step(job_type).name)
         return [
             self._registry.find(blocker.current_type_name).read_output(
-                blocker.output or "null", blocker.payload_version
+                blocker.output or "null", blocker.payload_version, blocker.chain_id
             )
             for blocker in self.blockers
             if blocker.type_name == job_type.name and blocker.status is JobStatus.COMPLETED
@@ -136,7 +150,17 @@ class RunningAttempt:
         return find(self, kind)
 
     def progress(self, fraction: float, note: str | None = None) -> None:
-        self._progress.report(self.job.id, self.job.attempt, fraction, note)
+        guard = self.kind.guard
+        keep = None if guard is None else partial(guard.note, job_id=self.job.id, input=self.input)
+        self._progress.report(self.job.id, self.job.attempt, fraction, note, keep)
+
+    def secrets(self) -> set[str]:
+        """Those of the input of a type with a guard, as it is stored and as the handler has it."""
+        assert self.kind.guard is not None
+        inputs = [] if self.input is None else [self.input]
+        with suppress(PayloadError):  # then it is also why the attempt failed
+            inputs.append(self.kind.input.plain(self.job.input, self.job.id))
+        return self.kind.guard.secrets_in(*inputs)
 
     # -- how it may end
 
@@ -163,13 +187,6 @@ class RunningAttempt:
             )
         self._outcome = outcome
         return outcome
-
-    def _check_returned(self, returned: Any) -> None:
-        if self._outcome is not None and returned is not self._outcome:
-            raise PhaseError(
-                f"{self.kind.name!r} called {_spelled(self._outcome)} and returned something else: write "
-                f"`return {_spelled(self._outcome)}`"
-            )
 
     # -- other chains
 
@@ -208,7 +225,7 @@ class RunningAttempt:
         """End a phase: staged prepare commits here, the others stay open until the job is settled."""
         self._inside = None
         if self._mark is not None:
-            open_transaction.reset(self._mark)
+            unmark(self._mark)
             self._mark = None
         if error is not None:
             own = self._tx is not None and any(failed is error for failed in self._tx.errors)
@@ -217,6 +234,13 @@ class RunningAttempt:
             await self.discard()
             return
         assert self._tx is not None
+        try:
+            self._tx.check()
+        except TransactionError as ended:
+            self._stage = "ended" if phase == "complete" else "prepared"
+            self._note(ended, "handler", self._tx)
+            await self.discard()
+            raise
         self._tx.suspend()
         if phase == "prepare":
             self._stage = "prepared"
@@ -253,26 +277,24 @@ class RunningAttempt:
 
     async def _open(self, *, locked: bool) -> None:
         """Begin the transaction, however often it takes: what the handler has done so far need not be done again."""
-        pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        store, pauses = self._store, None
+        fence: Any = {"job_id": self.job.id, "attempt": self.job.attempt, "holder": self.worker}
         while True:
             try:
-                await self._try_to_open(locked=locked)
+                link = await self._borrow()
+                self._tx = await store.begin(link, store.state.hold_attempt(**fence) if locked else None)
+                self._began = time.monotonic()
+                if locked and not self._tx.found:
+                    await store.state.lock_attempt(link, **fence)
                 return
             except BaseException as error:
                 self._note(error, "onward")
                 await self._discard_quietly()
-                if self.cancelled is not None or not self._store.is_transient(error):
+                if self.cancelled is not None or not store.is_transient(error):
                     raise
-                self._store.observers.emit(events.StateError(doing="open a phase", error=describe(error)))
-            await self._store.driver.sleep(next(pauses))
-
-    async def _try_to_open(self, *, locked: bool) -> None:
-        link = await self._borrow()
-        fence: Any = {"job_id": self.job.id, "attempt": self.job.attempt, "holder": self.worker}
-        self._tx = await self._store.begin(link, self._store.state.hold_attempt(**fence) if locked else None)
-        self._began = time.monotonic()
-        if locked and not self._tx.found:
-            await self._store.state.lock_attempt(link, **fence)
+                store.observers.emit(events.StateError(doing="open a phase", error=describe(error)))
+            pauses = pauses or backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+            await store.driver.sleep(next(pauses))
 
     async def _borrow(self) -> Connection:
         lending = self._store.driver.connection()
@@ -281,7 +303,7 @@ class RunningAttempt:
             link = await lending.__aenter__()
         finally:
             self._queueing.discard(self)
-        self._lending = lending
+        self._lending, self._link = lending, link
         return link
 
     # -- the end, called by the worker
@@ -316,7 +338,10 @@ class RunningAttempt:
         assert run is not None
         self.is_running = True
         try:
-            returned = self._run_surrounded(run) if self.kind.middleware else self._begin(run)
+            if self.kind.middleware:
+                returned = self._run_surrounded(run)
+            else:
+                returned = self._begin(run) if self.kind.runs_in_thread else run(self)
             if inspect.isawaitable(returned):
                 self._task = asyncio.current_task()
                 if self.cancelled is not None:
@@ -354,11 +379,23 @@ class RunningAttempt:
             if self._task is not None:
                 self._task.cancel(str(reason))
 
+    def cut_off(self) -> None:
+        """Have what is left of a phase, be it in another thread, wait no longer for the database."""
+        link, limit = self._link, self._limit
+        if link is not None:
+            link.cut_off()
+        if limit is not None and not limit.expired():
+            limit.reschedule(0)
+
     async def finish(self, returned: Any) -> Settlement | None:
         """Settle in the open phase, in one commit with its writes; or say what is to be settled with others."""
         if self._stage == "ended" and self.phase_error is not None:
             raise self.phase_error
-        self._check_returned(returned)
+        if self._outcome is not None and returned is not self._outcome:
+            raise PhaseError(
+                f"{self.kind.name!r} called {_spelled(self._outcome)} and returned something else: write "
+                f"`return {_spelled(self._outcome)}`"
+            )
         settlement = settlement_of(self._registry, self.kind, self.job, self.worker, returned)
         tx = self._tx
         if tx is None:
@@ -403,13 +440,27 @@ class RunningAttempt:
                 raise
 
     async def _was_settled(self) -> bool:
-        """The connection was lost at COMMIT: look whether it went through."""
+        """The connection was lost at COMMIT: look whether it went through.
+
+        Told to stop, there is no time to wait for the database: if it did, what is settled instead comes too late.
+        """
 
         async def look(connection: Any) -> Any:
             return await self._store.state.find_jobs(connection, [self.job.id])
 
-        found = await self._store.read(look)
+        if self.cancelled is not None:
+            return False
+        found = await self._looked(self._store.read(look, while_=lambda: self.cancelled is None))
         return bool(found) and isinstance(found[0], CompletedJob) and found[0].completed_by == self.worker
+
+    async def _looked(self, look: Awaitable[T]) -> T:
+        if not self._store.driver.is_async:
+            return await look
+        async with asyncio.timeout(None) as self._limit:
+            try:
+                return await look
+            finally:
+                self._limit = None
 
     async def _commit(self, last: Statement | None = None) -> None:
         tx, self._tx = self._tx, None
@@ -443,7 +494,7 @@ class RunningAttempt:
         await self._close()
 
     async def _close(self) -> None:
-        lending, self._lending = self._lending, None
+        lending, self._lending, self._link = self._lending, None, None
         if lending is not None:
             await lending.__aexit__(None, None, None)
 

@@ -47,6 +47,11 @@ class Reserved:
         with suppress(Exception):  # the error that led here says more
             await stack.__aexit__(type(error), error, error.__traceback__)
 
+    def cut_off(self) -> None:
+        """Have the operation under way, if there is one, wait no longer for the server."""
+        if self._connection is not None:
+            self._connection.cut_off()
+
     async def close(self) -> None:
         self._connection = None
         stack, self._stack = self._stack, AsyncExitStack()

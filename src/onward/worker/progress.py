@@ -3,19 +3,19 @@
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 
 import msgspec
 
 from onward.errors import PhaseError
 from onward.lifecycle.store import Store
 from onward.model import JobId, Progress, WorkerId
-from onward.options import storable
+from onward.options import LONGEST_NOTE, cut, storable
 from onward.state.contract import ProgressReport, Settlement
 from onward.worker.connections import Reserved
 
 logger = logging.getLogger("onward.worker")
 _EVERY = 0.25
-_LONGEST_NOTE = 500
 
 
 def check_progress(fraction: object, note: object) -> None:
@@ -39,11 +39,18 @@ class ProgressBoard:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
 
-    def report(self, job_id: JobId, attempt: int, fraction: float, note: str | None) -> None:
+    def report(
+        self,
+        job_id: JobId,
+        attempt: int,
+        fraction: float,
+        note: str | None,
+        keep: Callable[[str], str] | None = None,
+    ) -> None:
+        """`keep` makes of a note what may be stored."""
         check_progress(fraction, note)
-        self._reports[job_id] = ProgressReport(
-            job_id, attempt, float(fraction), note and storable(note[:_LONGEST_NOTE])
-        )
+        note = note and storable(cut(note, LONGEST_NOTE))
+        self._reports[job_id] = ProgressReport(job_id, attempt, float(fraction), keep(note) if note and keep else note)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._news.set)
 
@@ -58,6 +65,8 @@ class ProgressBoard:
 
     def last_word(self, settlement: Settlement) -> Settlement:
         """The attempt ends, and with it the right to write: what it said last goes along with its settlement."""
+        if not self._reports and not self._writing:
+            return settlement
         # One that is being written may come too late, so it is said again.
         report = self._reports.pop(settlement.job_id, None) or self._writing.get(settlement.job_id)
         if report is None or report.attempt != settlement.attempt:

@@ -9,12 +9,14 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from onward.errors import AttemptLost, JobAlreadyCompleted
 from onward.lifecycle import settle
 from onward.lifecycle.after_commit import describe
 from onward.lifecycle.context import Origin, current_origin
 from onward.lifecycle.settle import RetryPolicy
-from onward.model import JobError, LossReason, WorkerId
+from onward.model import FailureReason, JobError, LossReason, WorkerId
 from onward.observe import events
 from onward.observe.observer import Observers
 from onward.state.contract import Settlement
@@ -67,22 +69,19 @@ class Runner:
         current_origin.set(Origin(job.id, job.root_id))
         self._announce_start(attempt)
         try:
-            attempt.input = attempt.kind.read_input(job.input, job.payload_version)
-            return await self._perform_where_it_belongs(attempt)
+            attempt.input = attempt.kind.read_input(job.input, job.payload_version, job.id)
+            if attempt.kind.runs_in_process:
+                self._limits.start(attempt, later=_STARTING)
+                begun = self._limits.starter(attempt)
+                return await self._perform(attempt, partial(self._processes.run, begun=begun))
+            self._limits.start(attempt)
+            if attempt.kind.runs_in_thread:
+                return await self._perform_in_thread(attempt)
+            return await self._perform(attempt)
         except BaseException as error:  # noqa: BLE001 - around the user's handler
             return self._after_error(attempt, error, policy)
         finally:
             self._limits.end(attempt)
-
-    async def _perform_where_it_belongs(self, attempt: RunningAttempt) -> Settlement | None:
-        if attempt.kind.runs_in_process:
-            self._limits.start(attempt, later=_STARTING)
-            begun = self._limits.starter(attempt)
-            return await self._perform(attempt, partial(self._processes.run, begun=begun))
-        self._limits.start(attempt)
-        if attempt.kind.runs_in_thread:
-            return await self._perform_in_thread(attempt)
-        return await self._perform(attempt)
 
     async def _perform(
         self, attempt: RunningAttempt, run: Callable[[RunningAttempt], Any] | None = None
@@ -139,15 +138,26 @@ class Runner:
             return self.after_cancel(attempt, policy)
         if attempt.is_transient(error):
             settlement = settle.transient_failure(attempt.job, self._worker, error)
-        else:
-            settlement = settle.settlement_of_error(attempt.job, self._worker, error, policy)
+            return self._failed(attempt, describe(error), settlement, counted=False)
+        settlement = settle.settlement_of_error(attempt.job, self._worker, error, policy)
         return self._failed(attempt, describe(error), settlement) if settlement.errors else settlement
 
-    def _failed(self, attempt: RunningAttempt, error: JobError, settlement: Settlement) -> Settlement:
+    def _failed(
+        self, attempt: RunningAttempt, error: JobError, settlement: Settlement, *, counted: bool = True
+    ) -> Settlement:
+        guard = attempt.kind.guard
+        # That an input could not be decrypted tells nothing of it, and all should be able to read that.
+        is_known = attempt.has_returned or settlement.reason is not FailureReason.UNREADABLE
+        if guard is not None and is_known:
+            secrets = attempt.secrets()
+            error, settlement = guard.told(error, secrets), settle.guarded(settlement, guard, secrets)
         if self._observers.wants(events.AttemptFailed):
             retry_in = settlement.delay if settlement.kind == "retry" else None
+            error = msgspec.structs.replace(error, counted=counted)
             self._observers.emit(
-                events.AttemptFailed(**attempt.facts, worker=self._worker, error=error, retry_in=retry_in)
+                events.AttemptFailed(
+                    **attempt.facts, worker=self._worker, error=error, retry_in=retry_in, counted=counted
+                )
             )
         return settlement
 

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from onward.lifecycle.after_commit import describe
 from onward.lifecycle.settle import unstorable
@@ -16,10 +17,13 @@ from onward.state.driver import Connection, Fault, transaction
 from onward.worker.connections import Reserved
 
 logger = logging.getLogger("onward.worker")
+T = TypeVar("T")
 Settled = Callable[[Settlement, bool], None]
 Substitute = Callable[[Settlement, Exception], Settlement]
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_ASIDE = 0.05, 2.0, 0.5
 """Seconds between tries."""
+_LAST_CHANCE = 2.0
+"""Seconds for an outcome that comes when all others have been given up."""
 
 
 class Settler:
@@ -50,6 +54,8 @@ class Settler:
         self.idle.set()
         self._closing = False
         self._give_up_at: float | None = None
+        self._limits: set[asyncio.Timeout] = set()
+        """Of the tries under way."""
         self._reserved, self._reserved_aside = Reserved(store.driver), Reserved(store.driver)
 
     @property
@@ -60,14 +66,18 @@ class Settler:
     async def put(self, settlement: Settlement) -> None:
         """Have an outcome settled; waits only while too many others do. Who brings it may be cancelled meanwhile."""
         try:
-            while self._is_full:
+            while self._unsettled >= self._capacity and self._is_full:
                 self._room.clear()
                 await self._room.wait()
         finally:
+            if not self._unsettled:
+                self.idle.clear()
             self._unsettled += 1
-            self.idle.clear()
+            if self._give_up_at is not None:
+                self._give_up_at = max(self._give_up_at, time.monotonic() + _LAST_CHANCE)
             self._waiting.append(settlement)
-            self._ready.set()
+            if len(self._waiting) == 1:
+                self._ready.set()
 
     @property
     def _is_full(self) -> bool:
@@ -78,6 +88,8 @@ class Settler:
         """Try no longer than this: what is then unsettled is left to its lease."""
         if self._give_up_at is None:
             self._give_up_at = time.monotonic() + within
+            for limit in self._limits:
+                limit.reschedule(asyncio.get_running_loop().time() + within)
 
     @property
     def _has_given_up(self) -> bool:
@@ -156,7 +168,7 @@ class Settler:
                 return free, await self._store.state.settle(connection, free)
 
         try:
-            free, changes = await reserved.run(settle)
+            free, changes = await self._limited(reserved.run(settle))
             await self._report(reserved, free, changes, repeated=True)
         except Exception as error:  # noqa: BLE001 - one turn of a loop
             self._tell(error)
@@ -173,6 +185,16 @@ class Settler:
                 left.append(self._storable(settlement, error))
         return left
 
+    async def _limited(self, work: Awaitable[T]) -> T:
+        """Not for longer than there is time when the worker ends."""
+        left = None if self._give_up_at is None else max(self._give_up_at - time.monotonic(), 0.0)
+        async with asyncio.timeout(left) as limit:
+            self._limits.add(limit)
+            try:
+                return await work
+            finally:
+                self._limits.discard(limit)
+
     def _storable(self, settlement: Settlement, error: Exception) -> Settlement:
         """The outcome, or what is settled in its place if the database will never take it."""
         if self._store.fault(error) is not Fault.VALUE or settlement.job_id in self._substituted:
@@ -183,7 +205,7 @@ class Settler:
     async def _try(self, reserved: Reserved, batch: list[Settlement], *, repeated: bool) -> Exception | None:
         """Settle a batch once; what went wrong."""
         try:
-            changes = await reserved.run(lambda connection: self._store.state.settle(connection, batch))
+            changes = await self._limited(reserved.run(lambda link: self._store.state.settle(link, batch)))
             await self._report(reserved, batch, changes, repeated=repeated)
         except Exception as error:  # noqa: BLE001 - one turn of a loop
             self._tell(error)
@@ -202,10 +224,13 @@ class Settler:
         self, reserved: Reserved, batch: list[Settlement], changes: Sequence[Change], *, repeated: bool
     ) -> None:
         self._store.release(self._store.consequences.of_settlements(batch, changes))
-        settled = {change.job_id for change in changes if change.kind == "settled"}
-        if repeated and len(settled) < len(batch):
+        told = [change.job_id for change in changes if change.kind == "settled"]
+        all_settled = len(told) == len(batch)
+        settled = set[JobId]() if all_settled else set(told)
+        if repeated and not all_settled:
             settled |= await self._settled_before(reserved, [s for s in batch if s.job_id not in settled])
-        all_settled = len(settled) == len(batch)
+        if all_settled or settled:
+            self._store.observers.database_works("settle")
         for settlement in batch:
             self._settled(settlement, all_settled or settlement.job_id in settled)
         self._done(batch)
@@ -217,7 +242,7 @@ class Settler:
             found = {job.id: job for job in await self._store.state.find_jobs(connection, [s.job_id for s in missing])}
             return {s.job_id for s in missing if _is_done(s, found.get(s.job_id))}
 
-        return await reserved.run(look)
+        return await self._limited(reserved.run(look))
 
     def _abandon(self, batch: list[Settlement]) -> list[Settlement]:
         for settlement in batch:
@@ -227,7 +252,8 @@ class Settler:
         return []
 
     def _done(self, batch: list[Settlement]) -> None:
-        self._substituted.difference_update(settlement.job_id for settlement in batch)
+        if self._substituted:
+            self._substituted.difference_update(settlement.job_id for settlement in batch)
         self._unsettled -= len(batch)
         if not self._unsettled:
             self.idle.set()

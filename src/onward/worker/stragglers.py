@@ -41,6 +41,7 @@ class Stragglers:
     def _look(self, attempt: RunningAttempt) -> None:
         if attempt.is_running:
             self._let_go(attempt.job.id, attempt.job.attempt)
+            attempt.cut_off()
             logger.error(
                 "the handler of %s (job %s) was told to stop (%s) and still runs; its slot is lost until it returns",
                 attempt.job.type_name, attempt.job.id, attempt.cancelled,

@@ -26,7 +26,8 @@ from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter
 from onward.observe import events
 from onward.slots.loop import SlotLoop
 from onward.state.contract import Settlement, TakenJob, TypeClaim
-from onward.state.driver import Connection
+from onward.state.driver import NO_SYNC_DRIVER, Connection
+from onward.state.errands import to_the_end
 from onward.worker.attempt import RunningAttempt
 from onward.worker.connections import Reserved
 from onward.worker.frontier import Frontier
@@ -50,6 +51,8 @@ DEFAULT_STALL = timedelta(seconds=1)
 _POLL = timedelta(seconds=60)
 _POLL_WITHOUT_HINTS = timedelta(seconds=1)
 _SETTLE_AFTER_GRACE = 5.0
+_CUT_OFF_AFTER_GRACE = 3.0
+"""Seconds after which connections are cut off on which the database still has not answered."""
 _LAST_LOOK = 1.0
 _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _NAME_AT_MOST = 10
@@ -90,7 +93,7 @@ class Worker:
         if sync_store is None and any(kind.runs_in_thread for kind in types):
             names = ", ".join(kind.name for kind in types if kind.runs_in_thread)
             raise ConfigurationError(
-                f"def handlers need a sync driver beside the async one: install onward[psycopg] (for {names})"
+                f"def handlers ({names}) need a sync driver beside the async one: {NO_SYNC_DRIVER}"
             )
         check_required(types, required_middleware)
         self._resources, self._provided = resources, tuple[object, ...]()
@@ -116,7 +119,7 @@ class Worker:
         """Attempts that wait for a connection of the pool."""
         self._loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=concurrency, is_jammed=self._is_jammed)
         self._progress = ProgressBoard(store, self.id, self._taking)
-        self._settler = Settler(store, capacity=concurrency, settled=self._was_settled, substitute=self._unstorable)
+        self._settler = Settler(store, capacity=concurrency, settled=self._settled, substitute=self._unstorable)
         shortest = min(self._leases.values())
         self._guardian = choose_guardian(
             guardian,
@@ -158,6 +161,7 @@ class Worker:
         self._may_have_strays = False
         self._tasks: asyncio.TaskGroup | None = None
         self._stragglers = Stragglers(self._attempts, self._settler, grace=self._grace, let_go=self._guardian.let_go)
+        self._limits = {kind.name: self._limit(kind) for kind in types}
         self.stuck = self._stragglers.found
         """Set when a handler that was told to stop still runs a grace period later: its slot is lost to the process."""
 
@@ -201,6 +205,13 @@ class Worker:
         self._settler.give_up(within=_SETTLE_AFTER_GRACE)
         for attempt in list(self._attempts.values()):
             attempt.cancel(LossReason.STOPPING)
+        asyncio.get_running_loop().call_later(_CUT_OFF_AFTER_GRACE, self._cut_off)
+
+    def _cut_off(self) -> None:
+        """What still waits for a database that does not answer is given up: the worker is to end."""
+        self._taking.cut_off()
+        for attempt in list(self._attempts.values()):
+            attempt.cut_off()
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Work until stopped."""
@@ -239,16 +250,21 @@ class Worker:
                     await self._loop.run()
                 finally:
                     writing.cancel()
-                    with suppress(Exception):  # they are left to their leases
-                        async with asyncio.timeout(_LAST_LOOK):
-                            await self._give_back_strays()
-                    self._settler.give_up(within=_SETTLE_AFTER_GRACE)
-                    self._settler.close()
-                    # A group that is cancelled would cancel this task too, and leave what was given back leased.
-                    await asyncio.wait([settling])
+                    # A group that is cancelled, perhaps once more, would cancel this task too, and leave what was given
+                    # back leased.
+                    await to_the_end(self._settle_the_rest(settling))
         # What was left to this worker, or only it had seen coming, is for others to look at.
         self._store.release(Effects(hints=[Hint(HintKind.DEFERRED, next(iter(self._types)))]))
         self._store.observers.emit(events.WorkerStopped(worker=self.id))
+
+    async def _settle_the_rest(self, settling: asyncio.Task[None]) -> None:
+        """Within seconds: what is not settled then is left to its lease."""
+        with suppress(Exception):  # so are strays
+            async with asyncio.timeout(_LAST_LOOK):
+                await self._give_back_strays()
+        self._settler.give_up(within=_SETTLE_AFTER_GRACE)
+        self._settler.close()
+        await asyncio.wait([settling])
 
     # -- handlers that do not stop
 
@@ -336,7 +352,7 @@ class Worker:
         if stale is not None:
             stale.cancel(LossReason.TAKEN_BY_ANOTHER_WORKER)
         self._attempts[job.id] = attempt
-        self._guardian.hold(job.id, job.attempt, self._leases[job.type_name], since, self._limit(kind))
+        self._guardian.hold(job.id, job.attempt, self._leases[job.type_name], since, self._limits[job.type_name])
         return attempt
 
     def _limit(self, kind: Registered) -> float | None:
@@ -388,11 +404,13 @@ class Worker:
     def _heed(self, hints: Sequence[Hint]) -> bool:
         """Act on hints; whether there may be something to take."""
         worth_a_look = False
+        lost = {hint.key for hint in hints if hint.kind is HintKind.LOST}
+        if lost and any(str(job_id) in lost for job_id in self._attempts):
+            self._guardian.check_now()
         for hint in hints:
             if hint.kind is HintKind.LOST:
-                if any(str(job_id) == hint.key for job_id in self._attempts):
-                    self._guardian.check_now()
-            elif hint.kind is HintKind.AWAITED:
+                continue
+            if hint.kind is HintKind.AWAITED:
                 self._store.awaited.add(hint.key)
             else:
                 self._upkeep.hasten(hint)
@@ -437,11 +455,6 @@ class Worker:
         else:
             await self._settler.put(self._progress.last_word(settlement))
 
-    def _was_settled(self, settlement: Settlement, in_time: bool) -> None:
-        if in_time:
-            self._store.observers.database_works("settle")
-        self._settled(settlement, in_time)
-
     async def _crashed(self, job: TakenJob) -> None:
         policy, timeout = self._policies[job.type_name], timeout_of(job)
         if timeout is None:
@@ -454,8 +467,9 @@ class Worker:
         attempt = self._attempts.get(settlement.job_id)
         if attempt is None or attempt.job.attempt != settlement.attempt or settlement.errors is not None:
             return settle.unstorable(settlement, error)
-        policy = self._policies[attempt.job.type_name]
-        return settle.counted_failure(attempt.job, self.id, describe(error), policy)
+        policy, guard = self._policies[attempt.job.type_name], attempt.kind.guard
+        failure = settle.counted_failure(attempt.job, self.id, describe(error), policy)
+        return failure if guard is None else settle.guarded(failure, guard, attempt.secrets())
 
     def _settled(self, settlement: Settlement, in_time: bool) -> None:
         attempt = self._attempts.get(settlement.job_id)

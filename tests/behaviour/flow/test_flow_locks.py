@@ -583,7 +583,7 @@ async def test_workers_that_die_at_any_command_lose_no_job(make_flow: MakeFlow, 
 async def test_a_connection_lost_at_any_command_costs_no_try(
     make_flow: MakeFlow, recorder: FlowRecorder, after: bool
 ) -> None:
-    make = partial(shop, make_flow, max_retries=0, max_stalls=0, lock=timedelta(seconds=2))
+    make = partial(shop, make_flow, max_retries=0, max_stalls=0, lock=timedelta(seconds=20))
     struck: list[bool] = []
 
     async def stumble(number: int) -> None:

@@ -22,7 +22,7 @@ from onward.errors import (
     UndeclaredStep,
     UnknownJobType,
 )
-from onward.model import Backoff
+from onward.model import Backoff, new_id
 
 
 @dataclass
@@ -279,9 +279,9 @@ def test_an_older_input_is_brought_up_step_by_step() -> None:
 
     registered = Registry([invoice])["invoice"]
 
-    assert registered.read_input("7", 1) == Order(7, "CHF")
-    assert registered.read_input('{"number": 7}', 2) == Order(7, "CHF")
-    assert registered.read_input('{"id": 7}', 3) == Order(7, "EUR")
+    assert registered.read_input("7", 1, new_id()) == Order(7, "CHF")
+    assert registered.read_input('{"number": 7}', 2, new_id()) == Order(7, "CHF")
+    assert registered.read_input('{"id": 7}', 3, new_id()) == Order(7, "EUR")
 
 
 def test_an_upcaster_that_gives_the_wrong_shape_is_a_payload_error() -> None:
@@ -289,7 +289,7 @@ def test_an_upcaster_that_gives_the_wrong_shape_is_a_payload_error() -> None:
     invoice.upcast(2)(lambda old: {"id": "seven"})
 
     with pytest.raises(PayloadError) as refusal:
-        Registry([invoice])["invoice"].read_input("{}", 2)
+        Registry([invoice])["invoice"].read_input("{}", 2, new_id())
 
     assert (refusal.value.job_type, refusal.value.field) == ("invoice", "$.id")
 

@@ -291,7 +291,7 @@ def test_options_of_a_flow_are_checked_when_it_is_made(option: str, value: Any, 
         (lambda: Keep(age=5), "Keep: age must be a timedelta"),  # type: ignore[arg-type]
         (lambda: Goto("grant", delay=-SECOND), "Goto: delay must be a timedelta that is not negative"),
         (lambda: Flow("access", None), "redis must be an address, or a client of redis.asyncio, got: None"),  # type: ignore[arg-type]
-        (lambda: Flow("access", "localhost:secret@"), "redis is no address of a Redis, such as redis://localhost"),
+        (lambda: Flow("access", "localhost:secret@"), "redis must be an address like redis://… .*, got: …"),
         (lambda: Flow(5, "redis://localhost"), "make a name"),  # type: ignore[arg-type]
     ],
 )

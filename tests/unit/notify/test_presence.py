@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from zlib import crc32
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,6 +126,41 @@ def test_one_that_says_it_lives_twice_has_followed_the_hint() -> None:
 def test_many_processes_tell_less_often() -> None:
     assert World(*[1] * 10).views["p0"].beat == 2.0
     assert World(*[1] * 100).views["p0"].beat == 5.0
+
+
+def in_rounds(word: str, count: int, able: dict[str, int]) -> dict[str, int]:
+    """As it reads: one for everybody, another for everybody that can …"""
+    turn = sorted(filter(able.get, able), key=lambda name: (crc32(f"{word} {name}".encode()), name))
+    shares = dict.fromkeys(sorted(turn), 0)
+    while count and turn:
+        for name in turn[:count]:
+            shares[name] += 1
+        count -= min(count, len(turn))
+        turn = [name for name in turn if shares[name] < able[name]]
+    return {name: share for name, share in shares.items() if share}
+
+
+@given(
+    word=st.text(max_size=3),
+    count=st.integers(0, 60),
+    able=st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 12)),
+)
+def test_shares_are_what_rounds_would_give(word: str, count: int, able: dict[str, int]) -> None:
+    assert share_out(word, count, able) == in_rounds(word, count, able)
+
+
+def test_any_number_of_jobs_is_shared_out_at_once() -> None:
+    shares = share_out("word", 10**15, {"a": 10**15, "b": 3, "c": 10**14})
+
+    assert sum(shares.values()) == 10**15
+
+
+def test_a_process_is_believed_about_a_bounded_number_of_types() -> None:
+    view = Presence("me", lambda: 0.0)
+    for n in range(20):
+        view.hear("other", [Hint(HintKind.ABLE, f"type {n} {k}", 1) for k in range(100)])
+
+    assert sum(len(other.able) for other in view._others.values()) == 1_000
 
 
 @given(

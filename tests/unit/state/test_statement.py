@@ -84,8 +84,10 @@ def test_a_plain_identifier_is_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "2jobs", "my jobs", 'a"b', "a;b", "a.b", "a-b", "żółw", "a" * 42, "jobs\n", "a'b", "a\0"]
-)
+    "name", ["", "2jobs", "my jobs", 'a"b', "a;b", "a.b", "a-b", "żółw", "a" * 42, "jobs\n", "a'b", "a\0",
+             "ſtate", "job\u212a", "pg_jobs", "PG_jobs", "pg_catalog", "information_schema", "Information_Schema",
+             "sqlite_jobs"]
+)  # fmt: skip
 def test_any_other_identifier_is_refused_with_its_option_named(name: str) -> None:
     with pytest.raises(ConfigurationError, match="prefix="):
         checked_identifier(name, option="prefix")

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from onward.addresses import shown
 from onward.cli.bench.measures import LATENCIES, Bench, Figure, Progress
 from onward.cli.bench.tables import no_new_file, own_tables
 from onward.cli.failures import CommandFailed, reaching
@@ -19,7 +20,7 @@ from onward.cli.worker import loop_factory
 def run_bench(url: str, *, count: int, concurrency: int) -> None:
     """Measure, showing how far it has come, and print a table."""
     if url.partition(":")[0] not in ("postgresql", "postgres", "postgresql+asyncpg", "postgresql+psycopg", "sqlite"):
-        raise CommandFailed(f"cannot measure {url!r}: give postgresql://… or sqlite:///file.db")
+        raise CommandFailed(f"cannot measure {shown(url)}: give postgresql://… or sqlite:///file.db")
     bench = Bench(url, count=count, concurrency=concurrency)
     with no_new_file(url), reaching(bench.app), asyncio.Runner(loop_factory=loop_factory()) as runner:
         figures = runner.run(_measure(bench))

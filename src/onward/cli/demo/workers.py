@@ -2,9 +2,10 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from onward.cli.loading import this_program
 
 
 class WorkerProcess:
@@ -13,7 +14,7 @@ class WorkerProcess:
     def __init__(self, name: str, *, folder: Path, environment: Mapping[str, str]) -> None:
         self.name = name
         self._log = folder / f"{name}.log"
-        command = [sys.executable, "-m", "onward", "worker", "onward.cli.demo.app:app"]
+        command = [*this_program(), "worker", "onward.cli.demo.app:app"]
         options = ["--concurrency", "4", "--name", name, "--log-level", "warning"]
         # No ONWARD_* of the user's: this worker is the demo's.
         clean = {key: value for key, value in os.environ.items() if not key.startswith("ONWARD_")}

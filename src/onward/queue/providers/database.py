@@ -1,5 +1,6 @@
 """Queues in the database of an app: jobs that commit with your data, and no server beside it."""
 
+import asyncio
 from datetime import timedelta
 
 import msgspec
@@ -8,7 +9,7 @@ from onward.client.app import Onward
 from onward.errors import ConfigurationError, QueueConfigurationError, QueueErrorCode
 from onward.model import JobStatus
 from onward.queue.checks import ProviderArguments
-from onward.queue.contract import ProviderFactory
+from onward.queue.contract import ProviderFactory, elsewhere
 from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, Capabilities, Keep
 from onward.queue.providers.chains.forms import Enveloped, Typed
 from onward.queue.providers.chains.link import Link
@@ -74,6 +75,8 @@ class Database(ProviderFactory[Link]):
         kind = self._app.registry.get(queue_name)
         if kind is not None and kind.definition.internal:
             raise _refused(f"job type {queue_name!r} is internal: no chain begins with it, so it cannot be a queue")
+        if kind is not None and kind.encryption is not None:
+            raise _refused(f"job type {queue_name!r} is encrypted, which queues are not: run it with app.worker()")
         limited = msgspec.structs.replace(_CAPABILITIES, max_job_size=self._app.registry.limits.bytes)
         form = Enveloped(queue_name, limited) if kind is None else Typed(kind, limited)
         lease = self._lease if kind is None or kind.lease is None else kind.lease
@@ -81,7 +84,9 @@ class Database(ProviderFactory[Link]):
         return DatabaseProvider(queue_name, self, form, lease=lease, events=events, keep=self._keep)
 
     async def _open(self) -> Link:
-        opened_here = not self._app.is_open
+        opened_here = self._app.loop is None
+        if self._app.loop not in (None, asyncio.get_running_loop()):
+            raise _refused(elsewhere("the app of this database", has_ended=self._app.loop.is_closed()))
         if opened_here:
             try:
                 await self._app.open()

@@ -15,8 +15,17 @@ class Grouped(Generic[I, A]):
     Nobody is answered before the call that carried their item has returned.
     """
 
-    def __init__(self, send: Callable[[Sequence[I]], Awaitable[Sequence[A]]], *, most: int) -> None:
+    def __init__(
+        self,
+        send: Callable[[Sequence[I]], Awaitable[Sequence[A]]],
+        *,
+        most: int,
+        size: Callable[[I], int] = lambda item: 0,
+        most_size: int = 0,
+    ) -> None:
+        """`most` items together, and no more than `most_size` of their sizes: a larger one goes alone."""
         self._send, self._most = send, most
+        self._size, self._most_size = size, most_size
         # Kept, because Python 3.11 makes a system call to tell which one it is.
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[I, asyncio.Future[A]]] = []
@@ -55,10 +64,20 @@ class Grouped(Generic[I, A]):
     async def _send_all(self) -> None:
         try:
             while self._waiting:
-                group, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                count = self._together()
+                group, self._waiting = self._waiting[:count], self._waiting[count:]
                 await self._send_group([(item, answer) for item, answer in group if not answer.done()])
         finally:
             self._sending = None
+
+    def _together(self) -> int:
+        """How many of those that wait go in one call."""
+        total = 0
+        for count, (item, _) in enumerate(self._waiting[: self._most]):
+            total += self._size(item)
+            if total > self._most_size and count > 0:
+                return count
+        return self._most
 
     async def _send_group(self, group: list[tuple[I, "asyncio.Future[A]"]]) -> None:
         try:

@@ -50,11 +50,11 @@ class Held:
         return self._until.get(_receipt(job), 0.0) > time.monotonic()
 
     @contextmanager
-    def settling(self, job: TakenJob) -> Iterator[None]:
-        """Out of our hands, unless that fails: then it may be tried again."""
+    def settling(self, job: TakenJob) -> Iterator[float]:
+        """Out of our hands, unless that fails: then it may be tried again. Until when nobody else can have it."""
         until = self._until.pop(_receipt(job))
         try:
-            yield
+            yield until
         except BaseException:
             self._until[_receipt(job)] = until
             raise

@@ -1,13 +1,17 @@
 """Queues in this process: for tests, for programs that need no more, and to begin with."""
 
 import asyncio
+import functools
 import heapq
 import itertools
 import secrets
+import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Raw
@@ -15,11 +19,21 @@ from msgspec import Raw
 from onward.errors import QueueDataError, QueueErrorCode
 from onward.model import Progress
 from onward.queue.checks import ProviderArguments
-from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob, in_words, is_permanent, reported
+from onward.queue.contract import (
+    Provider,
+    ProviderFactory,
+    StoredJob,
+    TakenJob,
+    in_words,
+    is_permanent,
+    limited,
+    reported,
+)
 from onward.queue.events import Emitter
 from onward.queue.model import (
     KEEP_COMPLETED,
     KEEP_FAILED,
+    LARGEST_JOB,
     ActiveJob,
     Capabilities,
     Keep,
@@ -31,6 +45,7 @@ from onward.queue.model import (
 )
 from onward.queue.options import Options
 
+C = TypeVar("C", bound=Callable[..., Coroutine[Any, Any, Any]])
 _FINISHED = (QueueJobStatus.COMPLETED, QueueJobStatus.FAILED)
 
 
@@ -47,6 +62,9 @@ class _Kept:
 class _Contents:
     """What one queue holds; it outlives the providers that look at it, and the event loops that they run in."""
 
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    """For those of several threads."""
+    changes: int = 0
     jobs: dict[str, _Kept] = field(default_factory=dict)
     waiting: list[tuple[int, int, str]] = field(default_factory=list)
     """A heap: most urgent first, then first in, first out."""
@@ -65,36 +83,59 @@ class _Contents:
 
     def wake(self) -> None:
         """Those who wait for jobs, in whichever loop."""
-        sleepers, self.sleepers = self.sleepers, set()
+        with self.lock:
+            self.changes += 1
+            sleepers, self.sleepers = self.sleepers, set()
         here = asyncio.get_running_loop()
         for sleeper in sleepers:
             loop = sleeper.get_loop()
             if loop is here:
                 _end(sleeper)
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(_end, sleeper)
+            else:
+                with suppress(RuntimeError):  # it has ended since
+                    loop.call_soon_threadsafe(_end, sleeper)
+
+
+def _alone(call: C) -> C:
+    """Nothing is awaited in it, so no other task comes in between; and with this no other thread."""
+
+    @functools.wraps(call)
+    async def locked(provider: "MemoryProvider", *args: Any, **kwargs: Any) -> Any:
+        with provider._contents.lock:
+            return await call(provider, *args, **kwargs)
+
+    return cast(C, locked)
 
 
 class Memory(ProviderFactory[None]):
     """Queues in this process. They end with it.
 
-    `keep_completed` and `keep_failed` say how many finished jobs of each queue are kept, and for how long.
+    `keep_completed` and `keep_failed` say how many finished jobs of each queue are kept, and for how long,
+    `max_job_size` how many bytes of JSON the data of a job may have.
 
     >>> Memory().for_queue("emails").capabilities.priority
     True
     """
 
-    def __init__(self, *, keep_completed: Keep = KEEP_COMPLETED, keep_failed: Keep = KEEP_FAILED) -> None:
+    def __init__(
+        self,
+        *,
+        keep_completed: Keep = KEEP_COMPLETED,
+        keep_failed: Keep = KEEP_FAILED,
+        max_job_size: int = LARGEST_JOB,
+    ) -> None:
         super().__init__()
         arguments = ProviderArguments("Memory")
         arguments.keep("keep_completed", keep_completed)
         arguments.keep("keep_failed", keep_failed)
+        arguments.whole("max_job_size", max_job_size, least=1)
+        self._max_job_size = max_job_size
         self._keep: dict[QueueJobStatus, Keep] = dict(zip(_FINISHED, (keep_completed, keep_failed), strict=True))
         self._contents: dict[str, _Contents] = {}
 
     def for_queue(self, queue_name: str) -> "MemoryProvider":
         contents = self._contents.setdefault(queue_name, _Contents(keep=self._keep))
-        return MemoryProvider(queue_name, contents, self.events_of(queue_name))
+        return limited(MemoryProvider(queue_name, contents, self.events_of(queue_name)), self._max_job_size)
 
 
 class MemoryProvider(Provider):
@@ -122,8 +163,10 @@ class MemoryProvider(Provider):
         listing=True,
         keeps=True,
         pull=True,
+        max_job_size=LARGEST_JOB,
     )
     long_poll = timedelta(seconds=30)
+    is_bound_to_loop = False
 
     def __init__(self, queue_name: str, contents: _Contents, events: Emitter) -> None:
         super().__init__(queue_name, events)
@@ -134,18 +177,38 @@ class MemoryProvider(Provider):
 
     async def _close(self) -> None:
         """What nobody has settled goes back: there is no lease that could run out."""
-        self._contents.workers.discard(id(self))
-        for job_id, lock in self._held.items():
-            kept = self._contents.jobs.get(job_id)
-            if kept is not None and kept.lock == lock:
-                self._put_back(kept)
-        self._held.clear()
+        with self._contents.lock:
+            self._contents.workers.discard(id(self))
+            for job_id, lock in self._held.items():
+                kept = self._contents.jobs.get(job_id)
+                if kept is not None and kept.lock == lock:
+                    self._put_back(kept)
+            self._held.clear()
 
     # -- adding
 
     @reported(QueueErrorCode.ENQUEUE)
+    @_alone
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
-        contents = self._contents
+        self._check_new(job, options)
+        self._keep(job, options)
+        return job
+
+    @reported(QueueErrorCode.ENQUEUE)
+    @_alone
+    async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
+        """All of them or none."""
+        seen = set[str]()
+        for job, options in jobs:
+            self._check_new(job, options)
+            if job.id in seen:
+                raise self.duplicate(job.id)
+            seen.add(job.id)
+        for job, options in jobs:
+            self._keep(job, options)
+        return [job for job, _ in jobs]
+
+    def _check_new(self, job: StoredJob, options: Options) -> None:
         if options.native:
             raise QueueDataError(
                 f"provider_options: memory has none, got: {', '.join(options.native)}",
@@ -153,12 +216,13 @@ class MemoryProvider(Provider):
                 queue_name=self.queue_name,
                 job_id=job.id,
             )
-        if job.id in contents.jobs:
+        if job.id in self._contents.jobs:
             raise self.duplicate(job.id)
-        kept = contents.jobs[job.id] = _Kept(job, options)
-        contents.counts[job.status] += 1
+
+    def _keep(self, job: StoredJob, options: Options) -> None:
+        kept = self._contents.jobs[job.id] = _Kept(job, options)
+        self._contents.counts[job.status] += 1
         self._line_up(kept, options.delay)
-        return job
 
     def _line_up(self, kept: _Kept, delay: timedelta) -> None:
         kept.place = next(self._contents.order)
@@ -188,24 +252,31 @@ class MemoryProvider(Provider):
         self._interrupted = False
         self._contents.workers.add(id(self))
         while True:
-            taken = self._take(count)
+            with self._contents.lock:
+                taken = self._take(count)
+                seen, first = self._contents.changes, self._contents.delayed[:1]
             left = until - clock.time()
             if taken or left <= 0 or self._interrupted:
                 return taken
-            if self._contents.delayed:
-                left = min(left, max((self._contents.delayed[0][0] - _now()).total_seconds(), 0.001))
-            await self._sleep(left)
+            if first:
+                left = min(left, max((first[0][0] - _now()).total_seconds(), 0.001))
+            await self._sleep(left, seen)
 
-    async def _sleep(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float, seen: int) -> None:
+        """Until something has changed since."""
         clock = asyncio.get_running_loop()
         sleeper: asyncio.Future[None] = clock.create_future()
+        with self._contents.lock:
+            if self._contents.changes != seen:
+                return
+            self._contents.sleepers.add(sleeper)
         timer = clock.call_later(seconds, _end, sleeper)
-        self._contents.sleepers.add(sleeper)
         try:
             await sleeper
         finally:
             timer.cancel()
-            self._contents.sleepers.discard(sleeper)
+            with self._contents.lock:
+                self._contents.sleepers.discard(sleeper)
 
     def interrupt(self) -> None:
         self._interrupted = True
@@ -239,6 +310,7 @@ class MemoryProvider(Provider):
         self.on_ended(ended)
 
     @reported(QueueErrorCode.PROCESSING)
+    @_alone
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         kept = self._ours(job)
         self._contents.completed += 1
@@ -246,6 +318,7 @@ class MemoryProvider(Provider):
         self._finish(kept, QueueJobStatus.COMPLETED, removed=kept.options.remove_on_complete, **done)
 
     @reported(QueueErrorCode.PROCESSING)
+    @_alone
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         if job.id not in self._contents.jobs:
             raise self.not_found(job.id)
@@ -262,11 +335,13 @@ class MemoryProvider(Provider):
         return None
 
     @reported(QueueErrorCode.PROCESSING)
+    @_alone
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         for job in jobs:
             self._put_back(self._ours(job))
 
     @reported(QueueErrorCode.PROCESSING)
+    @_alone
     async def report_progress(self, job: TakenJob, progress: Progress) -> None:
         kept = self._contents.jobs.get(job.id)
         if kept is not None and kept.lock == job.lock_token:
@@ -316,20 +391,24 @@ class MemoryProvider(Provider):
     # -- the queue
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
+    @_alone
     async def get_job(self, job_id: str) -> StoredJob | None:
         kept = self._contents.jobs.get(job_id)
         return None if kept is None else kept.job
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
+    @_alone
     async def pause(self) -> None:
         self._contents.paused = True
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
+    @_alone
     async def resume(self) -> None:
         self._contents.paused = False
         self._contents.wake()
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
+    @_alone
     async def delete(self) -> None:
         contents = self._contents
         contents.jobs.clear()
@@ -342,6 +421,7 @@ class MemoryProvider(Provider):
         contents.paused = False
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
+    @_alone
     async def stats(self) -> QueueStats:
         counts = self._contents.counts
         return QueueStats(
@@ -354,14 +434,17 @@ class MemoryProvider(Provider):
         )
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
+    @_alone
     async def health(self) -> QueueHealth:
         return QueueHealth.of(await self.stats(), active_workers=len(self._contents.workers))
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
+    @_alone
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
         return list(itertools.islice(self._all(QueueJobStatus.FAILED), max(limit, 0)))
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
+    @_alone
     async def retry(self, job_id: str) -> None:
         kept = self._contents.jobs.get(job_id)
         if kept is None or kept.job.status is not QueueJobStatus.FAILED:
@@ -371,6 +454,7 @@ class MemoryProvider(Provider):
         self._line_up(kept, timedelta())
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
+    @_alone
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
         first = int(after or 0)
         found = list(itertools.islice(self._all(status), first, first + limit + 1))
@@ -388,6 +472,7 @@ class MemoryProvider(Provider):
         return (kept.job for kept in found)
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
+    @_alone
     async def remove(self, job_id: str) -> None:
         kept = self._contents.jobs.get(job_id)
         if kept is None:

@@ -1,7 +1,8 @@
 """The state contract on Postgres: one statement per method; two where settlements of both kinds come together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ from onward.state.contract import (
     TypeClaim,
     to_remove,
 )
-from onward.state.driver import Connection, Dialect, Statement, transaction
+from onward.state.driver import Connection, Dialect, Rows, Statement, transaction
 from onward.state.refusals import PROBLEMS, Problem, refuse
 from onward.state.rows import (
     JOB_COLUMNS,
@@ -50,7 +51,7 @@ from onward.state.rows import (
     read_job,
     write_error,
 )
-from onward.state.statement import Statements, checked_identifier
+from onward.state.statement import Statements, checked_identifier, with_servers_own
 
 _ONWARD = (
     "AND rank < (:from_ranks::integer[])[/*n*/1]",
@@ -65,6 +66,8 @@ _LONGEST_WINDOW = 3e9
 """Seconds, about a century: the server cannot subtract much more from a time."""
 _MIGRATION_LOCK = 7_036_874_417_766_406
 """One process migrates at a time; the number only has to be ours."""
+_READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+"""For a transaction of our own, whatever the role's is by default: said before anything else."""
 
 
 def _as_is(value: Any) -> Any:
@@ -84,6 +87,7 @@ class PostgresState:
             "onward.state.postgres",
             table=lambda name: f'"{schema}".{name}',
             job_columns=", ".join(map(_column, JOB_COLUMNS)),
+            finish=with_servers_own,
         )
 
         self._rides: dict[tuple[str, str], str] = {}
@@ -99,8 +103,7 @@ class PostgresState:
         return str(rows[0][0])
 
     async def schema_version(self, connection: Connection) -> int:
-        found = await connection.fetch("SELECT to_regclass(:name)::text", {"name": f'"{self.schema}".migration'})
-        if found[0][0] is None:
+        if not await connection.fetch(self.sql("has_migrations"), {"schema": self.schema}):
             return 0
         rows = await connection.fetch(self.sql("schema_version"), {})
         return int(rows[0][0])
@@ -108,7 +111,8 @@ class PostgresState:
     async def migrate(self, connection: Connection) -> Sequence[str]:
         applied: list[str] = []
         async with transaction(connection):
-            await connection.fetch("SELECT pg_advisory_xact_lock(:lock::bigint)", {"lock": _MIGRATION_LOCK})
+            await connection.fetch(_READ_COMMITTED, {})  # so as to see what was done while it waited for the lock
+            await connection.fetch("SELECT pg_catalog.pg_advisory_xact_lock(:lock::bigint)", {"lock": _MIGRATION_LOCK})
             version = await self.schema_version(connection)
             if not version:
                 await connection.script(self._bookkeeping())
@@ -126,7 +130,8 @@ class PostgresState:
         return (
             f'CREATE SCHEMA IF NOT EXISTS "{self.schema}";\n'
             f'CREATE TABLE IF NOT EXISTS "{self.schema}".migration (\n'
-            "  version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now());\n"
+            "  version integer PRIMARY KEY, name text NOT NULL,\n"
+            "  applied_at timestamptz NOT NULL DEFAULT pg_catalog.now());\n"
         )
 
     def _record(self, number: int, name: str) -> str:
@@ -147,10 +152,21 @@ class PostgresState:
             sql, more = self._ridden(name, rider) if rider else (self.sql(name), {})
             await connection.fetch(sql, {"now": self.clock(), **parameters, **more})
             return [Started(job.id, JobStatus.PENDING, False) for job in jobs]
-        rows = await connection.fetch(self.sql("start_checked"), {"items": _items(jobs), "now": self.clock()})
+        rows = await self._isolated(connection, "start_checked", {"items": _items(jobs), "now": self.clock()})
         _raise_refusal([(row[4], row[1]) for row in rows], jobs)
         by_item = {row[0]: row for row in rows}
         return [_started(job, by_item.get(position)) for position, job in enumerate(jobs)]
+
+    async def _isolated(self, connection: Connection, name: str, parameters: Mapping[str, Any]) -> Rows:
+        """Run a statement that refuses to work in REPEATABLE READ. Where that is only the role's default, and the
+        transaction would be our own, it gets one that it can work in.
+        """
+        rows = await connection.fetch(self.sql(name), parameters)
+        if connection.in_transaction or not any("isolation" in tuple(row) for row in rows):
+            return rows
+        async with transaction(connection):
+            await connection.fetch(_READ_COMMITTED, {})
+            return await connection.fetch(self.sql(name), parameters)
 
     def _ridden(self, name: str, rider: Statement) -> Statement:
         sql, parameters = rider
@@ -181,7 +197,7 @@ class PostgresState:
             },
         )
         taken = [TakenJob(*row) for row in rows]
-        taken.sort(key=lambda job: (job.rank, job.scheduled_at, job.id))
+        taken.sort(key=attrgetter("rank", "scheduled_at", "id"))
         return taken
 
     async def promote(self, connection: Connection, *, type_names: Sequence[str], limit: int) -> Promoted:
@@ -190,7 +206,7 @@ class PostgresState:
         return Promoted(rows[0][0], rows[0][1])
 
     async def settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
-        if not any(settlement.remove for settlement in settlements):
+        if not [settlement for settlement in settlements if settlement.remove]:
             return await self._settle(connection, settlements)
         async with transaction(connection):
             changes = await self._settle(connection, settlements)
@@ -198,8 +214,9 @@ class PostgresState:
         return changes
 
     async def _settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
-        plain = sorted((s for s in settlements if s.is_plain), key=lambda settlement: settlement.job_id)
-        others = [settlement for settlement in settlements if not settlement.is_plain]
+        others = [settlement for settlement in settlements if settlement.next and not settlement.is_plain]
+        plain = [settlement for settlement in settlements if settlement.is_plain] if others else [*settlements]
+        plain.sort(key=attrgetter("job_id"))
         if not others:
             return await self._settle_plain(connection, plain)
         if not plain and len(others) == 1:
@@ -226,7 +243,7 @@ class PostgresState:
         return [_change(row) for row in rows]
 
     async def _settle_plain(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
-        if settlements and all(s.only_completes and s.holder == settlements[0].holder for s in settlements):
+        if settlements and not [s for s in settlements if not s.only_completes or s.holder != settlements[0].holder]:
             return await self._settle_completed(connection, settlements)
         nexts = [settlement.next[0] if settlement.next else None for settlement in settlements]
         rows = await connection.fetch(
@@ -428,7 +445,7 @@ class PostgresState:
     ) -> Sequence[Change]:
         """A row is (job_id, chain_id, type_name, change, reason), or (…, problem, the chain in the way)."""
         parameters = {"chain_ids": list(chain_ids), "now": self.clock(), **options}
-        rows = await connection.fetch(self.sql(name), parameters)
+        rows = await self._isolated(connection, name, parameters)
         refuse([Problem(row[3], row[1], row[4]) for row in rows if row[3] in PROBLEMS])
         return [Change(row[0], row[1], row[2], row[3], None, row[4] and REASON.get(row[4])) for row in rows]
 

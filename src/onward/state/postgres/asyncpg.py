@@ -16,20 +16,23 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
 from onward.state.errands import Errands, to_the_end
-from onward.state.postgres.asyncpg_connection import AsyncpgConnection
+from onward.state.postgres.asyncpg_connection import AsyncpgConnection, OwnConnection
 from onward.state.postgres.lending import Lender
 from onward.state.postgres.patience import PoolPatience, PoolWatch
 from onward.state.postgres.session import RESET, Session
 from onward.state.postgres.settings import (
     CHECK_CLIENT,
+    INSISTED,
     fault_of_code,
     session_settings,
     transport_settings,
 )
 from onward.state.process import Home, leave_to_parent
-from onward.transport import CONNECT, STATEMENT, UNANSWERED_IN_POOL, Patience, watch
+from onward.transport import CONNECT, STATEMENT, UNANSWERED_IN_POOL, Patience, Reach, watch
 
 _FAREWELL = 5.0
+_TAKE_LEAVE = 0.5
+"""Seconds for one connection that is idle: a server that does not hear of its end will notice."""
 _LOST = (OSError, TimeoutError, asyncpg.InternalClientError, asyncpg.TargetServerAttributeNotMatched)
 """Not reached, or not understood; the last while a standby takes over."""
 _BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -65,6 +68,7 @@ class AsyncpgDriver:
         self._prepared = prepared
         self.transaction_type = transaction_type or (asyncpg.Connection if pool is not None else None)
         self.postgres_dsn = (dsn or _dsn_of(pool)) if prepared else None
+        self.reach = Reach("asyncpg", dsn or self._beside_theirs) if prepared else None
         self.open_counter = None
 
     @property
@@ -78,9 +82,15 @@ class AsyncpgDriver:
         if self._pool is None:
             # It keeps none open by itself: it would log every failure to do so while there is no server.
             options = {**self._options(transport_settings()), "min_size": 0, "max_size": self._pool_size}
-            pool: Any = await asyncpg.create_pool(init=_watch_in_pool, reset=self._reset, **options)
-            async with pool.acquire():  # whoever opens the app is told what is wrong
-                pass
+            pool: Any = await asyncpg.create_pool(
+                init=_watch_in_pool, reset=self._reset, connection_class=OwnConnection, **options
+            )
+            try:
+                async with pool.acquire():  # whoever opens the app is told what is wrong
+                    pass
+            except BaseException:
+                pool.terminate()
+                raise
             self._pool = pool
             self._lender = Lender(self._pool_size, acquire=self._acquire, release=self._release, errands=self._errands)
 
@@ -128,7 +138,7 @@ class AsyncpgDriver:
     async def _release(self, connection: AsyncpgConnection) -> None:
         connection.resume()
         if connection.is_demoted:
-            connection.terminate()
+            connection.cut_off()
         with suppress(*_BROKEN):  # then it is cut off
             await connection.end_unfinished()
             await connection.shown._holder._pool.release(connection.shown, timeout=STATEMENT)
@@ -184,19 +194,39 @@ class AsyncpgDriver:
             raise
         finally:
             with suppress(OSError, asyncpg.InterfaceError, TimeoutError):
-                await raw.close(timeout=2)
+                await raw.close(timeout=_TAKE_LEAVE)
 
     async def _connect(self) -> Any:
         if self._dsn is not None:
             raw: Any = await asyncpg.connect(**self._options(session_settings()))
         else:
-            # A pool keeps to itself how it connects; one of its own kind is made the same way.
-            options = {"timeout": CONNECT, **self._pool._connect_kwargs}
-            if self._prepared:
-                options["server_settings"] = {**session_settings(), **(options.get("server_settings") or {})}
-            raw = await asyncpg.connect(*self._pool._connect_args, **options)
+            raw = await self._connect_as_theirs(session_settings() if self._prepared else {})
         watch(raw._transport.get_extra_info("socket"))
         return raw
+
+    async def _connect_as_theirs(self, settings: dict[str, str]) -> Any:
+        """A pool keeps to itself how it connects; one of its own kind is made the same way."""
+        pool = self._pool
+        options = {"timeout": CONNECT, **pool._connect_kwargs}
+        if settings:
+            options["server_settings"] = {**settings, **(options.get("server_settings") or {}), **INSISTED}
+        # From asyncpg 0.30 on an application may connect in a way of its own.
+        connect = getattr(pool, "_connect", asyncpg.connect)
+        return await connect(
+            *pool._connect_args,
+            loop=asyncio.get_running_loop(),
+            connection_class=pool._connection_class,
+            record_class=pool._record_class,
+            **options,
+        )
+
+    @asynccontextmanager
+    async def _beside_theirs(self) -> AsyncIterator[Any]:
+        raw = await self._connect_as_theirs({})
+        try:
+            yield raw
+        finally:
+            raw.terminate()
 
     def _options(self, settings: dict[str, str]) -> dict[str, Any]:
         if self._prepared:

@@ -1,16 +1,27 @@
 """A connection of asyncpg's."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, NoReturn
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
-from onward.state.driver import Result, Rows, Statement
+from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, Rows, Statement
 from onward.state.postgres.literals import call, new_name
 from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
 from onward.state.statement import spell
+
+
+class OwnConnection(asyncpg.Connection):
+    """One of our own pool, which knows whether it was closed or lost."""
+
+    was_closed = False
+    """By whoever had it, or by the pool."""
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        self.was_closed = True
+        await super().close(timeout=timeout)
 
 
 class AsyncpgConnection:
@@ -38,8 +49,8 @@ class AsyncpgConnection:
         self._is_to_be_reset = False
         self._refused_to_write = False
         self._read_only_before = _reads_only(self._raw)
-        self._ours = _Asking(self, patience or nullcontext())
-        self._theirs = _Asking(self, nullcontext())
+        self._ours = _Asking(self, patience)
+        self._theirs = _Asking(self, None)
 
     @property
     def raw(self) -> Any:
@@ -65,6 +76,13 @@ class AsyncpgConnection:
             return self._refused_to_write
         # What the server refused to do for the application itself we have not heard.
         return _reads_only(self._raw) is True and self._read_only_before is False
+
+    def check(self) -> None:
+        if self._raw.is_closed():
+            if getattr(self._raw, "was_closed", False):
+                raise TransactionClosed(CLOSED_BY_HAND)
+        elif not self._raw.is_in_transaction():
+            raise TransactionClosed(ENDED_BY_HAND)
 
     def heed(self, error: BaseException) -> None:
         """Remember what an error says of the connection."""
@@ -199,8 +217,7 @@ class AsyncpgConnection:
         if self.is_shown and getattr(self.shown, "_con", None) is _SUSPENDED:
             self.shown._con = self._raw
 
-    def terminate(self) -> None:
-        """Cut it off."""
+    def cut_off(self) -> None:
         self._raw.terminate()
 
 
@@ -209,21 +226,25 @@ class _Asking:
 
     __slots__ = ("_connection", "_patience")
 
-    def __init__(self, connection: AsyncpgConnection, patience: AbstractContextManager[None]) -> None:
+    def __init__(self, connection: AsyncpgConnection, patience: AbstractContextManager[None] | None) -> None:
         self._connection, self._patience = connection, patience
 
     def __enter__(self) -> None:
-        self._patience.__enter__()
+        if self._patience is not None:
+            self._patience.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._patience.__exit__(None, None, None)
-        if error is not None and not isinstance(error, Exception):
+        if self._patience is not None:
+            self._patience.__exit__(None, None, None)
+        if error is None:
+            return
+        if not isinstance(error, Exception):
             self._connection.is_cut_short = True
         elif isinstance(error, asyncpg.PostgresError):
             self._connection.heed(error)
         elif isinstance(error, asyncpg.InternalClientError):
             # What asyncpg makes of a server that had ended the session, when it has heard so but not seen the end.
-            self._connection.terminate()
+            self._connection.cut_off()
             raise asyncpg.ConnectionDoesNotExistError("the server has ended the connection") from None
 
 

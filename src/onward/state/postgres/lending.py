@@ -79,7 +79,8 @@ class Lender(Generic[C]):
         try:
             if keep and connection.is_sound and not connection.is_shown:
                 self._at_hand.append((connection, self._clock()))
-                self._tidy_later()
+                if self._timer is None and (connection.is_touched or len(self._at_hand) > 1):
+                    self._tidy_later()
             else:
                 await self._part_with(connection)
         finally:

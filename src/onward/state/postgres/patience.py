@@ -34,7 +34,9 @@ class PoolPatience:
 
     def __enter__(self) -> None:
         self.since = time.monotonic()
-        self._watch.add(self)
+        self._watch.waiting.add(self)
+        if self._watch.timer is None:
+            self._watch.look_later()
 
     def __exit__(self, *_: object) -> None:
         self.since = 0.0
@@ -47,7 +49,7 @@ class PoolWatch:
     def __init__(self, driver: Driver, errands: Errands) -> None:
         self._driver, self._errands = driver, errands
         self.waiting: set[PoolPatience] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
 
     def patience(self, *, process: int | None, give_up: Callable[[], object]) -> PoolPatience:
         """For the connection that is served by this process of the server's; None: behind a pooler, which does not
@@ -55,27 +57,25 @@ class PoolWatch:
         """
         return PoolPatience(self, process, give_up)
 
-    def add(self, patience: PoolPatience) -> None:
-        self.waiting.add(patience)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(STATEMENT / _LOOKS, self._look)
+    def look_later(self) -> None:
+        self.timer = asyncio.get_running_loop().call_later(STATEMENT / _LOOKS, self._look)
 
     def end(self) -> None:
         """Look no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
         self.waiting.clear()
 
     def _look(self) -> None:
-        self._timer = None
+        self.timer = None
         overdue = time.monotonic() - STATEMENT
         for patience in self.waiting:
             if patience.since < overdue and not patience.is_doubted:
                 patience.is_doubted = True
                 self._errands.start(self._doubt(patience, patience.since))
         if self.waiting:
-            self._timer = asyncio.get_running_loop().call_later(STATEMENT / _LOOKS, self._look)
+            self.look_later()
 
     async def _doubt(self, patience: PoolPatience, since: float) -> None:
         try:

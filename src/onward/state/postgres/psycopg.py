@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
+from traceback import clear_frames
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,7 +23,7 @@ from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, run_now, value_fault
 from onward.state.errands import Errands, to_the_end
 from onward.state.postgres.patience import PoolWatch, is_busy
-from onward.state.postgres.psycopg_connection import Limit, PsycopgConnection, answer
+from onward.state.postgres.psycopg_connection import Limit, PsycopgConnection, answer, end_when_cancelled
 from onward.state.postgres.session import Session
 from onward.state.postgres.settings import (
     CHECK_CLIENT,
@@ -33,7 +34,7 @@ from onward.state.postgres.settings import (
     transport_settings,
 )
 from onward.state.process import Home, leave_to_parent
-from onward.transport import STATEMENT, UNANSWERED, UNANSWERED_IN_POOL, Patience, cut_off, has_news
+from onward.transport import STATEMENT, UNANSWERED, UNANSWERED_IN_POOL, Patience, Reach, cut_off, has_news
 
 _LOOK_AT_SERVER_AFTER = 3.0
 """Seconds without a free connection after which it is time to see whether there is still a server."""
@@ -61,6 +62,7 @@ class _Psycopg(ABC):
         self._prepared = prepared
         self.transaction_type = transaction_type or (None if pool is None else self._connection_class)
         self.postgres_dsn = dsn if prepared else None
+        self.reach = Reach("psycopg", dsn) if dsn is not None and prepared else None
         self.open_counter = None
         self._home, self._moving = Home(), threading.Lock()
         self._errands = Errands()
@@ -97,7 +99,11 @@ class _Psycopg(ABC):
             reconnect_timeout=1.0,
             reconnect_failed=self._pool_class.check,
         )
-        await answer(pool.open())
+        try:
+            await answer(pool.open())
+        except BaseException:
+            await self._unbroken(answer(pool.close()))
+            raise
         return pool
 
     async def close(self) -> None:
@@ -204,6 +210,8 @@ class _Psycopg(ABC):
         number = raw.pgconn.socket
         try:
             await answer(raw.set_autocommit(True))
+            if self.is_async:
+                end_when_cancelled(raw)
             connection = PsycopgConnection(
                 raw,
                 # Closing would not end the wait for an answer, and its cancellation asks the server.
@@ -218,6 +226,14 @@ class _Psycopg(ABC):
             await answer(raw.close())
 
     async def _connect(self) -> Any:
+        try:
+            return await self._try_to_connect()
+        except BaseException as error:
+            # A connection that is made while its wait is cancelled would live as long as anybody has the traceback.
+            clear_frames(error.__traceback__)
+            raise
+
+    async def _try_to_connect(self) -> Any:
         if self._dsn is not None:
             conninfo, options = self._options(self._dsn, session_settings())
             return await answer(self._connection_class.connect(conninfo, **options))
@@ -225,8 +241,10 @@ class _Psycopg(ABC):
         given: list[Any] = []
         for value in (pool.conninfo, pool.kwargs):  # each may be a function that makes it, with a new password
             given.append(await answer(value() if callable(value) else value))
-        conninfo, options = self._options(given[0] or "", session_settings())
-        return await answer(pool.connection_class.connect(conninfo, **{**options, **(given[1] or {})}))
+        theirs = dict(given[1] or {})
+        said = {"options": theirs.pop("options")} if "options" in theirs else {}
+        conninfo, options = self._options(make_conninfo(given[0] or "", **said), session_settings())
+        return await answer(pool.connection_class.connect(conninfo, **{**options, **theirs}))
 
     def _options(
         self, conninfo: str, settings: dict[str, str], *, unanswered: float = UNANSWERED
@@ -236,7 +254,7 @@ class _Psycopg(ABC):
         if not self._prepared:
             # A server-side pooler hands every transaction another connection: no statement or setting may outlive one.
             return make_conninfo("", **given), {"autocommit": True, "prepare_threshold": None}
-        words = [given.pop("options", ""), *(f"-c {name}={value}" for name, value in settings.items())]
+        words = [given.pop("options", ""), *(_set(name, value) for name, value in settings.items())]
         return make_conninfo("", **given, options=" ".join(filter(None, words)) or None), {"autocommit": True}
 
     def wrap(self, native: object) -> PsycopgConnection | None:
@@ -290,6 +308,14 @@ class PsycopgDriver(_Psycopg):
     _connection_class = psycopg.AsyncConnection
     _pool_class = psycopg_pool.AsyncConnectionPool
 
+    async def open(self) -> None:
+        if type(asyncio.get_running_loop()).__name__ == "ProactorEventLoop":
+            raise ConfigurationError(
+                "psycopg cannot use Windows' usual event loop: run the program with "
+                "asyncio.Runner(loop_factory=asyncio.SelectorEventLoop), or install asyncpg"
+            )
+        await super().open()
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
@@ -311,6 +337,12 @@ class SyncPsycopgDriver(_Psycopg):
 
     def sync_sibling(self) -> Driver | None:
         return self
+
+
+def _set(name: str, value: str) -> str:
+    """A setting as an option of libpq's."""
+    spaced = value.replace(" ", r"\ ")
+    return f"-c {name}={spaced}"
 
 
 def pool_driver(pool: Any, *, prepared: bool = True) -> PsycopgDriver | SyncPsycopgDriver:

@@ -4,25 +4,35 @@ Both kinds have the same methods; the answers of one kind have to be awaited. Ev
 and asks through `answer`.
 """
 
+import asyncio
 import inspect
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
+from psycopg.waiting import wait_async
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
-from onward.state.driver import Result, Rows, StepByStep
+from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, Rows, StepByStep
 from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
 from onward.state.statement import spell
 from onward.transport import cut_off
 
+_LOOK_EVERY = 0.1
+"""Seconds between looks of psycopg's for something other than an answer."""
+
 
 async def answer(value: Any) -> Any:
     return await value if inspect.iscoroutine(value) else value
+
+
+class NoAnswer(psycopg.OperationalError):
+    """The connection was cut off because the server did not answer."""
 
 
 class Limit:
@@ -41,11 +51,48 @@ class Limit:
                 if not ready and time.monotonic() > until:
                     if self._is_busy is None or not self._is_busy():
                         cut_off(number)
-                        raise psycopg.OperationalError("the server does not answer")
+                        raise NoAnswer("the server does not answer")
                     until = time.monotonic() + self._seconds
                 wanted = waiting.send(ready)
         except StopIteration as ended:
             return ended.value
+
+
+def end_when_cancelled(raw: Any) -> None:
+    """Have a statement that is cancelled end the async connection, which nobody else uses.
+
+    Left to itself psycopg asks the server to cancel it, and waits for ten seconds if that does not answer.
+    """
+
+    async def wait(waiting: Any, interval: float = _LOOK_EVERY, **options: Any) -> Any:
+        try:
+            return await wait_async(waiting, raw.pgconn.socket, interval, **options)
+        except asyncio.CancelledError:
+            raw.pgconn.finish()
+            raise
+
+    raw.wait = wait
+
+
+class Limited:
+    """`with limited:` around each wait for an answer on a sync connection that others use as well."""
+
+    def __init__(self, raw: Any, limit: Limit) -> None:
+        self._raw, self._limit = raw, limit
+
+    def __enter__(self) -> None:
+        self._raw.wait = self._wait
+
+    def __exit__(self, *_: object) -> None:
+        vars(self._raw).pop("wait", None)
+
+    def _wait(self, waiting: Any, *arguments: Any, **options: Any) -> Any:
+        limited = self._limit.around(waiting, self._raw.pgconn.socket)
+        try:
+            return type(self._raw).wait(self._raw, limited, *arguments, **options)
+        except NoAnswer:
+            self._raw.close()  # so that whoever lent it sees that it is lost
+            raise
 
 
 class PsycopgConnection(StepByStep):
@@ -63,11 +110,14 @@ class PsycopgConnection(StepByStep):
     ) -> None:
         self.native = native
         self._raw = raw
+        self._own_wait: Any = vars(raw).get("wait")
         self._patience, self._limit = patience or nullcontext(), limit
         self._session = session or Session()
         self._is_to_be_reset = self._session.is_touched and native is None
         """Before the first statement what the last borrower left behind is forgotten."""
         self._begun = begun
+        self._has_begun = False
+        """Whether the server, too, has heard that a transaction of ours began."""
         self._autocommit = raw.autocommit
         self._is_asking = self._is_suspended = False
         self._is_shown = native is not None
@@ -82,6 +132,13 @@ class PsycopgConnection(StepByStep):
     @property
     def in_transaction(self) -> bool:
         return self._begun or self._raw.info.transaction_status != TransactionStatus.IDLE
+
+    def check(self) -> None:
+        if self._raw.closed:
+            if not self._raw.broken:
+                raise TransactionClosed(CLOSED_BY_HAND)
+        elif self._has_begun and self._raw.info.transaction_status == TransactionStatus.IDLE:
+            raise TransactionClosed(ENDED_BY_HAND)
 
     @property
     def is_demoted(self) -> bool:
@@ -126,7 +183,9 @@ class PsycopgConnection(StepByStep):
         spelled = spell(sql, "percent")
         given = {name: _array(parameters[name]) for name in spelled.names}
         with self._asking(ours=ours):
-            await answer(cursor.execute(spelled.sql, given))
+            # Ours in binary: what a time looks like in text is the role's to say, and not all of it psycopg can read.
+            await answer(cursor.execute(spelled.sql, given, binary=ours))
+        self._has_begun = self._has_begun or (ours and self._begun)
         return cursor
 
     async def _command(self, sql: str) -> None:
@@ -148,7 +207,7 @@ class PsycopgConnection(StepByStep):
         finally:
             self._is_asking = False
             if not self._is_suspended:
-                vars(self._raw).pop("wait", None)
+                self._restore_wait()
 
     def _wait(self, waiting: Any, *arguments: Any, **options: Any) -> Any:
         """In place of the connection's own `wait`, through which goes all that is asked of the server."""
@@ -156,13 +215,21 @@ class PsycopgConnection(StepByStep):
             raise TransactionClosed("the block of this transaction has ended: its connection takes no more statements")
         if self._limit is not None:
             waiting = self._limit.around(waiting, self._raw.pgconn.socket)
-        return type(self._raw).wait(self._raw, waiting, *arguments, **options)
+        own = self._own_wait or partial(type(self._raw).wait, self._raw)
+        return own(waiting, *arguments, **options)
+
+    def _restore_wait(self) -> None:
+        if self._own_wait is None:
+            vars(self._raw).pop("wait", None)
+        else:
+            self._raw.wait = self._own_wait
 
     # -- transactions
 
     async def begin(self) -> None:
         if self.native is None:
             await self._command(f"{RESET_FIRST}BEGIN" if self._is_to_be_reset else "BEGIN")
+            self._has_begun = True
             if self._is_to_be_reset:
                 self._is_to_be_reset = self._session.is_touched = False
         else:
@@ -191,13 +258,17 @@ class PsycopgConnection(StepByStep):
         await self._ended()
 
     async def _ended(self) -> None:
-        self._begun = False
+        self._begun = self._has_begun = False
         if not self._raw.closed and self._raw.autocommit != self._autocommit:
             with self._asking(ours=True):
                 await answer(self._raw.set_autocommit(self._autocommit))
 
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return False
+
+    def cut_off(self) -> None:
+        with suppress(psycopg.OperationalError):  # it is closed
+            cut_off(self._raw.pgconn.socket)
 
     # -- between the end of a block and the commit
 
@@ -207,7 +278,7 @@ class PsycopgConnection(StepByStep):
 
     def resume(self) -> None:
         self._is_suspended = False
-        vars(self._raw).pop("wait", None)
+        self._restore_wait()
 
 
 def _array(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 RESET = (
     "RESET SESSION AUTHORIZATION;RESET ALL;RESET ROLE;CLOSE ALL;UNLISTEN *;"
-    "SELECT pg_advisory_unlock_all();DISCARD TEMP;DISCARD SEQUENCES"
+    "SELECT pg_catalog.pg_advisory_unlock_all();DISCARD TEMP;DISCARD SEQUENCES"
 )
 """Has a session forget all that its last borrower did to it, but for prepared statements, which we want to keep."""
 RESET_FIRST = f"BEGIN;{RESET};COMMIT;"

@@ -31,21 +31,28 @@ _REFUSED = re.compile(
     'FATAL: +(role|database) ".*" does not exist'
 )
 
-CHECK_CLIENT = "SELECT set_config('client_connection_check_interval', '1s', false)"
+CHECK_CLIENT = "SELECT pg_catalog.set_config('client_connection_check_interval', '1s', false)"
 """Has the server end a statement whose client is gone, rather than commit it unheard. Not every server can."""
 
-IS_BUSY = "SELECT 1 FROM pg_stat_activity WHERE pid = :process::int AND state = 'active'"
+IS_BUSY = "SELECT 1 FROM pg_catalog.pg_stat_activity WHERE pid = :process::int AND state = 'active'"
 """Whether the server is at work for a session."""
 IS_THERE = "SELECT 1"
 """Whether there is a server, behind a pooler, whose word for a session is not the server's."""
 
 
+INSISTED = {"default_transaction_isolation": "read committed", "search_path": "pg_catalog,pg_temp"}
+"""Whatever the role's or the application's own are: our statements have to see what others did while they waited for
+them, and call nobody's functions but the server's own."""
+
+
 def session_settings() -> dict[str, str]:
     """For connections that run only our statements: no JIT, plans that do not change their minds on an
-    empty table, and no long wait for a lock that the transaction of an application holds.
+    empty table, no long wait for a lock that the transaction of an application holds, and nobody's functions but the
+    server's own.
     """
     return {
         **transport_settings(),
+        **INSISTED,
         "lock_timeout": "100ms",
         "jit": "off",
         "plan_cache_mode": "force_generic_plan",

@@ -7,8 +7,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
+from onward.options import storable
 from onward.state.driver import Dialect
 from onward.state.sqlalchemy.work import STYLES, is_autocommit
+from onward.state.sqlite.version import require_version
 
 _SPOKEN_BY_ALL = {
     "host",
@@ -32,6 +34,11 @@ def dialect_of(engine: Engine) -> Dialect:
     name, driver, database = engine.dialect.name, engine.dialect.driver, engine.url.database
     if driver not in STYLES:
         raise ConfigurationError(f"SQLAlchemy with {name}+{driver} is not supported: use one of {', '.join(STYLES)}")
+    if name == "postgresql" and _is_torn(engine.url):
+        # A password was taken apart, and errors would name its pieces.
+        raise ConfigurationError(
+            "the engine's URL cannot be read: quote what the password holds with urllib.parse.quote(password, safe='')"
+        )
     if is_autocommit(engine):
         raise ConfigurationError("the engine is in AUTOCOMMIT isolation, without transactions: make one without it")
     if name == "sqlite" and (database in {None, "", ":memory:"} or str(database).startswith("file:")):
@@ -39,7 +46,18 @@ def dialect_of(engine: Engine) -> Dialect:
             "the engine's SQLite database is in memory or a file: URI, which further connections do not find: "
             'use the path of a file, or Onward("memory://") in tests'
         )
-    return "sqlite" if name == "sqlite" else "postgres"
+    if name == "sqlite":
+        require_version()
+        return "sqlite"
+    return "postgres"
+
+
+def _is_torn(url: URL) -> bool:
+    """Whether a part of it has what belongs into another."""
+    login = "".join(map(str, (url.username, url.password, *url.query.values())))
+    return (
+        any(sign in f"{url.host}{url.database}" for sign in "@?#") or "password=" in login or storable(login) != login
+    )
 
 
 def check_session(session: Session, engine: Engine) -> None:

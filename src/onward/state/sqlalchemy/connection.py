@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from traceback import clear_frames
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, event
@@ -11,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
-from onward.state.driver import Fault, Result, Rows, StepByStep
+from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Fault, Result, Rows, StepByStep
 from onward.state.errands import to_the_end
 from onward.state.postgres.settings import fault_of_code
 from onward.state.sqlalchemy.after_commit import after_commit
@@ -20,8 +21,10 @@ from onward.state.sqlalchemy.work import (
     WriterBusy,
     client,
     do,
+    end_of,
     is_autocommit,
     is_file,
+    is_in_transaction,
     is_locked,
     query,
     reads_only,
@@ -45,12 +48,28 @@ class JoinedConnection(StepByStep):
         self._lent = lent
         self._patience: AbstractContextManager[None] = nullcontext()
         self._connection: Connection | None = None
+        self._transaction: Any = None
+        """That was begun here."""
+        self._has_begun = False
+        """Whether the server, too, has heard of it: SQLAlchemy begins with the first statement."""
         self._is_asking = False
         self._suspended: Connection | None = None
+        self._end: Callable[[], object] = _nothing
 
     @property
     def in_transaction(self) -> bool:
         return self._begun or bool(self.raw.in_transaction())
+
+    def check(self) -> None:
+        connection = self._connection
+        if self._transaction is None or connection is None or connection.invalidated:
+            return
+        target = getattr(self.raw, "sync_session", None) or connection
+        if connection.closed or target.get_transaction() is not self._transaction:
+            is_closed = connection.closed and target is connection
+            raise TransactionClosed(CLOSED_BY_HAND if is_closed else ENDED_BY_HAND)
+        if self._has_begun and not is_in_transaction(connection):
+            raise TransactionClosed(ENDED_BY_HAND)
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         with self._patience:
@@ -65,12 +84,15 @@ class JoinedConnection(StepByStep):
     async def begin(self) -> None:
         try:
             await do(self.raw, self._begin)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            clear_frames(error.__traceback__)  # with what they hold of a connection that is half made
             await do(self.raw, self._roll_back)  # it may have begun
             raise
         self._begun = True
         if self._lent is not None and self._connection is not None:
             self._patience = self._lent(self._connection)
+            if self._connection.dialect.name == "postgresql":
+                self._end = end_of(self._connection)
 
     async def commit(self) -> None:
         self._begun = False
@@ -93,6 +115,9 @@ class JoinedConnection(StepByStep):
             event.remove(self._suspended, "before_cursor_execute", self._refuse)
             self._suspended = None
 
+    def cut_off(self) -> None:
+        self._end()
+
     def _refuse(self, *_: object) -> None:
         if not self._is_asking:
             raise TransactionClosed("the block of this transaction has ended: it takes no more statements")
@@ -109,7 +134,9 @@ class JoinedConnection(StepByStep):
             # sqlite3 begins late, and before a statement that starts with WITH not at all.
             take_write_lock(connection)
         try:
-            return self._ask(work, connection, *arguments)
+            answer = self._ask(work, connection, *arguments)
+            self._has_begun = True
+            return answer
         except DBAPIError as error:
             if self._lent is not None:
                 _discard_demoted(connection, error)
@@ -138,6 +165,7 @@ class JoinedConnection(StepByStep):
             connection = self._enter(target)
             if connection.dialect.name == "sqlite":
                 take_write_lock(connection)
+            self._transaction, self._has_begun = target.get_transaction(), connection.dialect.name == "sqlite"
         except BaseException as error:
             _roll_back(target)
             if isinstance(error, DBAPIError) and is_locked(error):  # by an event listener that begins
@@ -158,9 +186,16 @@ class DirectConnection(StepByStep):
 
     native = None
 
-    def __init__(self, raw: Any, *, patience: AbstractContextManager[None] | None = None) -> None:
+    def __init__(
+        self,
+        raw: Any,
+        *,
+        patience: AbstractContextManager[None] | None = None,
+        end: Callable[[], object] | None = None,
+    ) -> None:
         self.raw = raw
         self.in_transaction = False
+        self._end = end or _nothing
         self._patience = patience or nullcontext()
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
@@ -194,6 +229,9 @@ class DirectConnection(StepByStep):
 
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return False
+
+    def cut_off(self) -> None:
+        self._end()
 
     def _alone(self, connection: Connection, work: Callable[..., T], *arguments: Any) -> T:
         if self.in_transaction:
@@ -266,6 +304,10 @@ class PooledConnection(StepByStep):
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return self._lent is not None and self._lent.after_commit(action)
 
+    def check(self) -> None:
+        if self._lent is not None:
+            self._lent.check()
+
     def suspend(self) -> None:
         if self._lent is not None:
             self._lent.suspend()
@@ -273,6 +315,10 @@ class PooledConnection(StepByStep):
     def resume(self) -> None:
         if self._lent is not None:
             self._lent.resume()
+
+    def cut_off(self) -> None:
+        if self._lent is not None:
+            self._lent.cut_off()
 
     async def give_back(self) -> None:
         """To the application's pool, as it was."""
@@ -305,7 +351,16 @@ async def entered(handle: Any) -> AsyncIterator[Any]:
 
 async def _open(handle: AsyncConnection | AsyncSession) -> None:
     if isinstance(handle, AsyncConnection):
-        await handle.start()
+        try:
+            await handle.start()
+        except BaseException as error:
+            # A connection that is made while its wait is cancelled would live as long as anybody has the traceback.
+            clear_frames(error.__traceback__)
+            raise
+
+
+def _nothing() -> None:
+    return
 
 
 def _discard_demoted(connection: Connection, error: DBAPIError) -> None:

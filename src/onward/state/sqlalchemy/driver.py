@@ -16,18 +16,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session, scoped_session
 
 from onward.errors import ConfigurationError
-from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
+from onward.state.driver import Address, Dialect, Driver, Fault, run_now, value_fault
 from onward.state.errands import Errands, to_the_end
-from onward.state.postgres.patience import PoolWatch
+from onward.state.postgres.patience import PoolWatch, is_busy
 from onward.state.postgres.settings import fault_of_code, fault_of_libpq, session_settings
 from onward.state.process import Home
 from onward.state.sqlalchemy.checks import address_of, causes, check_connection, check_session, dialect_of, sqlstate
 from onward.state.sqlalchemy.connection import DirectConnection, JoinedConnection, PooledConnection, entered
-from onward.state.sqlalchemy.work import client, do, reads_only, rows
+from onward.state.sqlalchemy.reaching import conninfo_of
+from onward.state.sqlalchemy.work import client, do, end_of, reads_only, rows
 from onward.state.sqlite.connection import fault_of
 from onward.state.sqlite.file import SqliteFile
 from onward.state.sqlite.sqlite3 import SyncSqliteDriver
-from onward.transport import CONNECT, STATEMENT, Patience, cut_off, watch
+from onward.transport import CONNECT, STATEMENT, Patience, Reach, watch
 
 
 class _SqlAlchemy(ABC):
@@ -47,12 +48,13 @@ class _SqlAlchemy(ABC):
         self._address = address_of(self._sync_engine.url) if self.dialect == "postgres" else None
         self._file = SqliteFile(self._sync_engine.url.database) if self.dialect == "sqlite" else None
         self.postgres_dsn = self._address if prepared else None
+        self.reach = self._reach() if prepared and self.dialect == "postgres" else None
         self.open_counter = self._file.counter if self._file else None
         self.address: Address | None = None
         self._home, self._is_open = Home(), False
         self._errands = Errands()
         self._watch = PoolWatch(self, self._errands)
-        self._listener = partial(_notice_demotion)
+        self._listener = partial(_notice_demotion if self.dialect == "postgres" else _keep_after_cancel)
         """One for each driver: two may share an engine."""
         # Saves round trips. SQLite has none, and the application may use isolation_level in its own way; and behind a
         # server-side pooler asyncpg needs a transaction to prepare and run a statement on the same server connection.
@@ -74,12 +76,14 @@ class _SqlAlchemy(ABC):
         return engine
 
     async def open(self) -> None:
-        """Listen for what tells that a server was demoted; the engine is the application's, and open already."""
+        """Listen for what has an engine give up connections; it is the application's, and open already."""
         if self._is_open:
             self._come_home()
         self._home.move_in()
         self._is_open = True
-        if self.dialect == "postgres" and not self._is_listening:
+        if self._file is not None:
+            self._file.make()
+        if not self._is_listening:
             event.listen(self._sync_engine, "handle_error", self._listener)
 
     async def close(self) -> None:
@@ -115,11 +119,24 @@ class _SqlAlchemy(ABC):
 
     def _patience(self, connection: Connection) -> AbstractContextManager[None]:
         """For statements of ours on a connection of the application's pool."""
-        if self.dialect == "sqlite" or not self.is_async:
+        if self.dialect == "sqlite":
             return nullcontext()
         raw = client(connection)
+        if not self.is_async:
+            return self._limit(raw)
         process: int = raw.get_server_pid() if connection.dialect.driver == "asyncpg" else raw.info.backend_pid
-        return self._watch.patience(process=process if self._prepared else None, give_up=_end_of(connection))
+        return self._watch.patience(process=process if self._prepared else None, give_up=end_of(connection))
+
+    def _limit(self, raw: Any) -> AbstractContextManager[None]:
+        """`PoolWatch` without an event loop. Whether the server is at work is asked by a connection that has limits."""
+        if self._address is None:
+            return nullcontext()
+        from onward.state.postgres.psycopg import SyncPsycopgDriver
+        from onward.state.postgres.psycopg_connection import Limit, Limited
+
+        beside = SyncPsycopgDriver(self._address, prepared=self._prepared)
+        process: int | None = raw.info.backend_pid if self._prepared else None
+        return Limited(raw, Limit(STATEMENT, lambda: run_now(is_busy(beside, process))))
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[DirectConnection]:
@@ -133,16 +150,20 @@ class _SqlAlchemy(ABC):
                 if self.dialect == "sqlite":
                     yield DirectConnection(raw)
                     return
-                patience = Patience(STATEMENT, await do(raw, _watch)) if self.is_async else None
-                with patience or nullcontext():
+                end = await do(raw, _watch)
+                patience = Patience(STATEMENT, end) if self.is_async else self._limit(client(raw))
+                with patience:
                     await do(raw, _set, session_settings() if self._prepared else {})
                 try:
-                    yield DirectConnection(raw, patience=patience)
+                    yield DirectConnection(raw, patience=patience, end=end)
                 except BaseException:
                     await do(raw, Connection.invalidate)  # a farewell would wait for whatever it is that does not come
                     raise
         finally:
             await (to_the_end(self._dispose(engine)) if self.is_async else self._dispose(engine))
+
+    @abstractmethod
+    def _reach(self) -> Reach | None: ...
 
     def wrap(self, native: object) -> JoinedConnection | None:
         return self._of_caller(native, begun=False)
@@ -222,21 +243,40 @@ class SqlAlchemyDriver(_SqlAlchemy):
     async def _dispose(self, engine: AsyncEngine) -> None:
         await engine.dispose()
 
+    def _reach(self) -> Reach:
+        return Reach("asyncpg" if self._sync_engine.dialect.driver == "asyncpg" else "psycopg", self._client_beside)
+
+    @asynccontextmanager
+    async def _client_beside(self) -> AsyncIterator[Any]:
+        self._come_home()
+        engine = self._like(_beside(self._sync_engine, self._options))
+        try:
+            async with asyncio.timeout(CONNECT):
+                connection = await engine.connect()
+            try:
+                raw = await do(connection, client)
+                yield raw
+            finally:
+                await to_the_end(connection.invalidate())
+        finally:
+            await to_the_end(self._dispose(engine))
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
     def sync_sibling(self) -> Driver | None:
         if self._file is not None:
             return SyncSqliteDriver(self._file)
-        if self._address is None:
-            return None
         try:
             from onward.state.postgres.psycopg import SyncPsycopgDriver
         except ImportError:
             return None
+        conninfo = conninfo_of(self._sync_engine)
+        if conninfo is None:
+            return None
         size = getattr(self._sync_engine.pool, "size", None)
         options = {} if size is None else {"pool_size": size()}
-        return SyncPsycopgDriver(self._address, prepared=self._prepared, **options)
+        return SyncPsycopgDriver(conninfo, prepared=self._prepared, **options)
 
 
 class SyncSqlAlchemyDriver(_SqlAlchemy):
@@ -253,6 +293,10 @@ class SyncSqlAlchemyDriver(_SqlAlchemy):
 
     async def _dispose(self, engine: Engine) -> None:
         engine.dispose()
+
+    def _reach(self) -> Reach | None:
+        conninfo = conninfo_of(self._sync_engine)
+        return None if conninfo is None else Reach("psycopg", conninfo)
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - there is no loop to keep running
@@ -294,25 +338,36 @@ def _notice_demotion(context: ExceptionContext) -> None:
         context.is_disconnect = True
 
 
+def _keep_after_cancel(context: ExceptionContext) -> None:
+    """Have SQLAlchemy not throw away a connection to a file because a statement on it was cancelled.
+
+    aiosqlite's thread does what it was asked all the same, one thing after the other, so that nothing is wrong with the
+    connection. Closed in the middle of a transaction it would keep the write lock for as long as anybody remembers one
+    of its cursors, such as the traceback of the cancellation; rolled back it does not.
+    """
+    if isinstance(context.original_exception, asyncio.CancelledError):
+        context.is_disconnect = False
+
+
 def _watch(connection: Connection) -> Callable[[], object]:
     """Have the connection notice the loss of its server; how to end it."""
     raw = client(connection)
-    watch(raw._transport.get_extra_info("socket") if connection.dialect.driver == "asyncpg" else raw.fileno())
-    return _end_of(connection)
-
-
-def _end_of(connection: Connection) -> Callable[[], object]:
-    """Cuts the connection off."""
-    raw = client(connection)
     if connection.dialect.driver == "asyncpg":
-        terminate: Callable[[], object] = raw.terminate
-        return terminate
-    number: int = raw.fileno()
-    return lambda: cut_off(number)
+        watch(raw._transport.get_extra_info("socket"))
+    else:
+        watch(raw.fileno())
+        if connection.dialect.is_async:
+            from onward.state.postgres.psycopg_connection import end_when_cancelled
+
+            end_when_cancelled(raw)
+    return end_of(connection)
 
 
 def _set(connection: Connection, settings: Mapping[str, str]) -> None:
     if settings:
-        sql = "SELECT set_config(name, value, false) FROM unnest(:names::text[], :values::text[]) AS s (name, value)"
+        sql = (
+            "SELECT pg_catalog.set_config(name, value, false) "
+            "FROM unnest(:names::text[], :values::text[]) AS s (name, value)"
+        )
         rows(connection, sql, {"names": list(settings), "values": list(settings.values())})
         connection.commit()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from onward.errors import TransactionUnsuitable
@@ -16,6 +16,7 @@ from onward.state.driver import Result, Rows
 from onward.state.errands import to_the_end
 from onward.state.postgres.session import reads_only as said_to_read_only
 from onward.state.statement import ParameterStyle, spell
+from onward.transport import cut_off
 
 T = TypeVar("T")
 STYLES: dict[str, ParameterStyle] = {
@@ -72,7 +73,11 @@ def query(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Re
         # psycopg makes an array of a list, and a record of a tuple.
         named = zip(spelled.names, given, strict=True)
         given = {name: list(value) if isinstance(value, tuple) else value for name, value in named}
-    result = connection.exec_driver_sql(spelled.sql, given)
+    try:
+        result = connection.exec_driver_sql(spelled.sql, given)
+    except StatementError as error:
+        error.hide_parameters = True  # payloads are among them, and its text goes into logs
+        raise
     changed = result.rowcount  # forgotten with the last row; and SQLite does not count what RETURNING returns
     columns = tuple(result.keys()) if result.returns_rows else ()
     found = [tuple(row) for row in result] if result.returns_rows else []
@@ -112,6 +117,24 @@ def client(connection: Connection) -> Any:
     """The connection as the client library has it."""
     raw: Any = connection.connection.dbapi_connection
     return getattr(raw, "driver_connection", raw)  # async clients come in SQLAlchemy's own wrapping
+
+
+def is_in_transaction(connection: Connection) -> bool:
+    """Whether the server knows of a transaction; SQLAlchemy may only believe that there is one."""
+    raw = client(connection)
+    if connection.dialect.driver == "psycopg":
+        return bool(raw.info.transaction_status.name != "IDLE")
+    return bool(raw.is_in_transaction() if connection.dialect.driver == "asyncpg" else raw.in_transaction)
+
+
+def end_of(connection: Connection) -> Callable[[], object]:
+    """Cuts a connection to a server off."""
+    raw = client(connection)
+    if connection.dialect.driver == "asyncpg":
+        terminate: Callable[[], object] = raw.terminate
+        return terminate
+    number: int = raw.fileno()
+    return lambda: cut_off(number)
 
 
 def reads_only(connection: Connection) -> bool | None:

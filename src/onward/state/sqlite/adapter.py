@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -146,7 +147,7 @@ class SqliteState:
                 # Which rows were taken is not known: those that can be read are the worker's strays.
                 await self._set_aside(connection, worker)
             raise
-        taken.sort(key=lambda job: (job.rank, job.scheduled_at, job.id))
+        taken.sort(key=attrgetter("rank", "scheduled_at", "id"))
         return taken
 
     async def _taken(self, connection: Connection, rows: Rows, worker: WorkerId) -> list[TakenJob]:
@@ -204,8 +205,8 @@ class SqliteState:
 
     @at_once
     async def settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
-        plain = [settlement for settlement in settlements if settlement.is_plain]
-        others = [settlement for settlement in settlements if not settlement.is_plain]
+        others = [settlement for settlement in settlements if settlement.next and not settlement.is_plain]
+        plain = [settlement for settlement in settlements if settlement.is_plain] if others else settlements
         changes: list[Change] = []
         async with transaction(connection), _all_or_nothing(connection, needed=bool(others)):
             now = self._now()
@@ -222,7 +223,7 @@ class SqliteState:
         self, connection: Connection, settlements: Sequence[Settlement], *, now: int
     ) -> Sequence[Change]:
         holder = settlements[0].holder
-        if all(s.only_completes and s.holder == holder for s in settlements):
+        if not [s for s in settlements if not s.only_completes or s.holder != holder]:
             outcomes = many([(s.job_id, s.attempt, s.output) for s in settlements])
             parameters = {"outcomes": outcomes, "holder": holder, "now": now}
             rows = await connection.fetch(self.sql("settle_completed"), parameters)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
-from onward.errors import DatabaseLocked, TransactionUnsuitable
-from onward.state.driver import Fault, Result, Rows, StepByStep, run_now, value_fault
+from onward.errors import DatabaseLocked, TransactionClosed, TransactionUnsuitable
+from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Fault, Result, Rows, StepByStep, run_now, value_fault
 from onward.state.sqlite.gate import Gate, LockPatience, Patience
 from onward.state.sqlite.thread import Call, ConnectionThread
 
@@ -69,20 +69,44 @@ class SyncSqliteConnection(StepByStep):
         """How long it waits for the write lock; None: for ever."""
         self._gate = gate
         self._entered = False
+        self._failed = False
+        """Whether a statement failed since it began; some errors make SQLite roll back."""
 
     @property
     def in_transaction(self) -> bool:
-        return self.raw.in_transaction
+        return not self.is_closed and self.raw.in_transaction
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the application, which may have had it, has closed it."""
+        try:
+            self.raw.total_changes  # noqa: B018 - the cheapest question that a closed connection refuses
+        except sqlite3.ProgrammingError:
+            return True
+        return False
+
+    def check(self) -> None:
+        if self.is_closed:
+            raise TransactionClosed(CLOSED_BY_HAND)
+        if not self.raw.in_transaction:
+            if self._failed:
+                raise TransactionUnsuitable(_ROLLED_BACK)
+            raise TransactionClosed(ENDED_BY_HAND)
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        if self._gate is None or self.raw.in_transaction:
-            return _fetch(self.raw, sql, parameters)
-        return self._alone(sql, lambda: _fetch(self.raw, sql, parameters))
+        return self._run(_fetch, sql, parameters)
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
-        if self._gate is None or self.raw.in_transaction:
-            return _query(self.raw, sql, parameters)
-        return self._alone(sql, lambda: _query(self.raw, sql, parameters))
+        return self._run(_query, sql, parameters)
+
+    def _run(self, ask: Callable[..., T], sql: str, parameters: Mapping[str, Any]) -> T:
+        try:
+            if self._gate is None or self.raw.in_transaction:
+                return ask(self.raw, sql, parameters)
+            return self._alone(sql, lambda: ask(self.raw, sql, parameters))
+        except sqlite3.Error:
+            self._failed = True
+            raise
 
     async def script(self, sql: str) -> None:
         # Not executescript, which commits what is open.
@@ -90,6 +114,7 @@ class SyncSqliteConnection(StepByStep):
             await self.fetch(statement, {})
 
     async def begin(self) -> None:
+        self._failed = False
         if self._gate is None or self.raw.in_transaction:
             self.raw.execute("BEGIN IMMEDIATE")
             return
@@ -103,9 +128,7 @@ class SyncSqliteConnection(StepByStep):
     async def commit(self) -> None:
         try:
             if not self.raw.in_transaction:
-                raise TransactionUnsuitable(
-                    "the transaction was not committed: an error had already made SQLite roll it back"
-                )
+                raise TransactionUnsuitable(_ROLLED_BACK)
             self.raw.execute("COMMIT")
         except BaseException:
             await self.rollback()
@@ -114,13 +137,20 @@ class SyncSqliteConnection(StepByStep):
 
     async def rollback(self) -> None:
         try:
-            if self.raw.in_transaction:
+            if self.in_transaction:
                 self.raw.execute("ROLLBACK")
         finally:
             self._leave()
 
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return False
+
+    def cut_off(self) -> None:
+        self.is_abandoned = _always
+
+    def lent(self) -> None:
+        """Somebody else has it now."""
+        self.is_abandoned = _never
 
     def prepare(self, pragma: str) -> None:
         """Set up the connection; also waits for others, who may be opening the file for the first time."""
@@ -148,7 +178,9 @@ class SyncSqliteConnection(StepByStep):
             self._leave()
 
     def _enter(self, gate: Gate) -> None:
-        gate.enter(self.is_abandoned, self.patience)
+        if self._entered:  # it would wait for itself
+            raise TransactionClosed(ENDED_BY_HAND)
+        gate.enter(lambda: self.is_abandoned(), self.patience)
         self._entered = True
         gate.leave_a_gap()
 
@@ -166,7 +198,7 @@ class SyncSqliteConnection(StepByStep):
                 if self._gate is None or not is_busy(error):
                     raise
             self._gate.met_another()
-            patience = patience or Patience(self.is_abandoned, self.patience)
+            patience = patience or Patience(lambda: self.is_abandoned(), self.patience)
             patience.wait()
 
 
@@ -200,6 +232,14 @@ class SqliteConnection(StepByStep):
     @property
     def in_transaction(self) -> bool:
         return self._sync.in_transaction
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the application, which may have had it, has closed it."""
+        return self._sync.is_closed
+
+    def check(self) -> None:
+        self._sync.check()
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         return await self._run(lambda: run_now(self._sync.fetch(sql, parameters)))
@@ -267,6 +307,9 @@ class AiosqliteConnection(StepByStep):
     def in_transaction(self) -> bool:
         return self._sync.in_transaction
 
+    def check(self) -> None:
+        self._sync.check()
+
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         rows: Rows = await self.native._execute(lambda: run_now(self._sync.fetch(sql, parameters)))
         return rows
@@ -314,8 +357,15 @@ class AiosqliteConnection(StepByStep):
         return result
 
 
+_ROLLED_BACK = "the transaction was not committed: an error had already made SQLite roll it back"
+
+
 def _never() -> bool:
     return False
+
+
+def _always() -> bool:
+    return True
 
 
 def _cursor(raw: sqlite3.Connection) -> sqlite3.Cursor:

@@ -3,20 +3,22 @@
 import os
 import shutil
 import sqlite3
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
+from onward.addresses import shown
 from onward.errors import ConfigurationError
 from onward.state.driver import Address
 from onward.state.process import Home
 from onward.state.sqlite.connection import SyncSqliteConnection
 from onward.state.sqlite.gate import Gate, LockPatience
+from onward.state.sqlite.private import make_folder
+from onward.state.sqlite.version import require_version
 
 Synchronous: TypeAlias = Literal["off", "normal", "full", "extra"]
 """`normal`: a killed process loses nothing, a power failure may lose the last commits; `full` also survives that."""
@@ -35,16 +37,21 @@ def parse_path(url: str) -> str | None:
     >>> parse_path("sqlite:///jobs.db"), parse_path("sqlite:////var/jobs.db"), parse_path("memory://")
     ('jobs.db', '/var/jobs.db', None)
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # it shows what it does not like
+        raise ConfigurationError(f"{shown(url)}: cannot be read; write sqlite:///file.db or memory://") from None
     if parts.scheme == "memory" and not parts.netloc and parts.path in ("", "/"):
         return None
     path = unquote(parts.path[1:])
     if parts.scheme != "sqlite" or parts.netloc or not path or parts.query or parts.fragment:
         raise ConfigurationError(
-            f"{url!r}: write sqlite:///relative/path.db, sqlite:////absolute/path.db or memory://, without options"
+            f"{shown(url)}: write sqlite:///relative/path.db, sqlite:////absolute/path.db or memory://, without options"
         )
     if path == ":memory:":
-        raise ConfigurationError(f"{url!r}: a database in memory belongs to one connection; write memory:// instead")
+        raise ConfigurationError(
+            f"{shown(url)}: a database in memory belongs to one connection; write memory:// instead"
+        )
     return path
 
 
@@ -85,17 +92,21 @@ class SqliteFile:
 
     def open(self) -> None:
         """One more driver uses it."""
+        require_version()
         if not self._is_private and not self.path.parent.is_dir():
             raise ConfigurationError(f"{self.path}: the directory {self.path.parent} does not exist: make it first")
         with self._mutex:
             self._users += 1
             if self._path is None:
-                fast = "/dev/shm"
-                place = fast if os.access(fast, os.W_OK) else None
-                self._folder = tempfile.mkdtemp(prefix="onward-", dir=place)
+                self._folder = make_folder()
                 self._path = Path(self._folder) / "jobs.db"
                 # Also when nobody closes the app: at the end of the process.
                 self._remove = weakref.finalize(self, _remove, self._folder, Home())
+
+    def make(self) -> None:
+        """Make the file for its owner alone, unless it exists; what SQLite puts beside it follows its example."""
+        with suppress(OSError):  # it exists, or cannot be made: SQLite will say why
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     def forked(self) -> None:
         """In a child: the parent's threads, whoever of them had the turn, are not here."""
@@ -122,6 +133,7 @@ class SqliteFile:
 
     def connect(self) -> SyncSqliteConnection:
         """A connection that works where it is called, for one thread at a time, and waits for the lock for ever."""
+        self.make()
         raw = sqlite3.connect(
             self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
         )

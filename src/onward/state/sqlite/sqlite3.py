@@ -24,6 +24,7 @@ from onward.state.sqlite.connection import (
     fault_of,
 )
 from onward.state.sqlite.file import SqliteFile, Synchronous, parse_path
+from onward.transport import Reach
 
 __all__ = [
     "SqliteConnection",
@@ -59,6 +60,7 @@ class SyncSqliteDriver:
         self.file = path if isinstance(path, SqliteFile) else SqliteFile(path, synchronous=synchronous)
         self.transaction_type = transaction_type
         self.postgres_dsn: str | None = None
+        self.reach: Reach | None = None
         self.open_counter: OpenCounter | None = self.file.counter
         self._home = Home()
         self._idle: list[SyncSqliteConnection] = []
@@ -99,11 +101,12 @@ class SyncSqliteDriver:
         self._home.require()
         with self._places:
             connection = self._idle.pop() if self._idle else self.file.impatient()
+            connection.lent()
             try:
                 yield connection
             finally:
                 await connection.rollback()
-                if self._is_open:
+                if self._is_open and not connection.is_closed:
                     self._idle.append(connection)
                 else:
                     connection.close()
@@ -156,6 +159,7 @@ class SqliteDriver:
         self.file = path if isinstance(path, SqliteFile) else SqliteFile(path, synchronous=synchronous)
         self.transaction_type = transaction_type
         self.postgres_dsn: str | None = None
+        self.reach: Reach | None = None
         self.open_counter: OpenCounter | None = self.file.counter
         self._home = Home()
         self._pool_size = pool_size
@@ -203,9 +207,9 @@ class SqliteDriver:
             if connection.in_transaction:
                 await connection.rollback()
         finally:
-            if self._places is places:
+            if self._places is places and not connection.is_closed:
                 self._idle.append(connection)
-            else:  # closed, and perhaps opened anew, meanwhile
+            else:  # the driver was closed, and perhaps opened anew, meanwhile; or a handler has closed it
                 await connection.close()
 
     @asynccontextmanager

@@ -9,6 +9,7 @@ import pytest
 from onward.errors import (
     Permanent,
     QueueConfigurationError,
+    QueueDataError,
     QueueErrorCode,
     QueueJobFailed,
     QueueNotFound,
@@ -46,7 +47,7 @@ class TestStalls:
 
         assert (lost.id, again.id) == (added.id, added.id)
         if session.capabilities.stalls:
-            assert (again.attempts, again.max_attempts) == (0, 1)
+            assert (again.attempts, again.max_attempts, again.max_stalls) == (0, 1, 3)
             assert again.stalls in ((0, 1) if alive.lease is None else (1,))  # or it goes back at once, uncounted
         await alive.ack(again)
 
@@ -62,8 +63,11 @@ class TestStalls:
         async def send(data: str, job: ActiveJob[str]) -> None:
             ran.append(data)
 
-        await session.add("deadly")
-        for deaths in range(_DEATHS):
+        # As few as can be, where it can be said: each costs a lease.
+        may_say = session.queue.provider.lacks("max_stalls", 1) is None
+        most, options = (1, {"max_stalls": 1}) if may_say else (_DEATHS - 1, {})
+        await session.add("deadly", **options)
+        for deaths in range(most + 1):
             holder = await session.provider(brief=True)
             [job] = await arrived(holder, 1)
             assert (job.attempts, job.stalls) in ((0, deaths), (0, 0))
@@ -77,7 +81,7 @@ class TestStalls:
             return  # what such a holder had goes back at once; whether that is counted is the backend's affair
         assert ran == []
         assert (told[0].reason, told[0].will_retry, told[0].status) == ("stalled", False, QueueJobStatus.FAILED)
-        assert (told[0].name, told[0].attempts, told[0].stalls) == ("deadly", 0, _DEATHS)
+        assert (told[0].name, told[0].attempts, told[0].stalls) == ("deadly", 0, most + 1)
         assert told[0].error
         [letter] = await session.queue.dead_letters()
         assert (letter.name, letter.reason) == ("deadly", QueueFailureReason.STALLED)
@@ -248,6 +252,16 @@ class TestListing:
             assert len(found) == len({job.id for job in found}) == count
             assert {job.status for job in found} == {status}
         assert {job.reason for job in await self._all(session, "failed")} == {QueueFailureReason.PERMANENT}
+
+    async def test_a_page_that_is_none_is_refused(self, session: Session) -> None:
+        if not session.capabilities.listing:
+            return
+        nonsense: list[Any] = ["garbage", "", "-1", "1/", "/", "9" * 40, "\ud800", "1.5", 7]
+        for status in ("completed", "failed", "active", "waiting", "delayed"):
+            for after in nonsense:
+                with pytest.raises(QueueDataError, match="after") as caught:
+                    await session.queue.jobs(status, after=after)
+                assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.VALIDATION, False)
 
     async def _all(self, session: Session, status: str) -> list[QueueJob[Any]]:
         found: list[QueueJob[Any]] = []

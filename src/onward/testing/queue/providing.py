@@ -18,7 +18,7 @@ from onward.errors import (
 )
 from onward.model import Backoff
 from onward.queue.model import QueueJobStatus
-from onward.testing.queue.session import A_WHILE, Session, arrived, names, until
+from onward.testing.queue.session import A_WHILE, LONG, Session, arrived, names, until
 
 __all__ = ["TestAdding", "TestFetching", "TestOptions", "TestSettling"]
 
@@ -133,6 +133,15 @@ class TestAdding:
             await provider.ack(job)
         assert caught.value.code == QueueErrorCode.SHUTDOWN
 
+    async def test_another_event_loop_is_served_or_refused_in_words(self, session: Session) -> None:
+        refusal = await asyncio.to_thread(lambda: asyncio.run(_look(session)))
+        if refusal is not None:
+            assert "event loop" in str(refusal)
+            assert not refusal.retryable
+
+        await session.add("one")
+        assert names(await arrived(await session.provider(), 1)) == ["one"]
+
     async def test_a_transaction_needs_a_provider_that_has_them(self, session: Session) -> None:
         if session.capabilities.transactions:
             return  # proved where there is a database to look into
@@ -142,6 +151,15 @@ class TestAdding:
 
     async def _nothing_was_added(self, session: Session) -> None:
         assert (await session.queue.stats()).waiting == 0
+
+
+async def _look(session: Session) -> QueueConfigurationError | None:
+    try:
+        async with asyncio.timeout(LONG):
+            await session.queue.stats()
+    except QueueConfigurationError as error:
+        return error
+    return None
 
 
 class TestFetching:

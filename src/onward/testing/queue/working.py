@@ -8,12 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
-from onward.errors import Permanent
+from onward.errors import Permanent, QueueErrorCode, QueueRuntimeError
+from onward.queue.contract import TakenJob
 from onward.queue.model import ActiveJob, QueueJobStatus
 from onward.testing.queue.session import LONG, Session, names, until
 
-__all__ = ["TestClosing", "TestHandlers", "TestTelling"]
+__all__ = ["TestClosing", "TestHandlers", "TestOutcomes", "TestTelling"]
 
 
 class Broken(Exception):
@@ -230,6 +232,41 @@ class TestHandlers:
 
     async def _is_dead(self, session: Session) -> bool:
         return len(await session.queue.dead_letters()) == 1
+
+
+class TestOutcomes:
+    """An outcome is repeated until the lease ends, and the work is not done again."""
+
+    @pytest.mark.parametrize("is_carried_out", [False, True], ids=["question lost", "answer lost"])
+    async def test_it_is_told_until_it_is_heard(self, session: Session, is_carried_out: bool) -> None:
+        ran, told, left = list[str](), list[Any](), [1, 2]
+
+        async def send(data: str, job: ActiveJob[str]) -> str:
+            ran.append(data)
+            return "sent"
+
+        worker = session.idle_worker(send)
+        if worker._pushes or (is_carried_out and not session.capabilities.lookup):
+            return  # outcomes are its own affair, or nobody can know
+        ack = worker.provider.ack
+
+        async def unheard(job: TakenJob, result: Raw | None = None) -> None:
+            lost = left.pop() if left else 0
+            if not lost or (is_carried_out and lost == 2):
+                await ack(job, result)
+            if lost:
+                raise QueueRuntimeError("the connection was cut", code=QueueErrorCode.PROCESSING, retryable=True)
+
+        worker.provider.ack = unheard  # type: ignore[method-assign]
+        worker.on("completed", told.append)
+        await worker.start()
+        [added] = await session.add("one")
+        await until(lambda: len(told) == 1)
+
+        assert ran == ["one"]
+        if session.capabilities.lookup:
+            seen = await session.queue.get_job(added.id)
+            assert seen is None or (seen.status, seen.attempts) == (QueueJobStatus.COMPLETED, 0)
 
 
 class TestTelling:

@@ -20,6 +20,7 @@ from onward.model import JobError, JobId, LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.observe import events
 from onward.state.driver import Address
+from onward.state.errands import to_the_end
 from onward.state.statement import Spelled, spell
 from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.contract import Told
@@ -147,13 +148,18 @@ class ProcessGuardian:
         self._say(b"stop\n")
         if self._child is not None and self._child.stdin is not None:
             self._child.stdin.close()
+        try:
+            await to_the_end(asyncio.to_thread(self._end))
+        finally:
+            if self._table is not None:
+                table, self._table = self._table, None
+                table.close()
+
+    def _end(self) -> None:
         if self._listening is not None:
-            await asyncio.to_thread(self._listening.join)
+            self._listening.join()
         if self._fallback is not None:
-            await asyncio.to_thread(self._fallback.end)
-        if self._table is not None:
-            table, self._table = self._table, None
-            table.close()
+            self._fallback.end()
 
     def _start_child(self, table: Writer) -> "Child | None":
         """A child that comes up; None if it cannot be started."""

@@ -15,6 +15,7 @@ import mmap
 import os
 import struct
 import tempfile
+import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ _ATTEMPT = struct.Struct("<i")
 _PROCESS = struct.Struct("<qq")
 _TURNED, _WAITED, _BEAT = 8, 16, 24
 _BODY = 8
+_PROC = "/proc"
 _BLOCKED = 2.0
 """Seconds without a beat after which an event loop counts as blocked."""
 
@@ -158,7 +160,7 @@ class Reader:
     def processes(self) -> list[int]:
         """The processes of the worker that are still the same: a pid may be used again."""
         published = _PROCESS.iter_unpack(self._memory[self._processes])
-        return [pid for pid, started in published if pid and started_at(pid) == started]
+        return [pid for pid, started in published if pid and started != -1 and started_at(pid) == started]
 
     def renewed(self, begun: float) -> None:
         """Everything held at that time has been renewed."""
@@ -174,21 +176,41 @@ class Reader:
 
 
 def started_at(pid: int) -> int:
-    """When a process was started, in ticks; -1 where the system does not say, or it has ended."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return -1
+    """When a process was started, as a number that is another for another process; -1 where the system does not say,
+    or it has ended.
+    """
+    if os.path.exists(f"{_PROC}/self/stat"):
+        fields = _stat(pid)
+        return int(fields[19]) if len(fields) > 19 else -1
+    said = _ask_ps(pid, "lstart=")
+    return zlib.crc32(said) if said else -1
 
 
 def is_stopped(pid: int) -> bool:
     """Whether somebody has stopped a process, and may let it go on; False where the system does not say."""
+    if os.path.exists(f"{_PROC}/self/stat"):
+        return _stat(pid)[:1] in ([b"T"], [b"t"])
+    return _ask_ps(pid, "state=")[:1] == b"T"
+
+
+def _stat(pid: int) -> list[bytes]:
+    """What Linux says of a process, behind its name; nothing if it has ended."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    except (OSError, IndexError):
-        return False
+        with open(f"{_PROC}/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def _ask_ps(pid: int, what: str) -> bytes:
+    """The same on macOS and the BSDs, which have no /proc."""
+    import subprocess  # not before it is needed: the child of a worker starts without it
+
+    command, surroundings = ["ps", "-o", what, "-p", str(pid)], {"PATH": "/bin:/usr/bin", "LC_ALL": "C", "TZ": "UTC"}
+    try:
+        return subprocess.run(command, capture_output=True, env=surroundings, timeout=5).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return b""
 
 
 def _shared_memory(size: int) -> int:

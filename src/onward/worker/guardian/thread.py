@@ -17,6 +17,7 @@ from onward.notify.contract import Hint, HintKind
 from onward.observe import events
 from onward.state.contract import Held, Renewal, TimedOut
 from onward.state.driver import Connection
+from onward.state.errands import to_the_end
 from onward.worker.connections import Reserved
 from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.contract import Told
@@ -101,7 +102,7 @@ class ThreadGuardian:
 
     async def stop(self) -> None:
         self._watch.stop()
-        await asyncio.to_thread(self.end)
+        await to_the_end(asyncio.to_thread(self.end))
 
     def end(self) -> None:
         """`stop`, from another thread."""

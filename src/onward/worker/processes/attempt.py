@@ -10,7 +10,7 @@ from onward.define.outcome import Next, Outcome, Rescheduled
 from onward.define.request import BlockerSource
 from onward.errors import PhaseError, UndeclaredStep
 from onward.model import Blocker, JobStatus, LossReason
-from onward.options import storable
+from onward.options import LONGEST_NOTE, cut, storable
 from onward.worker.processes.messages import Said, Task
 from onward.worker.progress import check_progress
 
@@ -41,7 +41,7 @@ class ProcessAttempt:
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         check_progress(fraction, note)
-        self._say(Said(float(fraction), note and storable(note)))
+        self._say(Said(float(fraction), note and storable(cut(note, LONGEST_NOTE))))
 
     def continue_with(
         self,

@@ -33,8 +33,8 @@ def task_of(attempt: RunningAttempt, handlers: Mapping[str, HandlerName], regist
     return Task(
         handler=handlers[kind.name],
         job_type=kind.name,
-        # An older version has been brought up to date in the worker, where the upcasters are.
-        input=job.input if is_current else kind.input.encode(attempt.input),
+        # An older version has been brought up to date in the worker, where the upcasters are; the keys are too.
+        input=job.input if is_current and kind.input is kind.input.bare else kind.input.bare.encode(attempt.input),
         job_id=job.id,
         chain_id=job.chain_id,
         root_id=job.root_id,
@@ -43,15 +43,17 @@ def task_of(attempt: RunningAttempt, handlers: Mapping[str, HandlerName], regist
         last_error=attempt.last_error,
         blockers=tuple(_brought_up(blocker, registry) for blocker in attempt.blockers),
         blocked_by=tuple(kind.blocked_by),
-        limits=kind.input.limits,
+        limits=kind.input.bare.limits,
     )
 
 
 def _brought_up(blocker: Blocker, registry: Registry) -> Blocker:
     kind = registry.get(blocker.current_type_name)
-    if kind is None or blocker.output is None or blocker.payload_version == kind.definition.version:
+    if kind is None or kind.output is None or blocker.output is None:
         return blocker
-    plain = kind.bring_up_output(msgspec.json.decode(blocker.output), blocker.payload_version)
+    if blocker.payload_version == kind.definition.version and kind.output is kind.output.bare:
+        return blocker
+    plain = kind.bring_up_output(kind.output.plain(blocker.output, blocker.chain_id), blocker.payload_version)
     return msgspec.structs.replace(blocker, output=msgspec.json.encode(plain).decode())
 
 
@@ -59,12 +61,12 @@ def outcome_of(answer: Answer, kind: Registered, registry: Registry) -> Outcome[
     """The outcome; raises what the handler raised, as far as that crosses the border."""
     match answer:
         case Completed(output=output):
-            return Done(kind.output.decode(output) if kind.output else None)
+            return Done(kind.output.bare.decode(output) if kind.output else None)
         case Continued():
             step = registry.find(answer.step)
             return Next(
                 step.step,
-                step.input.decode(answer.input),
+                step.input.bare.decode(answer.input),
                 delay=answer.delay,
                 at=answer.at,
                 priority=answer.priority,
@@ -99,7 +101,7 @@ def _blocker(source: ExistingChain | ChainToStart, registry: Registry) -> Blocke
         return _Existing(source.id, job_type)
     return NewChain(
         job_type=job_type,
-        input=kind.input.decode(source.input),
+        input=kind.input.bare.decode(source.input),
         id=source.id,
         delay=source.delay,
         at=source.at,

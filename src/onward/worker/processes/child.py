@@ -112,11 +112,11 @@ class Server:
         current_origin.set(Origin(task.job_id, task.root_id))
         try:
             kind = self._kind(task)
-            attempt = ProcessAttempt(task, kind.input.decode(task.input), self._say)
+            attempt = ProcessAttempt(task, kind.input.bare.decode(task.input), self._say)
             run: Callable[..., Any] | None = kind.step.run
             assert run is not None
             self._say(Begun())
-            return _encoded(kind, run(attempt), task.limits)
+            return _encoded(kind, run(attempt), task)
         except Reschedule as error:
             return Postponed(delay=error.delay, at=error.at, raised=True)
         except Exception as error:  # noqa: BLE001 - around the user's handler
@@ -141,18 +141,18 @@ def _step(task: Task) -> Step[Any, Any]:
     return step
 
 
-def _encoded(kind: Registered, returned: Any, limits: Limits) -> Answer:
+def _encoded(kind: Registered, returned: Any, task: Task) -> Answer:
     outcome: Outcome[Any] = returned if isinstance(returned, Outcome) else Done(returned)
     if isinstance(outcome, Done):
-        return Completed(encode_output(kind, outcome.output))
+        return Completed(encode_output(kind, outcome.output, task.chain_id))
     if isinstance(outcome, Next):
         return Continued(
             step=outcome.step.name,
-            input=_input(outcome.step, outcome.input, limits),
+            input=_input(outcome.step, outcome.input, task.limits),
             delay=outcome.delay,
             at=outcome.at,
             priority=outcome.priority,
-            blockers=tuple(_blocker(blocker, limits) for blocker in outcome.blockers),
+            blockers=tuple(_blocker(blocker, task.limits) for blocker in outcome.blockers),
         )
     if isinstance(outcome, Rescheduled):
         return Postponed(delay=outcome.delay, at=outcome.at, raised=False)

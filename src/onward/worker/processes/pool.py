@@ -22,11 +22,19 @@ from onward.worker.processes.messages import SIZE, Answer, Begun, FromProcess, S
 from onward.worker.processes.names import handler_names
 
 _PROGRAM = """
-import sys, json
-sys.path[:], sys.argv[:] = json.loads(sys.argv[1])
+import sys, json, os
+path, argv = json.loads(sys.argv[1])
+sys.path[:] = [place for place in path if os.path.abspath(place) != os.getcwd()]
+try:
+    import onward.worker.processes.child
+except ModuleNotFoundError:
+    sys.path[:] = path
 from onward.worker.processes.child import main
+sys.path[:], sys.argv[:] = path, argv
 main()
 """
+"""Started with -P: of what lies in the current directory nothing is imported, but what the application imports from
+there once it runs, and Onward itself if it is nowhere else."""
 _END_WITHIN = 2.0
 """Seconds an idle process has to end by itself."""
 _LAST_WORDS = 1.0
@@ -102,7 +110,7 @@ class Processes:
             try:
                 # A session of its own: Ctrl-C in a terminal goes to the worker alone, and with a handler that is
                 # killed goes whatever it has started. Started by this thread, whose end would be the end of it too.
-                command = [sys.executable, "-u", "-c", _PROGRAM, json.dumps([sys.path, sys.argv])]
+                command = [sys.executable, "-P", "-u", "-c", _PROGRAM, json.dumps([sys.path, sys.argv])]
                 process = await asyncio.create_subprocess_exec(*command, stdin=theirs.fileno(), start_new_session=True)
             except BaseException:
                 writer.close()

@@ -4,8 +4,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from onward.queue.checks import ProviderArguments
-from onward.queue.contract import ProviderFactory
-from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, Keep
+from onward.queue.contract import ProviderFactory, limited
+from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, LARGEST_JOB, Keep
 from onward.queue.providers.bullmq.native import RedisCluster
 from onward.queue.providers.bullmq.provider import BullMQProvider
 from onward.queue.providers.bullmq.taker import Settings
@@ -24,7 +24,7 @@ class BullMQ(ProviderFactory[Any]):
     A worker that is not heard of for `lock` loses its jobs; the next worker that looks for such jobs, every
     `stalled_interval`, puts them back. One that was lost more than `max_stalled` times fails, whatever its attempts.
     `keep_completed` and `keep_failed` say how many finished jobs of each queue are kept and for how long, unless a job
-    says otherwise.
+    says otherwise. `max_job_size` is how many bytes of JSON the data of a job may have.
 
     >>> BullMQ("redis://localhost:6379/0").for_queue("emails").capabilities.keeps
     True
@@ -40,12 +40,14 @@ class BullMQ(ProviderFactory[Any]):
         max_stalled: int = 3,
         keep_completed: Keep = KEEP_COMPLETED,
         keep_failed: Keep = KEEP_FAILED,
+        max_job_size: int = LARGEST_JOB,
         **client_options: Any,
     ) -> None:
         super().__init__()
         arguments = ProviderArguments("BullMQ")
-        one_server = "an address or a client of one server"
-        arguments.one_of("target", target, lambda value: not isinstance(value, RedisCluster), one_server)
+        given: object = target
+        if isinstance(given, RedisCluster):
+            arguments.refuse_because("target must be an address or a client of one server, not of a cluster")
         check_target(arguments, target, client_options)
         arguments.one_of("prefix", prefix, lambda value: isinstance(value, str) and bool(value), "a non-empty string")
         arguments.duration("lock", lock, least=timedelta(seconds=1))
@@ -53,7 +55,8 @@ class BullMQ(ProviderFactory[Any]):
         arguments.whole("max_stalled", max_stalled, least=0)
         arguments.keep("keep_completed", keep_completed)
         arguments.keep("keep_failed", keep_failed)
-        self._arguments = arguments
+        arguments.whole("max_job_size", max_job_size, least=1)
+        self._arguments, self._max_job_size = arguments, max_job_size
         self._target, self._options = target, client_options
         self._settings = Settings(
             prefix=prefix,
@@ -67,7 +70,8 @@ class BullMQ(ProviderFactory[Any]):
     def for_queue(self, queue_name: str) -> BullMQProvider:
         if ":" in queue_name:
             self._arguments.refuse("the name of a queue", "without ':'", queue_name)
-        return BullMQProvider(queue_name, self, self.events_of(queue_name), self._settings)
+        provider = BullMQProvider(queue_name, self, self.events_of(queue_name), self._settings)
+        return limited(provider, self._max_job_size)
 
     async def _open(self) -> Any:
         client = client_for(self._target, cluster=False, options=self._options, decode_responses=True)

@@ -14,7 +14,7 @@ from onward.errors import QueueDataError, QueueErrorCode
 from onward.model import Progress
 from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob, reported
 from onward.queue.events import Emitter
-from onward.queue.model import Capabilities, QueueHealth, QueueJobStatus, QueuePage, QueueStats
+from onward.queue.model import LARGEST_JOB, Capabilities, QueueHealth, QueueJobStatus, QueuePage, QueueStats
 from onward.queue.options import Options
 from onward.queue.providers.bullmq.native import Job, NoScriptError, Queue, ResponseError, is_gone, is_refusal
 from onward.queue.providers.bullmq.taker import Settings, Taker
@@ -60,6 +60,7 @@ class BullMQProvider(Provider):
         listing=True,
         keeps=True,
         pull=True,
+        max_job_size=LARGEST_JOB,
     )
     long_poll = timedelta(seconds=30)
 
@@ -106,10 +107,12 @@ class BullMQProvider(Provider):
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         new = self._new(job, options)
         try:
-            [added] = await self._add([new], scripts_are_known=True)
+            [error] = await self._add([new], scripts_are_known=True)
         except NoScriptError:  # a server that was started anew; nothing was added
-            [added] = await self._add([new])
-        return added
+            [error] = await self._add([new])
+        if error is not None:
+            raise error
+        return self._added(new)
 
     @reported(QueueErrorCode.ENQUEUE)
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
@@ -117,11 +120,22 @@ class BullMQProvider(Provider):
         new = [self._new(job, options) for job, options in jobs]
         added: list[StoredJob] = []
         for first in range(0, len(new), _MOST_ADDED):
-            added += await self._add(new[first : first + _MOST_ADDED])
+            part = new[first : first + _MOST_ADDED]
+            try:
+                errors = await self._add(part)
+            except Exception as error:
+                if not added:
+                    raise
+                raise self.partly_added([one.id for one in added], len(new), error) from error
+            added += [self._added(job) for job, error in zip(part, errors, strict=True) if error is None]
+            refused = [error for error in errors if error is not None]
+            if refused:
+                raise self.partly_added([one.id for one in added], len(new), refused[0]) if added else refused[0]
         return added
 
-    async def _add(self, jobs: Sequence[Any], *, scripts_are_known: bool = False) -> list[StoredJob]:
-        """BullMQ answers alike for a job it added and for one that was there: within one transaction we ask first."""
+    async def _add(self, jobs: Sequence[Any], *, scripts_are_known: bool = False) -> list[Exception | None]:
+        """Why each was not added, if so. BullMQ answers alike for a job it added and for one that was there: within one
+        transaction we ask first."""
         async with self._client.pipeline(transaction=True) as pipe:
             for job in jobs:
                 pipe.exists(self._queue.toKey(job.id))
@@ -129,13 +143,17 @@ class BullMQProvider(Provider):
             if scripts_are_known:
                 pipe.scripts.clear()  # saves the question whether the server has them, a round trip
             answers = await pipe.execute()
-        for job, existed, answer in zip(jobs, answers[::2], answers[1::2], strict=True):
-            if isinstance(answer, int):
-                raise self._queue.scripts.finishedErrors({"code": answer, "parentKey": job.parentKey})
-            if existed or answer != job.id:  # the latter: by the native option `deduplication`
-                raise self.duplicate(answer)
-        delayed, waiting = QueueJobStatus.DELAYED, QueueJobStatus.WAITING
-        return [self._in_our_words(job, delayed if job.delay else waiting) for job in jobs]
+        return [self._refusal(*one) for one in zip(jobs, answers[::2], answers[1::2], strict=True)]
+
+    def _refusal(self, job: Any, existed: int, answer: Any) -> Exception | None:
+        if isinstance(answer, int):
+            refusal: Exception = self._queue.scripts.finishedErrors({"code": answer, "parentKey": job.parentKey})
+            return refusal
+        # The latter: by the native option `deduplication`.
+        return self.duplicate(answer) if existed or answer != job.id else None
+
+    def _added(self, job: Any) -> StoredJob:
+        return self._in_our_words(job, QueueJobStatus.DELAYED if job.delay else QueueJobStatus.WAITING)
 
     def _new(self, job: StoredJob, options: Options) -> Any:
         problem = problem_with_id(job.id, self._queue.keys)

@@ -163,12 +163,12 @@ class Typed:
     def write(self, job: StoredJob, options: Options) -> str:
         if job.name != self.type_name:
             self._refuse("name", f"jobs of this queue are of the job type {self.type_name!r}, not {job.name!r}")
-        return self._kind.input.encode(self._kind.input.decode(bytes(job.data)))
+        return self._kind.input.bare.encode(self._kind.input.bare.decode(bytes(job.data)))
 
     def read(self, id: UUID, input: str, version: int) -> tuple[Facts, Raw]:
         definition = self._kind.definition
         if version != definition.version:
-            input = self._kind.input.encode(self._kind.read_input(input, version))
+            input = self._kind.input.bare.encode(self._kind.read_input(input, version, id))
         facts = Facts(
             id=str(id),
             name=self.type_name,
@@ -181,7 +181,8 @@ class Typed:
     def write_result(self, result: Raw | None, taken_at: datetime | None) -> str:
         if self._kind.output is None:
             self._refuse("output", "it always continues, so only workers of the app can run it, not a QueueWorker")
-        return self._kind.output.encode(self._kind.output.decode(b"null" if result is None else bytes(result)))
+        output = self._kind.output.bare
+        return output.encode(output.decode(b"null" if result is None else bytes(result)))
 
     def read_taken_at(self, output: Any) -> datetime | None:
         return None

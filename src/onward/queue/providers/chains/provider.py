@@ -399,6 +399,12 @@ class DatabaseProvider(Provider):
                 break
         return QueuePage(items=found, next=None if position is None else str(position))
 
+    def is_page(self, status: QueueJobStatus, after: str) -> bool:
+        try:
+            return str(UUID(after)) == after
+        except ValueError:
+            return False
+
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def remove(self, job_id: str) -> None:
         job = await self._find(job_id)

@@ -1,11 +1,13 @@
 """What users make: NATS JetStream, for as many queues as they like."""
 
 import re
+import ssl
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
+from onward.addresses import wrong_address
 from onward.queue.checks import Arguments, ProviderArguments
 from onward.queue.contract import ProviderFactory
 from onward.queue.model import Keep
@@ -93,18 +95,14 @@ class Nats(ProviderFactory[Link]):
 
 def _checked_servers(arguments: ProviderArguments, servers: object) -> list[str]:
     given = [servers] if isinstance(servers, str) else servers
-    if not isinstance(given, Sequence) or not given or not all(_is_address(server) for server in given):
-        # One may hold a password: not shown.
+    if not isinstance(given, Sequence) or isinstance(given, bytes) or not given:
         arguments.refuse_because("servers must be an address like nats://localhost:4222, or several of them")
+    for server in given:
+        if problem := wrong_address("servers", server, _SCHEMES):
+            arguments.refuse_because(problem)
+        if not urlsplit(server).hostname:
+            arguments.refuse_because("servers must be an address like nats://localhost:4222, or several of them")
     return list(given)
-
-
-def _is_address(server: object) -> bool:
-    try:
-        parts = urlsplit(server) if isinstance(server, str) else None
-        return parts is not None and parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 def _check_options(arguments: ProviderArguments, options: Mapping[str, Any]) -> None:
@@ -114,6 +112,9 @@ def _check_options(arguments: ProviderArguments, options: Mapping[str, Any]) -> 
         if option not in _CLIENT_OPTIONS:
             known = ", ".join(sorted(_CLIENT_OPTIONS))
             arguments.refuse_because(f"{option} is not an option of Nats or of its client; these are: {known}")
+    tls = options.get("tls")
+    if tls is not None and not isinstance(tls, ssl.SSLContext):
+        arguments.refuse("tls", "an ssl.SSLContext: ssl.create_default_context(cafile=…)", tls)
 
 
 def _check_streams(

@@ -6,6 +6,8 @@ are held by a lease, and may be settled over any connection.
 """
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -19,25 +21,57 @@ _PING = 5
 """Seconds between looks whether the server is there; after two that were not answered it is given up."""
 
 
-async def sound(call: Coroutine[Any, Any, R]) -> R:
-    """What it answers; and a cancellation that comes with the answer is not lost.
+async def sound(call: Coroutine[Any, Any, R], lost: "asyncio.Future[None] | None" = None) -> R:
+    """What it answers, unless the connection is `lost` before; and a cancellation that comes with the answer is not.
 
     `asyncio.wait_for` of Python 3.11, which the client uses, loses it: a caller's timeout then never ends.
     """
     task = asyncio.get_running_loop().create_task(call)  # owned here: waited for, or cancelled
+    first: list[asyncio.Future[Any]] = [task] if lost is None else [task, lost]
     try:
-        await asyncio.wait([task])
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         task.cancel()
         raise
+    if not task.done():
+        task.cancel()
+        raise ConnectionError("the connection to NATS was lost")
     return task.result()
+
+
+_TASKS = ("_reading_task", "_ping_interval_task", "_flusher_task")
+"""Of the client, which does not end them where it was lost while it still connected."""
+
+
+class Unencrypted(errors.Error):
+    """The application asked for TLS, and the server has none."""
 
 
 class _SoundClient(Client):
     """Every request to JetStream goes through this one."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """The server says what it wants, and has heard nothing yet: who asked for TLS never speaks in plain text.
+
+        nats-py uses TLS where the server insists on it, whatever the address or the options say.
+        """
+        if initial_connection and self._is_asked_for_tls() and not info.get("tls_required"):
+            if not info.get("tls_available"):
+                raise Unencrypted
+            info["tls_required"] = True  # it may: so it does
+        await super()._process_info(info, initial_connection)
+
+    def _is_asked_for_tls(self) -> bool:
+        server = self._current_server
+        is_asked = "tls" in self.options or (server is not None and server.uri.scheme == "tls")
+        return is_asked and not self.options["tls_handshake_first"] and not (server and server.uri.scheme == "wss")
+
     async def request(self, *args: Any, **kwargs: Any) -> Msg:
-        return await sound(super().request(*args, **kwargs))
+        return await sound(super().request(*args, **kwargs), self.lost)
 
 
 class Link:
@@ -93,11 +127,17 @@ class Link:
         client = _SoundClient()
 
         async def lost() -> None:
+            if not client.lost.done():
+                client.lost.set_result(None)
             for watcher in list(self._watchers):
                 watcher()
 
-        async def quiet(error: Exception) -> None:
-            """Whoever calls gets its errors."""
+        troubles: list[Exception] = []
+
+        async def note(error: Exception) -> None:
+            """Whoever calls gets its errors; these are why there is no connection."""
+            if not client.is_connected:
+                troubles.append(error)
 
         try:
             async with asyncio.timeout(CONNECT):
@@ -105,12 +145,15 @@ class Link:
                     self._servers,
                     **{"name": "onward queues", "ping_interval": _PING, "max_outstanding_pings": 2, **self._options},
                     closed_cb=lost,
-                    error_cb=quiet,
+                    error_cb=note,
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
                 )
                 await sound(connecting)
+        except errors.NoServersError as error:
+            await _closed(client)
+            raise error from _reason(troubles)
         except BaseException:
             await _closed(client)
             raise
@@ -122,11 +165,21 @@ class Link:
             await _closed(client)
 
 
+def _reason(troubles: Sequence[Exception]) -> Exception | None:
+    """Why none of the servers can be had: what may pass, rather than what does not."""
+    lasting = troubles[0] if troubles else None
+    return next((error for error in troubles if not isinstance(error, socket.gaierror)), lasting)
+
+
 async def _closed(client: Client) -> None:
     """In vain if it is lost."""
     with suppress(Exception):
         async with asyncio.timeout(FAREWELL):
             await sound(client.close())
+    for name in _TASKS:
+        task: asyncio.Task[Any] | None = getattr(client, name, None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
 
 
 def refused_in_words(error: BaseException) -> str | None:
@@ -136,6 +189,12 @@ def refused_in_words(error: BaseException) -> str | None:
             return "NATS does not accept the user, the password, the token or the key"
         case js_errors.ServiceUnavailableError() | errors.NoRespondersError():
             return "this NATS has no JetStream: start it with -js, or say jetstream {} in its configuration"
+        case Unencrypted():
+            return "this NATS does not speak TLS, which was asked for: nothing was said to it"
+        case ssl.SSLCertVerificationError():
+            return f"the certificate of NATS is not trusted: {error.verify_message}"
+        case ssl.SSLError():
+            return f"NATS does not speak TLS as we do: {error.reason}"
         case errors.NoServersError() | errors.Error() if "Authorization" in str(error):
             return "NATS does not accept the user, the password, the token or the key"
     return None

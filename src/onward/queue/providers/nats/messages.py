@@ -1,6 +1,8 @@
 """Jobs as messages and messages as jobs. The body is the data; everything else is JSON in one header."""
 
 import json
+import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -14,10 +16,13 @@ from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJob
 from onward.queue.options import Options
 from onward.queue.providers.nats.native import Msg
 from onward.queue.providers.nats.streams import text_of
+from onward.queue.providers.readable import as_json
 
 JOB, STATE = "Onward-Job", "Onward-State"
-MESSAGE_ID, ONLY_IF_NEW = "Nats-Msg-Id", {"Nats-Expected-Last-Subject-Sequence": "0"}
+MESSAGE_ID, LAST_NUMBER = "Nats-Msg-Id", "Nats-Expected-Last-Subject-Sequence"
+ONLY_IF_NEW = {LAST_NUMBER: "0"}
 Headers: TypeAlias = dict[str, str]
+_HEADER, _RESERVED = re.compile("[!-9;-~]+"), ("nats-", "onward-")
 _LONGEST_ERROR = 4_000
 
 
@@ -40,6 +45,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of a job that was taken before, or has ended."""
 
+    of: int = 0
+    """The number of its message: what was left of an earlier job with the same id has another one."""
+    delivery: int = 0
+    """Which delivery of its consumer this is about: whoever had an earlier one, and is late, has no say any more."""
     attempts: int = 0
     stalls: int = 0
     is_open: bool = False
@@ -75,6 +84,25 @@ def in_header(value: object) -> str:
     return json.dumps(msgspec.to_builtins(value))
 
 
+def fitted(state: State, room: int) -> State:
+    """In a header of so many bytes: what it says in words is cut, the progress before the error."""
+    progress = state.progress
+    if progress is not None and progress.note:
+        note = _cut(progress.note, len(in_header(state)) - room)
+        state = msgspec.structs.replace(state, progress=Progress(progress.fraction, note))
+    if state.error:
+        state = msgspec.structs.replace(state, error=_cut(state.error, len(in_header(state)) - room))
+    return state
+
+
+def _cut(text: str, excess: int) -> str:
+    """By so many bytes as it is in a header, where a character may have twelve."""
+    if excess <= 0:
+        return text
+    room = len(in_header(text)) - excess
+    return text[: max(bisect_right(range(len(text)), room, key=lambda end: len(in_header(text[:end]))) - 1, 0)]
+
+
 def read_record(headers: Mapping[str, str] | None) -> Record:
     """Of a header that cannot be read nothing is known: the job itself may be fine."""
     try:
@@ -88,6 +116,20 @@ def read_state(headers: Mapping[str, str] | None) -> State:
         return msgspec.json.decode((headers or {}).get(STATE, "{}"), type=State)
     except (msgspec.DecodeError, UnicodeError):
         return State()
+
+
+def problem_with(headers: object) -> str | None:
+    """Why an application's own headers cannot be sent, in words."""
+    if not isinstance(headers, Mapping):
+        return f"headers must be a mapping, got: {headers!r}"
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _HEADER.fullmatch(name):
+            return f"the name of a header is in ASCII, without spaces and colons, got: {name!r}"
+        if name.lower().startswith(_RESERVED):
+            return f"headers that begin with Nats- or Onward- are not the application's, got: {name}"
+        if not isinstance(value, str) or not value.isprintable():
+            return f"the header {name} must be a text of one line, got: {value!r:.100}"
+    return None
 
 
 def own_headers(headers: Mapping[str, str] | None) -> Headers:
@@ -119,7 +161,7 @@ def stored_job(
     """A job that nobody here holds."""
     result = None if state.result is None else Raw(msgspec.json.encode(state.result))
     return QueueJob(
-        **_facts(read_record(headers), text_of(subject), data or b"null", queue_name),
+        **_facts(read_record(headers), text_of(subject), bytes(as_json(data or b"null")), queue_name),
         status=status,
         completed_at=state.ended_at if status is QueueJobStatus.COMPLETED else None,
         failed_at=state.ended_at if status is QueueJobStatus.FAILED else None,

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from msgspec import Raw
 
-from onward.errors import QueueDataError, QueueErrorCode
+from onward.errors import QueueDataError, QueueErrorCode, QueueRuntimeError
 from onward.model import Progress
 from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob, is_permanent, reported
 from onward.queue.events import Emitter
@@ -25,6 +25,7 @@ from onward.queue.providers.nats.messages import (
     Headers,
     State,
     in_header,
+    problem_with,
     read_record,
     record_of,
     stored_job,
@@ -33,17 +34,24 @@ from onward.queue.providers.nats.messages import (
 )
 from onward.queue.providers.nats.native import Msg, errors, js_errors
 from onward.queue.providers.nats.pulling import Arrival, NoAnswer, Pulling
-from onward.queue.providers.nats.store import AlreadyThere, Store
+from onward.queue.providers.nats.store import MOST_HEADERS, AlreadyThere, Noted, Store, size_of
 from onward.queue.providers.nats.streams import LEASE, Streams, text_of, token
 from onward.queue.providers.together import each
 
 _USUAL_PAYLOAD, _ROOM = 1 << 20, 1 << 16
 """Bytes of a message where the server is not told otherwise, and how many of them are kept for headers."""
+_NOTES = 1 << 13
+"""Bytes of headers that are kept for what becomes of a job."""
 _LONGEST_ID = 400
 _LOOK = 0.5
 """Seconds between looks at those that are delayed."""
 _AT_A_TIME = 500
 _NAK, _TERMINAL, _PROGRESS = b"-NAK", b"+ACK", b"+WPI"
+_DELETING = 1.0
+"""Seconds in which the server has deleted a queue."""
+_TRIES = 5
+"""How often something is noted of a job of which others note something at the same time."""
+_INCONSISTENT = "NATS does not say the same twice of what is known of the job"
 
 
 class NatsProvider(Provider):
@@ -77,14 +85,20 @@ class NatsProvider(Provider):
             max_job_size=_USUAL_PAYLOAD - _ROOM,
         )
         self._was_open = False
-        self._next_look = 0.0
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Whatever is left of a connection whose event loop ended before it was closed is worth nothing."""
+        self._next_look, self._newest = 0.0, 0
+        self._deleted_at: float | None = None
         self._pulling: dict[str, Pulling] = {}
         self._turn = asyncio.Lock()
-        self._known: dict[str, State] = {}
+        self._known: dict[str, Noted] = {}
         """Of jobs that are held, by receipt: what is stored of those for which something is."""
 
     async def _open(self) -> None:
         self._link = await self._factory.hold()
+        self._begin_anew()
         try:
             self._store = Store(self._link, self._streams)
             self.lease = timedelta(seconds=await self._store.declare())
@@ -98,7 +112,8 @@ class NatsProvider(Provider):
 
     async def _close(self) -> None:
         for pulling in self._pulling.values():
-            for arrival in await pulling.close():
+            await pulling.close()
+            for arrival in pulling.spare:
                 await self._return_unrun(arrival)
         self._pulling.clear()
         self._known.clear()
@@ -131,8 +146,11 @@ class NatsProvider(Provider):
     def _headers(self, job: StoredJob, options: Options) -> Headers:
         native = dict(options.native)
         theirs = native.pop("headers", {})
+        problem = problem_with(theirs)
+        if problem is not None:
+            raise self._refused(job, problem)
         headers = {JOB: in_header(record_of(job, options)), MESSAGE_ID: token(job.id), **ONLY_IF_NEW, **theirs}
-        size = len(bytes(job.data)) + sum(len(name) + len(str(value)) + 4 for name, value in headers.items())
+        size = size_of(bytes(job.data), headers)
         if native:
             raise self._refused(job, f'provider_options["nats"] has headers, and nothing else: {", ".join(native)}')
         if len(token(job.id)) > _LONGEST_ID:
@@ -140,6 +158,10 @@ class NatsProvider(Provider):
         if size > self._max_payload - _ROOM // 2:
             most = self._max_payload - _ROOM // 2
             raise self._refused(job, f"the job has {size:,} bytes with its metadata; NATS takes {most:,}")
+        size, most = size_of(b"", headers), MOST_HEADERS - _NOTES
+        if size > most:
+            words = f"the job's metadata and headers have {size:,} bytes; they may have {most:,}: NATS takes 64 KiB"
+            raise self._refused(job, f"{words} of headers, of which some are kept for what becomes of the job")
         return headers
 
     def _refused(self, job: StoredJob, problem: str) -> QueueDataError:
@@ -149,15 +171,30 @@ class NatsProvider(Provider):
 
     @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
-        if count < 1:
+        if count < 1 or await self._is_being_deleted(wait):
             return []
         pulling = await self._puller("job")
         try:
             arrivals = await self._arrivals(pulling, count, wait.total_seconds())
         except NoAnswer:
-            await self._store.declare()  # somebody deleted the queue
+            self._deleted_at = time.monotonic()
             return []
         return await self._begun(pulling, arrivals)
+
+    async def _is_being_deleted(self, wait: timedelta) -> bool:
+        """Somebody deleted the queue: it is made again, and not before that is over.
+
+        The server tells of it when it begins, and removes files that have the same names as those of a new one.
+        """
+        if self._deleted_at is None:
+            return False
+        missing = self._deleted_at + _DELETING - time.monotonic()
+        if missing > 0:
+            await asyncio.sleep(min(missing, wait.total_seconds()))
+            return True
+        await self._store.declare()
+        self._deleted_at = None
+        return False
 
     async def _arrivals(self, pulling: Pulling, count: int, wait: float) -> list[Arrival]:
         await self._look_at_delayed()
@@ -185,10 +222,12 @@ class NatsProvider(Provider):
             old = self._pulling.get(kind)
             if old is None or old.client is not client:
                 subject = f"{self._link.api}.CONSUMER.MSG.NEXT.{self._streams.jobs}.{kind}"
-                pulling = self._pulling[kind] = Pulling(self._link, client, subject)
+                pulling = Pulling(self._link, client, subject, lambda: self._store.consumer_made(kind))
                 await pulling.open()
+                self._pulling[kind] = pulling
                 if old is not None:
-                    pulling.spare.extend(await old.close())
+                    pulling.spare = old.spare  # shared, for something may be on its way there
+                    await old.close()
             return self._pulling[kind]
 
     async def _begun(self, pulling: Pulling, arrivals: Sequence[Arrival]) -> list[TakenJob]:
@@ -242,20 +281,61 @@ class NatsProvider(Provider):
             words = f"nobody began it before {job.expires_at}"
             await self._end_unrun(job, state, QueueFailureReason.EXPIRED, words)
             return None
-        if message.reply in self._known:
-            await self._store.put_state(self._key(job), state)
         return job
 
     async def _counted(self, message: Msg) -> State:
-        """What is known of it, with the death of whoever had it last, unless it is known how that ended. Once only."""
-        if message.metadata.num_delivered == 1:
-            return State()
-        if message.reply not in self._known:
-            before = await self._store.state(text_of(message.subject)) or State(is_open=True)
-            self._known[message.reply] = msgspec.structs.replace(
-                before, stalls=before.stalls + before.is_open, is_open=True, due_at=None
-            )
-        return self._known[message.reply]
+        """What is known of it, with the death of whoever had it last, unless it is known how that ended. Once only.
+
+        It is noted at once: whoever had it last, and says only now how that ended, is told that it is too late; if
+        that was said a moment earlier, it is counted here.
+        """
+        if self._is_new(message):
+            return _taken(message, State())
+        known = self._known.get(message.reply, Noted()).state
+        if known is not None:
+            return known
+        job_id = text_of(message.subject)
+        for _ in range(_TRIES):
+            before = await self._store.noted(job_id)
+            if before.state is None and message.metadata.num_delivered == 1:
+                return _taken(message, State())
+            state = _taken(message, before.state or State(is_open=True))
+            with suppress(AlreadyThere):
+                number = await self._store.note(job_id, state, after=before.number)
+                self._known[message.reply] = Noted(state, number)
+                return state
+        raise TimeoutError(_INCONSISTENT)
+
+    def _is_new(self, message: Msg) -> bool:
+        """Whether it comes for the first time. New ones come in their order, with the number 1.
+
+        NATS 2.9 says 1 of others, too: when a request for messages expires just as one is to be delivered again, it
+        takes its last step back, and delivers as new what it has delivered before.
+        """
+        number = message.metadata.sequence.stream
+        is_new = message.metadata.num_delivered == 1 and number > self._newest
+        self._newest = max(number, self._newest)
+        return is_new
+
+    async def _note(self, message: Msg, state: State) -> None:
+        """Write down how it is with a job that is held; PROCESSING where somebody else has got it meanwhile."""
+        job_id, state = text_of(message.subject), _of(message, state)
+        after = self._known.get(message.reply, Noted()).number
+        for _ in range(_TRIES):
+            try:
+                number = await self._store.note(job_id, state, after=after)
+            except AlreadyThere:
+                there = await self._store.noted(job_id)
+                if there.state is not None and there.state.of == state.of:
+                    if there.state.delivery > state.delivery:
+                        raise self.not_active(job_id) from None
+                    if there.state.delivery < state.delivery and after == 0:
+                        state = _on_top_of(there.state, state)
+                after = there.number  # of an earlier job with this id, or ours: its answer was lost
+            else:
+                self._known[message.reply] = Noted(state, number)
+                return
+        raise TimeoutError(_INCONSISTENT)
 
     @property
     def _seconds(self) -> float:
@@ -276,7 +356,7 @@ class NatsProvider(Provider):
         try:
             if message.subject == self._streams.subject("job", job_id):
                 state = await self._counted(message)
-                await self._store.put_state(job_id, msgspec.structs.replace(state, is_open=False))
+                await self._note(message, msgspec.structs.replace(state, is_open=False))
             await self._answer(message.reply, _NAK)
         except Exception as error:  # noqa: BLE001 - told; its lease runs out
             self.events.trouble(error, f"job {job_id!r} could not be given back: {error}")
@@ -317,7 +397,7 @@ class NatsProvider(Provider):
         with self._held.settling(self._ours(job)):
             if self._streams.keeps_completed and not read_record(job.native.headers).remove_on_complete:
                 await self._note_completed(job, result)
-            await self._answer(job.receipt_handle, _TERMINAL)
+            await self._tell(job, _TERMINAL)
             await self._forget(job)
 
     async def _note_completed(self, job: TakenJob, result: Raw | None) -> None:
@@ -328,15 +408,25 @@ class NatsProvider(Provider):
             result=None if result is None else msgspec.json.decode(result),
         )
         try:
-            await self._store.end("completed", self._key(job), job.native, state)
+            await self._end("completed", job, state)
         except errors.MaxPayloadError as error:
             # The work is done: a result that cannot be kept must not do it again.
             self.events.trouble(error, f"the result of job {job.id!r} is too large for NATS, and is not kept")
-            await self._store.end("completed", self._key(job), job.native, msgspec.structs.replace(state, result=None))
+            await self._end("completed", job, msgspec.structs.replace(state, result=None))
+
+    async def _end(self, kind: str, job: TakenJob, state: State) -> None:
+        try:
+            await self._store.end(kind, self._key(job), job.native, state)
+        except errors.MaxPayloadError as error:
+            if state.result is not None:
+                raise
+            # Another program's job, for ours have room: it ends all the same.
+            self.events.trouble(error, f"the headers of job {job.id!r} leave no room for its outcome, and are not kept")
+            await self._store.end(kind, self._key(job), job.native, state, with_headers=False)
 
     @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
-        with self._held.settling(self._ours(job)):
+        with self._held.settling(self._ours(job)) as until:
             now = datetime.now(UTC)
             state = msgspec.structs.replace(
                 self._state_of(job), attempts=job.attempts + 1, is_open=False, error=words_of(error), processed_at=now
@@ -347,18 +437,15 @@ class NatsProvider(Provider):
                 return None
             backoff = read_record(job.native.headers).backoff
             delay = timedelta() if backoff is None else backoff.delay(state.attempts)
-            await self._store.put_state(
-                self._key(job), msgspec.structs.replace(state, due_at=now + delay if delay else None)
-            )
-            await self._answer(job.receipt_handle, _after(delay.total_seconds()))
-            self._known.pop(job.receipt_handle or "", None)
+            await self._note(job.native, msgspec.structs.replace(state, due_at=now + delay if delay else None))
+            await self._give_back(job, until, _after(delay.total_seconds()))
             return delay
 
     async def _bury(self, job: TakenJob, state: State) -> None:
         """Noted before it is removed: dying in between does both again, and ends with the same."""
         if self._streams.keeps_failed and not read_record(job.native.headers).remove_on_fail:
-            await self._store.end("failed", self._key(job), job.native, state)
-        await self._answer(job.receipt_handle, _TERMINAL)
+            await self._end("failed", job, state)
+        await self._tell(job, _TERMINAL)
         await self._forget(job)
 
     @reported(QueueErrorCode.PROCESSING)
@@ -366,29 +453,46 @@ class NatsProvider(Provider):
         await each(self._release, [job for job in jobs if self._held.has(job)])
 
     async def _release(self, job: TakenJob) -> None:
-        with self._held.settling(job):
-            await self._store.put_state(self._key(job), msgspec.structs.replace(self._state_of(job), is_open=False))
-            await self._answer(job.receipt_handle, _NAK)
-            self._known.pop(job.receipt_handle or "", None)
+        with self._held.settling(job) as until:
+            await self._note(job.native, msgspec.structs.replace(self._state_of(job), is_open=False))
+            await self._give_back(job, until, _NAK)
+
+    async def _give_back(self, job: TakenJob, until: float, word: bytes) -> None:
+        """Whoever is too late by now says nothing: that would take it from somebody else."""
+        if time.monotonic() < until:
+            await self._tell(job, word)
+        self._known.pop(job.receipt_handle or "", None)
 
     @reported(QueueErrorCode.PROCESSING)
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
         asked_at, ours = time.monotonic(), [job for job in jobs if self._held.has(job)]
-        await each(lambda job: self._answer(job.receipt_handle, _PROGRESS), ours)
-        for job in ours:
-            if self._held.knows(job):  # else it was settled meanwhile
+        still = await each(self._is_renewed, ours)
+        for job, is_ours in zip(ours, still, strict=True):
+            if self._held.knows(job) and is_ours:  # else it was settled meanwhile
                 self._held.renewed(job, asked_at)
-        lost = [job for job in jobs if self._held.knows(job) and not self._held.has(job)]
+        gone = {job.receipt_handle for job, is_ours in zip(ours, still, strict=True) if not is_ours}
+        lost = [
+            job for job in jobs if self._held.knows(job) and (job.receipt_handle in gone or not self._held.has(job))
+        ]
         for job in lost:
             self._held.drop(job)
         return lost
+
+    async def _is_renewed(self, job: TakenJob) -> bool:
+        try:
+            await self._tell(job, _PROGRESS)
+        except QueueRuntimeError:
+            return False
+        return True
 
     @reported(QueueErrorCode.PROCESSING)
     async def report_progress(self, job: TakenJob, progress: Progress) -> None:
         if self._held.has(job):
             state = msgspec.structs.replace(self._state_of(job), progress=progress, is_open=True)
-            self._known[job.receipt_handle or ""] = state
-            await self._store.put_state(self._key(job), state)
+            try:
+                await self._note(job.native, state)
+            except QueueRuntimeError:
+                self._held.drop(job)
 
     def _ours(self, job: TakenJob) -> TakenJob:
         if job.receipt_handle is None:
@@ -402,7 +506,7 @@ class NatsProvider(Provider):
         return text_of(job.native.subject)
 
     def _state_of(self, job: TakenJob) -> State:
-        known = self._known.get(job.receipt_handle or "")
+        known = self._known.get(job.receipt_handle or "", Noted()).state
         return known or State(attempts=job.attempts, stalls=job.stalls, error=job.error, processed_at=job.processed_at)
 
     async def _forget(self, job: TakenJob) -> None:
@@ -412,6 +516,15 @@ class NatsProvider(Provider):
                 await self._store.forget_state(self._key(job))
             except Exception as error:  # noqa: BLE001 - told; the job itself has ended
                 self.events.trouble(error, f"what was known of job {job.id!r} stays for a while: {error}")
+
+    async def _tell(self, job: TakenJob, word: bytes) -> None:
+        """How it is with a job that is held; PROCESSING where somebody deleted the queue, or its consumer."""
+        try:
+            await self._answer(job.receipt_handle, word)
+        except errors.NoRespondersError:
+            if await self._store.consumer_made("job") is not None:
+                raise  # it moves to another server
+            raise self.not_active(job.id) from None
 
     async def _answer(self, receipt: str | None, word: bytes) -> None:
         """Returns when the server has understood. May be repeated."""
@@ -491,6 +604,31 @@ class NatsProvider(Provider):
         return await self._store.clear(
             self._streams.completed if status is QueueJobStatus.COMPLETED else self._streams.failed
         )
+
+
+def _of(message: Msg, state: State) -> State:
+    """About this delivery of it."""
+    sequence = message.metadata.sequence
+    return msgspec.structs.replace(state, of=sequence.stream, delivery=sequence.consumer)
+
+
+def _taken(message: Msg, before: State) -> State:
+    """What is known of a job that has come, from what was before."""
+    now = _of(message, before)
+    if now == before and now.is_open:
+        return now  # it was counted, and the answer to that was lost
+    if before.of not in (0, now.of):  # an earlier job had this id
+        now = _of(message, State(is_open=message.metadata.num_delivered > 1))
+    return msgspec.structs.replace(now, stalls=now.stalls + now.is_open, is_open=True, due_at=None)
+
+
+def _on_top_of(before: State, state: State) -> State:
+    """What was noted of a job that came as if for the first time, and what there was of it all the same."""
+    return msgspec.structs.replace(
+        state,
+        attempts=before.attempts + state.attempts,
+        stalls=before.stalls + before.is_open + state.stalls,
+    )
 
 
 def _after(seconds: float) -> bytes:

@@ -3,17 +3,23 @@
 import asyncio
 import itertools
 import json
+import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from onward.queue.providers.nats.link import ANSWER, Link, sound
 from onward.queue.providers.nats.native import Client, Msg
 
 _LATE = 1.0
 """Seconds after which the server's word that nothing came is overdue."""
+_DOUBT = 0.5
+"""Seconds without an answer that should come at once, after which it is asked whether there is a consumer at all."""
+_GONE, _TOO_MANY = ("Deleted", "503"), "Exceeded"
+"""What the server says where there is no consumer any more, and where it does not listen to one more request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,29 +40,36 @@ class _Interrupted: ...
 class _Lost: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    words: str
+
+
+_Item: TypeAlias = Arrival | _Interrupted | _Lost | _Refused
+
+
 class Pulling:
     """From one consumer, over one connection."""
 
-    def __init__(self, link: Link, client: Client, subject: str) -> None:
-        self._link, self.client, self._subject = link, client, subject
+    def __init__(self, link: Link, client: Client, subject: str, when_made: Callable[[], Awaitable[object]]) -> None:
+        self._link, self.client, self._subject, self._when_made = link, client, subject, when_made
         self._inbox = client.new_inbox()
         self._numbers = itertools.count()
-        self._waiting: dict[str, asyncio.Queue[Arrival | _Interrupted | _Lost | None]] = {}
+        self._waiting: dict[str, asyncio.Queue[_Item]] = {}
         self.spare: deque[Arrival] = deque()
         """What came for nobody."""
 
     async def open(self) -> None:
+        self._made = await self._when_made()
         self._subscription = await self.client.subscribe(f"{self._inbox}.*", cb=self._receive)
         self._link.on_lost(self._lose)
 
-    async def close(self) -> list[Arrival]:
-        """Nothing more comes; what came and was not wanted."""
+    async def close(self) -> None:
+        """Nothing more comes."""
         self._link.forget(self._lose)
         with suppress(Exception):  # else the connection is lost, and with it whatever was on its way
             async with asyncio.timeout(ANSWER):
                 await sound(self._subscription.drain())  # type: ignore[no-untyped-call]
-        spare, self.spare = list(self.spare), deque()
-        return spare
 
     def interrupt(self) -> None:
         """End the waits under way."""
@@ -67,11 +80,24 @@ class Pulling:
         """As many as there are now, at most so many."""
         came = self._claim(count)
         if len(came) < count:
-            came += await self._ask(count - len(came), {"no_wait": True}, ANSWER)
+            wanted = count - len(came)
+            try:
+                came += await self._ask(wanted, {"no_wait": True}, ANSWER, every=_DOUBT, meanwhile=self._doubt)
+            except BaseException:
+                self.spare.extendleft(reversed(came))
+                raise
         return came
+
+    async def _doubt(self) -> None:
+        """Whether anybody was asked at all. One that was made after we asked is asked next."""
+        before, self._made = self._made, await self._when_made()
+        if self._made is None or self._made != before:
+            raise NoAnswer("the consumer was deleted")
 
     async def one(self, wait: float, *, every: float, meanwhile: Callable[[], Awaitable[None]]) -> list[Arrival]:
         """The next one, if it comes in that time, or none when interrupted; `meanwhile` is done now and then."""
+        # Not always as long: when a request expires just as a message is to be delivered again, NATS 2.9 miscounts.
+        wait *= random.uniform(0.8, 1.0)
         expires = {"expires": int(wait * 1e9)}
         return self._claim(1) or await self._ask(1, expires, wait + _LATE, every=every, meanwhile=meanwhile)
 
@@ -84,8 +110,8 @@ class Pulling:
         how: Mapping[str, object],
         within: float,
         *,
-        every: float = ANSWER,
-        meanwhile: Callable[[], Awaitable[None]] | None = None,
+        every: float,
+        meanwhile: Callable[[], Awaitable[None]],
     ) -> list[Arrival]:
         number, came, until = str(next(self._numbers)), list[Arrival](), time.monotonic() + within
         queue = self._waiting[number] = asyncio.Queue()
@@ -97,8 +123,7 @@ class Pulling:
                     async with asyncio.timeout(min(every, until - time.monotonic())):
                         item = await queue.get()
                 except TimeoutError:
-                    if meanwhile is not None:
-                        await meanwhile()
+                    await meanwhile()
                     if time.monotonic() >= until:
                         raise NoAnswer(f"NATS gave no answer within {within:g} s") from None
                     continue
@@ -107,6 +132,10 @@ class Pulling:
                         came.append(item)
                     case _Lost():
                         raise ConnectionError("the connection to NATS was lost")
+                    case _Refused(words) if any(word in words for word in _GONE):
+                        raise NoAnswer(f"NATS has nothing to deliver from: {words}")
+                    case _Refused(words) if _TOO_MANY in words:
+                        raise ConnectionError(f"NATS does not deliver: {words}")
                     case _:
                         break
         except BaseException:
@@ -123,15 +152,16 @@ class Pulling:
             # It does not say for which request it comes: whoever waits may have it.
             waiting = next(iter(self._waiting.values()), None)
             (self.spare.append if waiting is None else waiting.put_nowait)(Arrival(message))
-        elif (message.headers or {}).get("Status") != "100":  # that one only says that the server is there
-            waiting = self._waiting.get(message.subject.rpartition(".")[2])
-            if waiting is not None:
-                waiting.put_nowait(None)
+            return
+        headers = message.headers or {}
+        waiting, status = self._waiting.get(message.subject.rpartition(".")[2]), headers.get("Status")
+        if waiting is not None and status != "100":  # that one only says that the server is there
+            waiting.put_nowait(_Refused(f"{status} {headers.get('Description', '')}"))
 
     def _lose(self) -> None:
         for queue in self._waiting.values():
             queue.put_nowait(_Lost())
 
 
-def _left_in(queue: "asyncio.Queue[Arrival | _Interrupted | _Lost | None]") -> list[object]:
+def _left_in(queue: "asyncio.Queue[_Item]") -> list[object]:
     return [queue.get_nowait() for _ in range(queue.qsize())]

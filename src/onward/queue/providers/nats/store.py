@@ -11,9 +11,11 @@ from onward.queue.model import QueueJobStatus, QueueStats
 from onward.queue.providers.nats.link import Link
 from onward.queue.providers.nats.messages import (
     JOB,
+    LAST_NUMBER,
     ONLY_IF_NEW,
     STATE,
     State,
+    fitted,
     in_header,
     own_headers,
     read_state,
@@ -24,6 +26,8 @@ from onward.queue.providers.nats.streams import Streams, text_of
 from onward.queue.providers.together import each
 
 _WRONG_LAST_SEQUENCE = 10071
+MOST_HEADERS = (1 << 16) - 1
+"""Bytes of headers that JetStream takes with a message, however large that may be."""
 
 
 class AlreadyThere(Exception):
@@ -40,6 +44,19 @@ class Delivered:
         return (raw.seq or 0) <= self.sequence
 
 
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What is stored of a job, and the number of that note: 0 where there is none."""
+
+    state: State | None = None
+    number: int = 0
+
+
+def size_of(data: bytes, headers: Mapping[str, str]) -> int:
+    """As the server counts, or a little more."""
+    return len(data) + 16 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
+
+
 class Store:
     """Of one queue."""
 
@@ -52,8 +69,11 @@ class Store:
 
     # -- writing
 
-    async def publish(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
-        """Returns when it is stored; `AlreadyThere` when the headers ask for what is not so."""
+    async def publish(self, subject: str, data: bytes, headers: Mapping[str, str]) -> int:
+        """Returns its number when it is stored; `AlreadyThere` when the headers ask for what is not so."""
+        if await self._room(data, headers) < 0:
+            # The server would end the connection for that, with whatever others do on it; the client looks at the data.
+            raise errors.MaxPayloadError
         try:
             answer = await self._link.request(subject, data, headers)
         except errors.NoRespondersError:
@@ -66,16 +86,33 @@ class Store:
             raise js_errors.APIError.from_error(said["error"])
         if said.get("duplicate"):
             raise AlreadyThere
+        return int(said["seq"])
 
-    async def put_state(self, job_id: str, state: State) -> None:
-        await self.publish(self.streams.subject("state", job_id), b"", {STATE: in_header(state)})
+    async def _room(self, data: bytes, headers: Mapping[str, str]) -> int:
+        """How many bytes more of headers the server takes."""
+        most = (await self._link.client()).max_payload
+        return min(most - size_of(data, headers), MOST_HEADERS - size_of(b"", headers))
+
+    async def _fitted(self, state: State, data: bytes, headers: Mapping[str, str]) -> str:
+        """As the header that goes with these."""
+        return in_header(fitted(state, await self._room(data, {**headers, STATE: ""})))
+
+    async def note(self, job_id: str, state: State, *, after: int) -> int:
+        """Write down what is known of a job; `AlreadyThere` when the last note of it is another than that one."""
+        headers = {LAST_NUMBER: str(after)}
+        headers[STATE] = await self._fitted(state, b"", headers)
+        return await self.publish(self.streams.subject("state", job_id), b"", headers)
 
     async def forget_state(self, job_id: str) -> None:
         await self._purge(self.streams.state, self.streams.subject("state", job_id))
 
-    async def end(self, kind: str, job_id: str, message: Msg, state: State) -> None:
-        """Note that it completed, or failed."""
-        headers = {**own_headers(message.headers), STATE: in_header(state)}
+    async def end(self, kind: str, job_id: str, message: Msg, state: State, *, with_headers: bool = True) -> None:
+        """Note that it completed, or failed; `MaxPayloadError` where the result, or the headers, leave no room."""
+        headers = own_headers(message.headers) if with_headers else {}
+        if state.result is None:
+            headers[STATE] = await self._fitted(state, message.data, headers)
+        else:
+            headers[STATE] = in_header(state)
         await self.publish(self.streams.subject(kind, job_id), message.data, headers)
 
     async def revive(self, raw: api.RawStreamMsg, record: str) -> None:
@@ -120,10 +157,23 @@ class Store:
             return await (await self._link.streams()).get_msg(stream, subject=subject, direct=True)
         except (js_errors.NotFoundError, errors.NoRespondersError):
             return None
+        except errors.TimeoutError:
+            # Nobody answers for a stream that does not exist.
+            if await self._exists(stream):
+                raise
+            await self.declare()
+            return None
 
-    async def state(self, job_id: str) -> State | None:
+    async def _exists(self, stream: str) -> bool:
+        try:
+            await (await self._link.streams()).stream_info(stream)
+        except js_errors.NotFoundError:
+            return False
+        return True
+
+    async def noted(self, job_id: str) -> Noted:
         raw = await self.get(self.streams.state, self.streams.subject("state", job_id))
-        return None if raw is None else read_state(raw.headers)
+        return Noted() if raw is None else Noted(read_state(raw.headers), raw.seq or 0)
 
     async def unended(self, job_id: str) -> api.RawStreamMsg | None:
         """Delayed, waiting or running."""
@@ -133,6 +183,14 @@ class Store:
             if raw is not None:
                 return raw
         return None
+
+    async def consumer_made(self, kind: str) -> str | None:
+        """When that was made who answers requests for messages; none where there is nobody."""
+        try:
+            info = await (await self._link.streams()).consumer_info(self.streams.jobs, kind)
+        except js_errors.NotFoundError:
+            return None
+        return str(info.created)
 
     async def delivered(self) -> Delivered:
         info = await (await self._link.streams()).consumer_info(self.streams.jobs, "job")
@@ -146,7 +204,9 @@ class Store:
         elif not delivered.includes(raw):
             status, state = QueueJobStatus.WAITING, State()
         else:
-            found = await self.state(text_of(subject))
+            found = (await self.noted(text_of(subject))).state
+            if found is not None and found.of != raw.seq:
+                found = None
             status, state = _status_of(found), found or State()
         return stored_job(subject, raw.headers, raw.data, self.streams.queue_name, status, state)
 

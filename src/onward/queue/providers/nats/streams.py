@@ -17,6 +17,8 @@ LEASE = timedelta(seconds=30)
 _REMEMBERED = timedelta(minutes=2)
 """How long the server knows the ids it was given, whatever became of the jobs."""
 _NAME_IN_USE = 10058
+_NOT_AS_IT_IS_WANTED = (10052, 10074)
+"""A configuration that cannot be, and more replicas than there are servers."""
 _STATE_AGE = timedelta(days=60)
 """What is left behind by a worker that died in the wrong moment goes after this."""
 
@@ -64,7 +66,8 @@ class Streams:
         return keep is None or keep.count > 0
 
     def _stream(self, kind: str) -> str:
-        return f"{self._settings.prefix}-{kind}-{self._queue}"
+        # NATS 2.9 takes the name of a stream for a format string: a percent sign breaks every acknowledgement.
+        return f"{self._settings.prefix}-{kind}-{self._queue.replace('%', '=')}"
 
     def subject(self, kind: str, job_id: str) -> str:
         """Of one job: `job`, `later`, `state`, `completed` or `failed`."""
@@ -119,10 +122,12 @@ class Streams:
                 allow_direct=True,
                 **config,
             )
-        except js_errors.BadRequestError as error:
+        except js_errors.APIError as error:
             if error.err_code == _NAME_IN_USE:  # somebody else was faster
                 return await jetstream.stream_info(name)
-            raise self._refused(name, error) from error
+            if isinstance(error, js_errors.BadRequestError) or error.err_code in _NOT_AS_IT_IS_WANTED:
+                raise self._refused(name, error) from error
+            raise
 
     async def _have_consumer(self, jetstream: JetStreamContext, kind: str) -> timedelta:
         lease = self._settings.lease
@@ -160,8 +165,16 @@ class Streams:
 
 
 def _unlimited_is_not_zero(limits: dict[str, Any]) -> dict[str, Any]:
-    """To JetStream 0 is no limit: who keeps none publishes none, and what is there goes with the next one."""
-    return {"max_msgs": max(limits["max_msgs"], 1), "max_age": max(limits["max_age"], 0.1)}
+    """To JetStream 0 is no limit: who keeps none publishes none, and what is there goes with the next one.
+
+    And it does not remember ids for longer than messages.
+    """
+    age = max(limits["max_age"], 0.1)
+    return {
+        "max_msgs": max(limits["max_msgs"], 1),
+        "max_age": age,
+        "duplicate_window": min(age, _REMEMBERED.total_seconds()),
+    }
 
 
 def _keeps(config: api.StreamConfig, limits: dict[str, Any]) -> bool:

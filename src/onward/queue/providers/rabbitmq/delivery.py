@@ -88,7 +88,11 @@ class Delivery:
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Owned by this delivery: `wait` and `abandon` wait for it.
         self._task = asyncio.get_running_loop().create_task(self._run(first), name="onward RabbitMQ delivery")
-        await first
+        try:
+            await first
+        except asyncio.CancelledError:
+            await self.abandon()  # nobody has it, to stop it
+            raise
 
     def set_concurrency(self, concurrency: int) -> None:
         self._concurrency = concurrency

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from onward.addresses import shown, wrong_address
 from onward.errors import QueueConfigurationError, QueueErrorCode
 from onward.queue.checks import Arguments, ProviderArguments
 from onward.queue.contract import ProviderFactory
@@ -28,10 +29,10 @@ _HEARTBEAT = 10
 _LARGEST_JOB = 16 * 1024 * 1024
 """Bytes that RabbitMQ 4 takes unless it is told otherwise; older ones take more."""
 _LONGEST_NAME = 255 - len(f".delay.{LONGEST_DELAY // timedelta(milliseconds=1)}.{10**10}")
-_CONNECT_OPTIONS = {
-    *("ssl_context", "ssl_options", "client_properties", "timeout", "heartbeat", "name", "auth"),
-    *("cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl"),
+_TLS_OPTIONS = {
+    *("ssl_context", "ssl_options", "cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl"),
 }
+_CONNECT_OPTIONS = _TLS_OPTIONS | {"client_properties", "timeout", "heartbeat", "name", "auth"}
 _PARTS_OF_THE_ADDRESS = {"url", "host", "port", "login", "user", "username", "password", "virtualhost", "vhost", "ssl"}
 
 
@@ -119,17 +120,29 @@ def _check_target(arguments: ProviderArguments, target: object, options: Mapping
             known = ", ".join(sorted(_CONNECT_OPTIONS))
             arguments.refuse_because(f"{option} is not an option of RabbitMQ or of its client; these are: {known}")
     if not isinstance(target, str):
-        arguments.one_of("target", target, callable, "an address, or a function that makes a connection")
+        if not callable(target):
+            expected = "an address, or a function that makes a connection"
+            arguments.refuse_because(f"target must be {expected}, got: {shown(target)}")
         if options:
             arguments.refuse_because(f"{', '.join(options)}: give that to the connection that your function makes")
-    elif not _is_address(target):
-        # It may hold a password: not shown.
+    elif problem := wrong_address("target", target, ("amqp", "amqps")):
+        arguments.refuse_because(problem)
+    elif parts := _PARTS_OF_THE_ADDRESS & set(URL(target).query):  # its client shows all that follows the ?
+        arguments.refuse_because(f"{', '.join(sorted(parts))}: goes before the ?, as in amqp://user:password@host")
+    elif not _has_host(target):
         arguments.refuse_because("target must be an address like amqp://user:password@host:5672/vhost")
+    elif URL(target).scheme == "amqp":
+        _refuse_plain_text(arguments, {*options, *URL(target).query})
 
 
-def _is_address(target: str) -> bool:
+def _refuse_plain_text(arguments: ProviderArguments, options: set[str]) -> None:
+    """aio-pika would speak in plain text, whatever it was told of certificates."""
+    for option in sorted(options & _TLS_OPTIONS):
+        arguments.refuse_because(f"{option} is for TLS, and the address says otherwise: begin it with amqps://")
+
+
+def _has_host(target: str) -> bool:
     try:
-        url = URL(target)
+        return bool(URL(target).host)
     except ValueError:
         return False
-    return url.scheme in ("amqp", "amqps") and bool(url.host)

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 import msgspec
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from aiormq.exceptions import ChannelLockedResource
-from msgspec import Raw
 
 from onward.queue.contract import StoredJob
 from onward.queue.providers.rabbitmq.link import ANSWER, Link, answered
 from onward.queue.providers.rabbitmq.messages import failed_job
 from onward.queue.providers.rabbitmq.post import Post
+from onward.queue.providers.readable import as_json
 
 MOST = 50_000
 """How many are read at most, from the oldest on; a prefetch count has 16 bits."""
@@ -125,10 +125,4 @@ class FailedJobs:
 
 
 def _shown(job: StoredJob) -> StoredJob:
-    """A body that is no JSON, from some other program, is shown as text: it must not hide the others."""
-    try:
-        msgspec.json.decode(bytes(job.data))
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        text = bytes(job.data).decode(errors="replace")
-        return msgspec.structs.replace(job, data=Raw(msgspec.json.encode(text)))
-    return job
+    return msgspec.structs.replace(job, data=as_json(bytes(job.data)))

@@ -7,6 +7,7 @@ whoever uses it, at once; whoever comes next opens another.
 
 import asyncio
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
@@ -17,8 +18,10 @@ from aiormq.abc import AbstractChannel as AbstractUnderlay
 from aiormq.exceptions import (
     AuthenticationError,
     ChannelInvalidStateError,
+    DeliveryError,
     InvalidFrameError,
     ProbableAuthenticationError,
+    PublishError,
 )
 
 Connect: TypeAlias = Callable[[], Awaitable[AbstractConnection]]
@@ -105,6 +108,7 @@ class Line:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._channel: AbstractChannel | None = None
+        self._users: Counter[AbstractChannel] = Counter()
         self._turn = asyncio.Lock()
 
     async def channel(self) -> AbstractChannel:
@@ -113,6 +117,30 @@ class Line:
             if self._channel is None or self._channel.is_closed:
                 self._channel = await self._link.channel()
             return self._channel
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[AbstractChannel]:
+        """The channel, to publish on.
+
+        One on which the broker refused something is not used again, and closed once nobody waits for anything on it:
+        after a node of a cluster was lost, RabbitMQ may refuse whatever is published on a channel, for ever.
+        """
+        channel = await self.channel()
+        self._users[channel] += 1
+        try:
+            yield channel
+        except PublishError:
+            raise  # it was taken, and has nowhere to go
+        except DeliveryError:
+            if channel is self._channel:
+                self._channel = None
+            raise
+        finally:
+            self._users[channel] -= 1
+            if not self._users[channel]:
+                del self._users[channel]
+                if channel is not self._channel:
+                    await self._link.leave(channel)
 
     async def close(self) -> None:
         async with self._turn:

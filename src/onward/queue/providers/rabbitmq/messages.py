@@ -26,6 +26,8 @@ ERROR, REASON, FAILED_AT = "x-error", "x-reason", "x-failed-at"
 CREATED_AT, EXPIRES_AT = "x-created-at", "x-expires-at"
 METADATA, REMOVE_ON_FAIL = "x-metadata", "x-remove-on-fail"
 
+COPIES = frozenset(("CC", "BCC"))
+"""Where else RabbitMQ sends a message to."""
 _OF_THE_BROKER = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
 _LONGEST_ERROR = 4_000
 _LARGEST_HEAD = 100_000
@@ -46,7 +48,10 @@ def new_message(job: StoredJob, options: Options) -> Message:
     if job.metadata:
         headers[METADATA] = msgspec.json.encode(job.metadata).decode()
     native = dict(options.native)
-    headers |= native.pop("headers", {})
+    theirs = native.pop("headers", {})
+    if not isinstance(theirs, Mapping):
+        raise unsendable(job, f"its headers must be a mapping, got: {theirs!r}")
+    headers |= theirs
     properties = {
         "message_id": job.id,
         "type": job.name,
@@ -60,18 +65,20 @@ def new_message(job: StoredJob, options: Options) -> Message:
         message = Message(bytes(job.data), headers=headers, **properties)
         size = len(marshal(ContentHeader(properties=message.properties), 1))
     except Exception as error:
-        raise _unsendable(job, str(error)) from error
+        raise unsendable(job, str(error)) from error
     if size > _LARGEST_HEAD:
-        raise _unsendable(job, f"metadata and headers take {size} bytes, the most is {_LARGEST_HEAD}")
+        raise unsendable(job, f"metadata and headers take {size} bytes, the most is {_LARGEST_HEAD}")
     return message
 
 
 def copy_of(message: AbstractIncomingMessage, job_id: str, changes: Mapping[str, Any]) -> Message:
     """The same job with other headers (`None` takes one away), for another round.
 
-    Without what belonged to its first journey: the user who sent it, its expiration, what the broker noted on it.
+    Without what belonged to its first journey: the user who sent it, its expiration, where copies went, what the broker
+    noted on it.
     """
-    headers = {name: value for name, value in message.headers.items() if not name.startswith(_OF_THE_BROKER)}
+    first = message.headers.items()
+    headers = {name: value for name, value in first if not name.startswith(_OF_THE_BROKER) and name not in COPIES}
     headers = {name: value for name, value in {**headers, **changes}.items() if value is not None}
     return Message(
         message.body,
@@ -205,7 +212,7 @@ def _cut(text: str) -> str:
     return text.encode(errors="replace")[:_LONGEST_ERROR].decode(errors="ignore")
 
 
-def _unsendable(job: StoredJob, problem: str) -> QueueDataError:
+def unsendable(job: StoredJob, problem: str) -> QueueDataError:
     return QueueDataError(
         f"it cannot be sent as a message: {problem}",
         code=QueueErrorCode.VALIDATION,

@@ -6,19 +6,21 @@ the job twice, never not at all.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 from aio_pika import Message
-from aio_pika.abc import AbstractIncomingMessage
-from aiormq.exceptions import PublishError
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from aiormq.exceptions import ChannelPreconditionFailed, DeliveryError, PublishError
 
 from onward.queue.contract import StoredJob, TakenJob, is_permanent
 from onward.queue.model import QueueFailureReason
 from onward.queue.providers.rabbitmq.link import Line, Links, answered
 from onward.queue.providers.rabbitmq.messages import (
     ATTEMPTS,
+    COPIES,
     ERROR,
     EXPIRES_AT,
     FAILED_AT,
@@ -37,6 +39,7 @@ from onward.queue.providers.rabbitmq.topology import Declared, KeptOtherwise, To
 
 logger = logging.getLogger("onward.queue")
 _OF_ITS_PAST: tuple[str, ...] = (ATTEMPTS, STALLS, ERROR, REASON, FAILED_AT, EXPIRES_AT)
+_DIRECT_REPLY = "amq.rabbitmq.reply-to"
 _DELETING = 30.0
 """Seconds: some hundred queues may go."""
 
@@ -45,12 +48,16 @@ class Lost(Exception):
     """The channel that a message came on is gone: the broker gives the message to someone else."""
 
 
+class Refused(Exception):
+    """The broker does not take a message of this kind, in words."""
+
+
 class Post:
     """For one queue. `on_ended` is told of jobs that fail without being run."""
 
     def __init__(self, links: Links, topology: Topology, on_ended: Callable[[StoredJob], object]) -> None:
         self.topology = topology
-        self._arriving, self._on_ended = links.other, on_ended
+        self._arriving, self._publishing, self._on_ended = links.other, links.publishing, on_ended
         self._sending, self._asking = Line(links.publishing), Line(links.other)
         self._declared: dict[int, str] = {}
         """By delay, the queue that was declared for it last."""
@@ -121,11 +128,24 @@ class Post:
             if name not in (self.topology.queue, self.topology.failed):
                 await self.declare(name)
             await self._publish(name, message)
+        except DeliveryError:
+            await self._publish(name, message)  # on another channel
 
     async def _publish(self, name: str, message: Message) -> None:
-        async with answered():
-            channel = await self._sending.channel()
+        alone = _may_end_its_channel(message)
+        async with answered(), self._alone() if alone else self._sending.lent() as channel:
             await channel.default_exchange.publish(message, routing_key=name, mandatory=True)
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[AbstractChannel]:
+        """A channel of its own: what others publish must not be lost with it."""
+        channel = await self._publishing.channel()
+        try:
+            yield channel
+        except ChannelPreconditionFailed as error:
+            raise Refused(str(error)) from error
+        finally:
+            await self._publishing.leave(channel)
 
     # -- what came
 
@@ -221,3 +241,9 @@ class Post:
     def _check(self, message: AbstractIncomingMessage) -> None:
         if not self._arriving.carries(message):
             raise Lost
+
+
+def _may_end_its_channel(message: Message) -> bool:
+    """RabbitMQ closes the channel of a message that says it is another user's, or has a property it cannot read."""
+    is_special = bool(message.user_id) or message.reply_to == _DIRECT_REPLY or message.expiration is not None
+    return is_special or not COPIES.isdisjoint(message.headers)

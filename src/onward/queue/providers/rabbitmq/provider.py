@@ -20,8 +20,8 @@ from onward.queue.options import Options
 from onward.queue.providers.rabbitmq.delivery import Delivery
 from onward.queue.providers.rabbitmq.failed import FailedJobs
 from onward.queue.providers.rabbitmq.link import Line, Links, answered, refused_in_words
-from onward.queue.providers.rabbitmq.messages import new_message, taken_job
-from onward.queue.providers.rabbitmq.post import Lost, Post
+from onward.queue.providers.rabbitmq.messages import new_message, taken_job, unsendable
+from onward.queue.providers.rabbitmq.post import Lost, Post, Refused
 from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, Topology
 
 R = TypeVar("R")
@@ -60,6 +60,10 @@ class RabbitMQProvider(Provider):
         self.capabilities = capabilities
         self._topology, self._factory = topology, factory
         self._was_open = False
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Whatever is left of a connection whose event loop ended before it was closed is worth nothing."""
         self._held: dict[str, AbstractIncomingMessage] = {}
         """Fetched and not settled yet, by lock token."""
         self._asked: asyncio.Task[AbstractIncomingMessage | None] | None = None
@@ -69,6 +73,7 @@ class RabbitMQProvider(Provider):
 
     async def _open(self) -> None:
         self._links = await self._factory.hold()
+        self._begin_anew()
         try:
             self._post = Post(self._links, self._topology, lambda job: self.on_ended(job))
             self._failed = FailedJobs(self._links.other, self._post)
@@ -119,7 +124,10 @@ class RabbitMQProvider(Provider):
         return msgspec.structs.replace(job, priority=min(job.priority, self._topology.max_priority))
 
     async def _add(self, job: StoredJob, message: Message, delay: timedelta) -> StoredJob:
-        delay = await self._post.send(message, delay)
+        try:
+            delay = await self._post.send(message, delay)
+        except Refused as error:
+            raise unsendable(job, f"RabbitMQ does not take it: {error}") from error
         return msgspec.structs.replace(job, scheduled_for=job.created_at + delay if delay else None)
 
     # -- pull

@@ -4,6 +4,7 @@ import inspect
 import logging
 from typing import Any
 
+from onward.addresses import shown, wrong_address
 from onward.errors import QueueConfigurationError, QueueErrorCode
 from onward.queue.checks import ProviderArguments
 
@@ -21,6 +22,7 @@ logger = logging.getLogger("onward.queue")
 _ANSWER = 5.0
 """Seconds the server has to answer, where the user says nothing else."""
 _LONGEST_BLOCK = 2.0
+_ADDRESSES = ("redis://", "rediss://", "unix://")
 _ANY_NUMBER = 1 << 20
 _CLUSTER_OPTIONS = inspect.signature(RedisCluster.__init__).parameters
 
@@ -29,14 +31,17 @@ def check_target(arguments: ProviderArguments, target: object, options: dict[str
     """Refuse what cannot be a server, and options that its client does not have."""
     if isinstance(target, RedisCluster):
         if target.connection_kwargs.get("decode_responses"):
-            arguments.refuse("target", "a client with decode_responses=False, since what comes back is bytes,", target)
+            arguments.refuse_because("target must be a client with decode_responses=False: what comes back is bytes")
         if options:
-            arguments.refuse("options", "left out beside a client, which has its own", options)
+            arguments.refuse_because(f"{', '.join(options)}: left out beside a client, which has its own options")
     elif isinstance(target, Redis):
         _check_options(arguments, ConnectionPool(target.connection_pool.connection_class, **options))
-    elif not isinstance(target, str) or not target.startswith(("redis://", "rediss://", "unix://")):
-        arguments.refuse("target", "an address (redis://…, rediss://…, unix://…) or a client of redis.asyncio", target)
+    elif not isinstance(target, str) or not target.startswith(_ADDRESSES):
+        expected = "an address (redis://…, rediss://…, unix://…) or a client of redis.asyncio"
+        arguments.refuse_because(f"target must be {expected}, got: {shown(target)}")
     else:
+        if problem := wrong_address("target", target, [target.partition("://")[0]]):
+            arguments.refuse_because(problem)
         try:
             pool = ConnectionPool.from_url(target, **options)
         except ValueError as error:

@@ -4,8 +4,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from onward.queue.checks import ProviderArguments
-from onward.queue.contract import ProviderFactory
-from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, Keep
+from onward.queue.contract import ProviderFactory, limited
+from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, LARGEST_JOB, Keep
 from onward.queue.providers.redis.connection import check_target, client_for, warn_of_eviction
 from onward.queue.providers.redis.provider import RedisProvider
 
@@ -23,7 +23,7 @@ class Redis(ProviderFactory[Any]):
 
     `lease` is how long a job stays with a worker that is not heard of; workers renew it as long as a handler runs.
     `keep_completed` and `keep_failed` say how many finished jobs of each queue are kept and for how long, to be looked
-    up, retried, and for their ids to be refused.
+    up, retried, and for their ids to be refused. `max_job_size` is how many bytes of JSON the data of a job may have.
 
     >>> Redis("redis://localhost:6379/0").for_queue("emails").capabilities.dead_letters
     True
@@ -37,6 +37,7 @@ class Redis(ProviderFactory[Any]):
         lease: timedelta = timedelta(seconds=30),
         keep_completed: Keep = KEEP_COMPLETED,
         keep_failed: Keep = KEEP_FAILED,
+        max_job_size: int = LARGEST_JOB,
         **client_options: Any,
     ) -> None:
         super().__init__()
@@ -46,8 +47,9 @@ class Redis(ProviderFactory[Any]):
         arguments.duration("lease", lease, least=timedelta(seconds=1))
         arguments.keep("keep_completed", keep_completed)
         arguments.keep("keep_failed", keep_failed)
+        arguments.whole("max_job_size", max_job_size, least=1)
         self._target, self._cluster, self._options = target, cluster, client_options
-        self._arguments = arguments
+        self._arguments, self._max_job_size = arguments, max_job_size
         self._settings: dict[str, Any] = {
             "lease": lease,
             "keep_completed": keep_completed,
@@ -59,7 +61,8 @@ class Redis(ProviderFactory[Any]):
             self._arguments.refuse(
                 "the name of a queue, which is the hash tag of its keys,", "without braces", queue_name
             )
-        return RedisProvider(queue_name, self, self.events_of(queue_name), **self._settings)
+        provider = RedisProvider(queue_name, self, self.events_of(queue_name), **self._settings)
+        return limited(provider, self._max_job_size)
 
     async def _open(self) -> Any:
         client = client_for(self._target, cluster=self._cluster, options=self._options)

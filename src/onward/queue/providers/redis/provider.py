@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from onward.errors import QueueErrorCode
+from onward.errors import QueueErrorCode, QueueRuntimeError
 from onward.model import Progress
 from onward.queue.contract import (
     Provider,
@@ -26,6 +26,7 @@ from onward.queue.contract import (
 )
 from onward.queue.events import Emitter
 from onward.queue.model import (
+    LARGEST_JOB,
     Capabilities,
     Keep,
     QueueFailureReason,
@@ -38,19 +39,23 @@ from onward.queue.options import Options
 from onward.queue.providers.grouped import Grouped
 from onward.queue.providers.redis import record
 from onward.queue.providers.redis.connection import hopeless, longest_block
-from onward.queue.providers.redis.record import Addition, Ending, Record, microseconds, moment
-from onward.queue.providers.redis.scripts import QueueKeys, Scripts
-from onward.queue.providers.redis.waking import Waking
+from onward.queue.providers.redis.record import Ending, Record, is_text, microseconds, moment
+from onward.queue.providers.redis.scripts import MOVED, QueueKeys, Scripts
+from onward.queue.providers.redis.waking import Taken, Waking
 
 _pack = msgspec.msgpack.Encoder().encode
 _MOST = 1_000
 """Jobs that one call of a script handles, so that others get their turn; what Lua can unpack is a little more."""
+_MOST_BYTES = 1 << 20
+"""What goes together in one call, so that what is large, and may be too large, goes alone."""
 _MOST_ADDED = 10_000
 """Jobs of one `add_many` that are added whole or not at all."""
 _HELD, _ABSENT = 1, -1
 """Answers about a job that was to be settled."""
 _GOODBYE = 1.0
 """Seconds that the last words may take."""
+_SHORTEST = 0.002
+"""Seconds: Redis before 7.0.8 took less for ever."""
 _NAMED_EVERY = 1.0
 _HEARD_OF = 5_000_000
 """Microseconds: an idle worker asks more often than that."""
@@ -81,6 +86,7 @@ class RedisProvider(Provider):
         listing=True,
         keeps=True,
         pull=True,
+        max_job_size=LARGEST_JOB,
         max_batch_size=_MOST,
     )
     long_poll = timedelta(seconds=30)
@@ -104,10 +110,10 @@ class RedisProvider(Provider):
 
     async def _open(self) -> None:
         self._client = await self._factory.hold()
-        self._run = Scripts(self._client, self._keys)
-        self._waking = Waking(self._client, self._keys.wake, longest=longest_block(self._client))
-        self._adding = Grouped(self._add_groups, most=_MOST)
-        self._settling = Grouped(self._settle, most=_MOST)
+        self._run = Scripts(self._client, self._keys, on_moved=self._tell_moved)
+        self._waking = Waking(self._take, self._give_back, longest=longest_block(self._client))
+        self._adding = Grouped(self._add_groups, most=_MOST, size=len, most_size=_MOST_BYTES)
+        self._settling = Grouped(self._settle, most=_MOST, size=_size, most_size=_MOST_BYTES)
         self._consumer = secrets.token_hex(8)
         self._fetches = itertools.count()
         self._named = -inf
@@ -143,7 +149,7 @@ class RedisProvider(Provider):
         if addition.is_plain and self._adding.is_idle:
             is_new = await self._adding.alone(self._run("add_one", addition.id, addition.record))
         else:
-            is_new = not await self._adding([addition])
+            is_new = not await self._adding(_pack([addition]))
         if not is_new:
             raise self.duplicate(job.id)
         return job
@@ -154,13 +160,18 @@ class RedisProvider(Provider):
         jobs = [record.overridden(job, options) if options.native else (job, options) for job, options in jobs]
         additions = [record.addition(job, options) for job, options in jobs]
         for first in range(0, len(additions), _MOST_ADDED):
-            [duplicate] = await self._add_groups([additions[first : first + _MOST_ADDED]])
-            if duplicate:
-                raise self.duplicate(duplicate.decode())
+            try:
+                [duplicate] = await self._add_groups([_pack(additions[first : first + _MOST_ADDED])])
+                if duplicate:
+                    raise self.duplicate(duplicate.decode())
+            except Exception as error:
+                if first == 0:
+                    raise
+                raise self.partly_added([job.id for job, _ in jobs[:first]], len(jobs), error) from error
         return [job for job, _ in jobs]
 
-    async def _add_groups(self, groups: Sequence[Sequence[Addition]]) -> Sequence[bytes]:
-        duplicates: Sequence[bytes] = await self._run("add", *map(_pack, groups))
+    async def _add_groups(self, groups: Sequence[bytes]) -> Sequence[bytes]:
+        duplicates: Sequence[bytes] = await self._run("add", *groups)
         return duplicates
 
     # -- taking
@@ -171,24 +182,34 @@ class RedisProvider(Provider):
             return []
         loop = asyncio.get_running_loop()
         until, interruptions = loop.time() + wait.total_seconds(), self._waking.interruptions
-        while True:
-            jobs, due = await self._take(min(count, _MOST))
-            left = until - loop.time()
-            if jobs or left <= 0 or self._waking.interruptions != interruptions:
-                return jobs
-            await self._waking.sleep(left if due < 0 else min(left, due / 1_000_000))
+        count = min(count, _MOST)
+        jobs, due = await self._take(count)
+        while not jobs and self._waking.interruptions == interruptions and (left := until - loop.time()) > 0:
+            taken = await self._waking.take(count, left if due < 0 else min(left, due / 1_000_000))
+            if taken is None and self._waking.interruptions == interruptions:
+                taken = await self._take(count)
+            jobs, due = taken or ([], due)
+        return jobs
 
     def interrupt(self) -> None:
         if self.is_connected:
             self._waking.interrupt()
 
-    async def _take(self, count: int) -> tuple[list[TakenJob], int]:
-        """The jobs, or none and the microseconds until one is due by itself (-1: none is)."""
+    async def _take(self, count: int, after: float = 0.0) -> Taken:
+        """At once, or when a token has come; or none has for so many seconds."""
         token, lost = f"{self._consumer}:{next(self._fetches)}", self._lost_now()
         self._lost[token] = inf
         try:
             now, due, ended, missing, *columns = await self._run(
-                "fetch", count, self._hold, token, _MOST, self._name_if_due(), *self._keep_failed, *lost
+                "fetch",
+                count,
+                self._hold,
+                token,
+                _MOST,
+                self._name_if_due(),
+                *self._keep_failed,
+                *lost,
+                behind=("BLPOP", self._keys.wake, max(after, _SHORTEST)) if after > 0 else None,
             )
         except BaseException:
             # It may have been carried out, or will be: the jobs are given back by the fetches to come.
@@ -205,6 +226,16 @@ class RedisProvider(Provider):
         has_dropped = len(jobs) < len(columns[0]) or len(missing) > 0
         return jobs, 0 if has_dropped else due
 
+    async def _give_back(self, jobs: Sequence[TakenJob]) -> None:
+        """Nobody here wants them any more. If that fails, too, they are lost like those of an answer that was."""
+        try:
+            await self._settle([_released(job) for job in jobs[::-1]])
+        except BaseException as error:
+            until = time.monotonic() + self._hold / 1_000_000
+            self._lost |= {job.lock_token: until for job in jobs if job.lock_token is not None}
+            if not isinstance(error, Exception):
+                raise
+
     def _name_if_due(self) -> str:
         """Who asks, once a second: that is how the server knows its workers."""
         now = time.monotonic()
@@ -218,6 +249,15 @@ class RedisProvider(Provider):
         now = time.monotonic()
         self._lost = {token: until for token, until in self._lost.items() if until > now}
         return [token for token, until in self._lost.items() if until < inf]
+
+    def _tell_moved(self, moved: Sequence[tuple[str, str, str]]) -> None:
+        for key, found, wanted in moved:
+            problem = (
+                f"the key {key} was a {found} and not a {wanted}: something else wrote it, and what it held of jobs is "
+            )
+            problem += f"gone. It was moved to {key}{MOVED}, and the queue goes on"
+            error = QueueRuntimeError(problem, code=QueueErrorCode.PROVIDER_ERROR, queue_name=self.queue_name)
+            self.events.trouble(error, str(error))
 
     def _tell(self, ended: Sequence[Any], missing: Sequence[bytes]) -> None:
         for description in ended:
@@ -274,8 +314,7 @@ class RedisProvider(Provider):
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         # Each goes to the front: the first of them last.
         backwards = jobs[::-1]
-        endings = [Ending(job.id, job.lock_token, "released", priority=job.priority) for job in backwards]
-        answers = await self._settle(endings) if endings else []
+        answers = await self._settle([_released(job) for job in backwards]) if jobs else []
         for job, answer in zip(backwards, answers, strict=True):
             if answer != _HELD:
                 raise self.not_active(job.id)
@@ -301,7 +340,7 @@ class RedisProvider(Provider):
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def delete(self) -> None:
-        await self._client.execute_command("UNLINK", *self._keys.all)
+        await self._client.execute_command("UNLINK", *self._keys.all, *(key + MOVED.encode() for key in self._keys.all))
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def stats(self) -> QueueStats:
@@ -328,6 +367,12 @@ class RedisProvider(Provider):
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
         return await self._list(status, after, limit)
 
+    def is_page(self, status: QueueJobStatus, after: str) -> bool:
+        if status in (QueueJobStatus.WAITING, QueueJobStatus.ACTIVE):
+            return super().is_page(status, after)
+        at, _, job_id = after.partition("/")
+        return super().is_page(status, at) and is_text(job_id)
+
     async def _list(self, status: QueueJobStatus, after: str | None, limit: int) -> QueuePage[Raw]:
         following, found = await self._run("list", status, after or "", limit)
         jobs = [record.described(self.queue_name, description) for description in found]
@@ -353,3 +398,11 @@ class RedisProvider(Provider):
             last = await self._run("purge", status, microseconds(older_than), _MOST)
             removed += last
         return removed
+
+
+def _released(job: TakenJob) -> Ending:
+    return Ending(job.id, job.lock_token, "released", priority=job.priority)
+
+
+def _size(ending: Ending) -> int:
+    return len(ending.text)

@@ -1,22 +1,29 @@
 """The scripts of one queue, called by their digest."""
 
+from collections.abc import Callable
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any, Final
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 _FACTS = ("jobs", "taken", "attempts", "stalls", "errors", "reasons", "results", "progress", "expires")
 """Hashes by the id of a job; all but the first have it only when there is something to say."""
 _LINES = ("waiting", "urgent", "delayed", "active", "completed", "failed", "locks", "wake", "meta", "workers")
 KEYS: Final = (*_FACTS, *_LINES)
+_TYPES: Final = {"waiting": "list", "wake": "list"} | dict.fromkeys(
+    ("urgent", "delayed", "active", "completed", "failed", "workers"), "zset"
+)
+"""All others are hashes."""
+MOVED: Final = ":moved-away"
+"""What a key is called from then on that something else has written."""
 _USES: Final[dict[str, tuple[str, ...]]] = {
     # Each key that travels costs, and these travel with every job.
     "add_one": ("jobs", "waiting", "wake"),
     "add": ("jobs", "expires", "waiting", "urgent", "delayed", "wake", "meta"),
     "renew": ("active", "locks", "workers"),
 }
-_SHARED: Final[dict[str, tuple[str, ...]]] = {"add_one": ()}
+_SHARED: Final[dict[str, tuple[str, ...]]] = {"add_one": (), "mend": ()}
 """What stands before a script; it costs, too."""
 
 
@@ -27,6 +34,8 @@ def _text_of(name: str) -> tuple[bytes, str, tuple[str, ...]]:
     # What a script does not use it does not name, and the functions that it shares would look for globals.
     unused = ", ".join(key for key in KEYS if key not in keys)
     parts = [names, *([f"local {unused}"] if unused else [])]
+    kinds = ", ".join(f"'{_TYPES.get(key, 'hash')}'" for key in keys)
+    parts.append(f"local kinds = {{{kinds}}}")
     parts += [folder.joinpath(f"{part}.lua").read_text() for part in (*_SHARED.get(name, ("shared",)), name)]
     text = "\n".join(parts).encode()
     return text, sha1(text, usedforsecurity=False).hexdigest(), keys
@@ -36,7 +45,7 @@ _SCRIPTS: Final = {
     name: _text_of(name)
     for name in (
         "add_one", "add", "fetch", "settle", "renew", "report", "retry", "resume", "remove", "purge", "find", "list",
-        "stats",
+        "stats", "mend",
     )
 }  # fmt: skip
 
@@ -55,17 +64,43 @@ class QueueKeys:
 class Scripts:
     """Calls scripts on the keys of one queue."""
 
-    def __init__(self, client: Any, keys: QueueKeys) -> None:
-        self._execute = client.execute_command
+    def __init__(self, client: Any, keys: QueueKeys, *, on_moved: Callable[[list[tuple[str, str, str]]], None]) -> None:
+        self._client, self._execute, self._on_moved = client, client.execute_command, on_moved
         self._calls = {
             name: (text, ("EVALSHA", digest, len(used), *(keys.by_name[key] for key in used)))
             for name, (text, digest, used) in _SCRIPTS.items()
         }
 
-    async def __call__(self, name: str, *arguments: bytes | str | int) -> Any:
-        """Run it. A server that does not know it, because it was started again, is sent its text."""
+    async def __call__(
+        self, name: str, *arguments: bytes | str | int, behind: tuple[bytes | str | float, ...] | None = None
+    ) -> Any:
+        """Run it; or have it stand in line at the server behind a command that blocks.
+
+        A server that does not know it, because it was started again, is sent its text. When something else has written
+        one of the queue's keys, that is moved out of the way first: scripts look before they change anything.
+        """
+        try:
+            return await self._run(name, arguments, behind)
+        except ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise
+        moved = await self._run("mend", (MOVED,), None)
+        self._on_moved([(key.decode(), found.decode(), wanted.decode()) for key, found, wanted in moved])
+        return await self._run(name, arguments, None)
+
+    async def _run(
+        self, name: str, arguments: tuple[bytes | str | int, ...], behind: tuple[bytes | str | float, ...] | None
+    ) -> Any:
         text, call = self._calls[name]
         try:
-            return await self._execute(*call, *arguments)
+            if behind is None:
+                return await self._execute(*call, *arguments)
+            async with self._client.pipeline(transaction=False) as pipe:
+                pipe.execute_command(*behind)
+                pipe.execute_command(*call, *arguments)
+                _, answer = await pipe.execute(raise_on_error=False)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
         except NoScriptError:
             return await self._execute("EVAL", text, *call[2:], *arguments)

@@ -1,74 +1,102 @@
 """Waiting for jobs: on a list in Redis that gets a token when there is something to take."""
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+
+from onward.queue.contract import TakenJob
+
+Taken = tuple[list[TakenJob], int]
+"""The jobs, or none and the microseconds until one is due by itself (-1: none is)."""
+
+
+class _Wait:
+    """A call that waits at the server, and whoever waits for it here."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.answer: asyncio.Future[Taken | None] | None = None
+
+    def wake(self) -> None:
+        """Let go whoever waits."""
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_result(None)
 
 
 class Waking:
-    """Lets those who found nothing sleep until a token comes.
+    """Waits for a token and takes jobs, in one round trip: the script stands in line behind the call that blocks.
 
-    The call that blocks at the server goes on when a sleeper leaves, because one that was cancelled might take a token
-    with it. A token that nobody here wants any more goes back, for a worker elsewhere.
+    That goes on when a sleeper leaves, because one that was cancelled might take jobs with it. The next sleeper has it;
+    what comes for nobody goes back, for a worker elsewhere.
     """
 
-    def __init__(self, client: Any, key: bytes, *, longest: float) -> None:
-        self._client, self._key = client, key
+    def __init__(
+        self,
+        take: Callable[[int, float], Awaitable[Taken]],
+        give_back: Callable[[Sequence[TakenJob]], Awaitable[None]],
+        *,
+        longest: float,
+    ) -> None:
+        self._take, self._give_back = take, give_back
         self._longest = longest
-        """Seconds a sleeper sleeps at most: a worker that died with a token in its hands delays others by no more."""
-        self._sleepers: list[asyncio.Future[None]] = []
-        self._listening: asyncio.Task[None] | None = None
+        """Seconds of a wait at most: a worker that died with a token in its hands delays others by no more."""
+        self.waits: list[_Wait] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self.interruptions = 0
 
-    async def sleep(self, seconds: float) -> None:
-        """Return when a token came, after that time, or when interrupted; raises when the server is lost."""
+    async def take(self, count: int, seconds: float) -> Taken | None:
+        """At most that many jobs when a token comes, or what there is after that time; `None` when it is time to look,
+        or when interrupted."""
         loop = asyncio.get_running_loop()
-        sleeper: asyncio.Future[None] = loop.create_future()
-        self._sleepers.append(sleeper)
-        if self._listening is None:
-            # Owned by this object: it ends when nobody sleeps, or with `close`.
-            self._listening = loop.create_task(self._listen())
+        wait = next((left for left in self.waits if left.answer is None and left.count <= count), None)
+        if wait is None:
+            wait, timer = self._begin(count, min(seconds, self._longest)), None
+        else:
+            timer = loop.call_later(seconds, wait.wake)  # it was begun for another length of time
+        answer: asyncio.Future[Taken | None] = loop.create_future()
+        wait.answer = answer
         try:
-            async with asyncio.timeout(min(seconds, self._longest)):
-                await sleeper
-        except TimeoutError:
-            if sleeper.done() and not sleeper.cancelled():
-                raise  # the server's, not ours
+            return await answer
         finally:
-            if sleeper in self._sleepers:
-                self._sleepers.remove(sleeper)
+            wait.answer = None
+            if timer is not None:
+                timer.cancel()
 
     def interrupt(self) -> None:
         """Wake everybody."""
         self.interruptions += 1
-        self._wake(len(self._sleepers))
+        for wait in self.waits:
+            wait.wake()
 
     async def close(self) -> None:
         """Wake everybody, and let go of the server."""
         self.interrupt()
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.wait([self._listening])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
-    async def _listen(self) -> None:
+    def _begin(self, count: int, seconds: float) -> _Wait:
+        wait = _Wait(count)
+        self.waits.append(wait)
+        # Owned by this object: it ends by itself, or with `close`.
+        task = asyncio.get_running_loop().create_task(self._run(wait, seconds))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return wait
+
+    async def _run(self, wait: _Wait, seconds: float) -> None:
+        taken: Taken = [], -1
+        failure: Exception | None = None
         try:
-            while self._sleepers:
-                token = await self._client.execute_command("BLPOP", self._key, self._longest)
-                if token is not None and not self._wake(1):
-                    await self._client.execute_command("RPUSH", self._key, 1)
-        except Exception as error:  # noqa: BLE001 - given to those who wait; without any, the next call meets it, too
-            sleepers, self._sleepers = self._sleepers, []
-            for sleeper in sleepers:
-                if not sleeper.done():
-                    sleeper.set_exception(error)
+            taken = await self._take(wait.count, seconds)
+        except Exception as error:  # noqa: BLE001 - given to who waits; without anybody, the next call meets it, too
+            failure = error
         finally:
-            self._listening = None
-
-    def _wake(self, count: int) -> int:
-        """Wake so many of those who still sleep; how many those were."""
-        woken = 0
-        while self._sleepers and woken < count:
-            sleeper = self._sleepers.pop(0)
-            if not sleeper.done():
-                sleeper.set_result(None)
-                woken += 1
-        return woken
+            self.waits.remove(wait)
+        if wait.answer is None or wait.answer.done():
+            if taken[0]:
+                await self._give_back(taken[0])
+        elif failure is not None:
+            wait.answer.set_exception(failure)
+        else:
+            wait.answer.set_result(taken)

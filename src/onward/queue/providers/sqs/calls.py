@@ -9,6 +9,7 @@ from onward.queue.providers.sqs.native import (
     NoCredentialsError,
     ParamValidationError,
     PartialCredentialsError,
+    SSLError,
 )
 
 MOST = 10
@@ -61,6 +62,7 @@ class Calls:
 
     def __init__(self, client: Any) -> None:
         self._client = client
+        self._has_answered = False
 
     async def __call__(self, operation: str, **parameters: Any) -> dict[str, Any]:
         """`await calls("send_message", QueueUrl=…, …)`."""
@@ -68,6 +70,9 @@ class Calls:
             answer: dict[str, Any] = await getattr(self._client, operation)(**parameters)
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise Refusal(f"no AWS credentials: {error}") from error
+        except SSLError as error:
+            words = f"no TLS with SQS, or its certificate is not trusted: {error}"
+            raise Refusal(words, retryable=self._has_answered) from error
         except ParamValidationError as error:
             raise Refusal(f"{operation} does not take these parameters: {error}") from error
         except ClientError as error:
@@ -75,6 +80,7 @@ class Calls:
             if refusal is None:
                 raise  # throttled, or trouble of its own: worth another try
             raise refusal from error
+        self._has_answered = True
         return answer
 
     async def batch(

@@ -1,11 +1,12 @@
 """The factory: one native client for all its queues."""
 
-import re
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
+from onward.addresses import wrong_address
 from onward.queue.checks import ProviderArguments
 from onward.queue.contract import ProviderFactory
 from onward.queue.providers.sqs.calls import Calls, Refusal
@@ -13,7 +14,6 @@ from onward.queue.providers.sqs.facts import LONGEST_HOLD, MOST_ATTEMPTS, NewQue
 from onward.queue.providers.sqs.native import AioConfig, BotoCoreError, NoRegionError, get_session
 from onward.queue.providers.sqs.provider import SQSProvider
 
-_ADDRESS = re.compile(r"https?://[^/]+.*")
 _LONGEST_WAIT = timedelta(seconds=20)
 _DEFAULT_WAIT = timedelta(seconds=4)
 """Less than the five seconds for which a worker that is told to stop at once waits for what is under way."""
@@ -70,6 +70,7 @@ class SQS(ProviderFactory[Calls]):
     async def _open(self) -> Calls:
         if self._client is not None:
             return Calls(self._client)
+        self._stack = AsyncExitStack()  # what another event loop left open has ended with it
         # A request for jobs is answered after `wait`; nothing else takes seconds.
         ours = AioConfig(
             connect_timeout=5,
@@ -92,8 +93,14 @@ class SQS(ProviderFactory[Calls]):
 
 
 def _check_address(arguments: ProviderArguments, endpoint_url: object, region: object) -> None:
-    if endpoint_url is not None and not (isinstance(endpoint_url, str) and _ADDRESS.fullmatch(endpoint_url)):
-        arguments.refuse("endpoint_url", "an address like https://sqs.eu-west-1.amazonaws.com", endpoint_url)
+    if endpoint_url is not None:
+        if problem := wrong_address("endpoint_url", endpoint_url, ("https", "http")):
+            arguments.refuse_because(problem)
+        parts = urlsplit(str(endpoint_url))
+        if "@" in parts.netloc or parts.query:  # the client shows all of an address in its errors
+            arguments.refuse_because("endpoint_url must have no user, password or option: credentials go beside it")
+        if not parts.hostname:
+            arguments.refuse_because("endpoint_url must be an address like https://sqs.eu-west-1.amazonaws.com")
     if region is not None and not (isinstance(region, str) and region):
         arguments.refuse("region", "a name like eu-west-1", region)
 

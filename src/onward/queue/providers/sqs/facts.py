@@ -21,10 +21,11 @@ LONGEST_HOLD = timedelta(hours=12)
 class NewQueue:
     """What a queue is made like where there is none: `SQS(create=NewQueue(attempts=5))`.
 
-    Jobs that have failed `attempts` times move to a second queue, `<name>-failed`.
+    Jobs that were received `attempts` times without being done move to a second queue, `<name>-failed`. SQS counts
+    deaths of workers like failures: the default leaves room for three of them beside one attempt.
     """
 
-    attempts: int = 3
+    attempts: int = 4
     visibility_timeout: timedelta = timedelta(seconds=30)
     """How long a job stays with a worker that died; while it runs, its worker extends this."""
 
@@ -69,7 +70,7 @@ async def found_or_made(calls: Calls, queue_name: str, create: NewQueue | None) 
         if create is None:
             raise QueueConfigurationError(
                 f"there is no SQS queue {queue_name!r} for these credentials in this region. Create it "
-                f"(aws sqs create-queue --queue-name {queue_name}), or let onward: SQS(create=NewQueue(attempts=3))",
+                f"(aws sqs create-queue --queue-name {queue_name}), or let onward: SQS(create=NewQueue())",
                 code=QueueErrorCode.INVALID_OPTION,
                 queue_name=queue_name,
                 cause=error,

@@ -12,6 +12,7 @@ try:
         NoRegionError,
         ParamValidationError,
         PartialCredentialsError,
+        SSLError,
     )
 except ImportError as missing:
     raise ConfigurationError("aiobotocore is not installed: pip install 'onward[sqs]'") from missing
@@ -19,5 +20,5 @@ except ImportError as missing:
 __all__ = [  # noqa: RUF022 - what makes a client, then what it raises
     "AioConfig", "get_session",
     "BotoCoreError", "ClientError", "NoCredentialsError", "NoRegionError", "ParamValidationError",
-    "PartialCredentialsError",
+    "PartialCredentialsError", "SSLError",
 ]  # fmt: skip

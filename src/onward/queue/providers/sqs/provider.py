@@ -74,7 +74,7 @@ class SQSProvider(Provider):
         if self._facts.max_attempts == 1:
             logger.warning(
                 "SQS moves jobs of %r to its dead letters when their worker dies, or when an answer is lost: "
-                "the maxReceiveCount of its redrive policy is 1. Set it to 3 or more.",
+                "the maxReceiveCount of its redrive policy is 1. Set it to 4 or more.",
                 self.queue_name,
             )
         self.capabilities = msgspec.structs.replace(

@@ -3,8 +3,11 @@
 -- A function is used where a change must see what other transactions have just committed: each statement inside a
 -- volatile function has a fresh snapshot, the parts of one big statement share the one from its beginning.
 --
+-- Built-in functions and operators are named with their schema when this is loaded, and functions in PL/pgSQL get a
+-- search_path of their own, unless they call nothing: state/statement.py says why.
+--
 -- One order of locks for everybody:
---   1. the advisory locks of deduplication keys, sorted;
+--   1. the advisory locks of deduplication keys, sorted: those of types before those of single keys;
 --   2. a chain before the jobs that wait for it: who ends a chain locks what waits for it afterwards, and who wants both
 --      (a start, a retry, a cancel or a deletion with the blockers) locks the blockers first;
 --   3. of a chain, the job it has come to before its first job, the header;
@@ -105,7 +108,7 @@ $$;
 
 -- The type of the last of a job's errors, or NULL where they cannot be read: one such row must not stop a listing.
 CREATE FUNCTION /*schema*/last_error_type(errors json) RETURNS text
-LANGUAGE plpgsql IMMUTABLE AS $$
+LANGUAGE plpgsql /*calls nothing*/ IMMUTABLE AS $$
 BEGIN
   RETURN errors -> -1 ->> 'type';
 EXCEPTION
@@ -113,10 +116,37 @@ EXCEPTION
     RETURN NULL;
 END $$;
 
--- What who starts or retries a chain with a key locks: the second waits until the first has ended.
+-- What who starts or retries a chain with a key locks: the second waits until the first has ended. Without a key: what
+-- stands for all keys of a type.
 CREATE FUNCTION /*schema*/key_lock(type_name text, key text) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
   SELECT hashtextextended('/*schema*/job' || type_name || chr(1) || key, 0)
+$$;
+
+-- Lock keys until the transaction ends, in one order for everybody. A server has room for some thousand locks, of all
+-- its clients together: whoever comes with many keys has the types for himself instead, which the others only share.
+CREATE FUNCTION /*schema*/lock_keys(type_names text[], keys text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  IF cardinality(keys) > 100 THEN
+    PERFORM pg_advisory_xact_lock(k.lock) FROM (
+      SELECT DISTINCT /*schema*/key_lock(t, '') AS lock FROM unnest(type_names) t ORDER BY 1) k;
+  ELSE
+    PERFORM pg_advisory_xact_lock_shared(k.lock) FROM (
+      SELECT DISTINCT /*schema*/key_lock(t, '') AS lock FROM unnest(type_names) t ORDER BY 1) k;
+    PERFORM pg_advisory_xact_lock(k.lock) FROM (
+      SELECT DISTINCT /*schema*/key_lock(w.type_name, w.key) AS lock
+      FROM unnest(type_names, keys) w(type_name, key) ORDER BY 1) k;
+  END IF;
+END $$;
+
+-- How many of the chains that a job waits for have not ended. Each is looked up by itself: as a join, and with statistics
+-- from before most of them began, the planner goes through all live chains for each job.
+CREATE FUNCTION /*schema*/still_open(waiting uuid) RETURNS integer
+LANGUAGE sql STABLE AS $$
+  SELECT count(*)::integer FROM /*schema*/blocker b
+  WHERE b.job_id = waiting
+    AND (SELECT h.chain_ended_at IS NULL FROM /*schema*/job h WHERE h.id = b.blocked_by_chain_id)
 $$;
 
 -- Every job of these chains. Two index look-ups instead of an OR, for which the planner would read the whole table.
@@ -188,7 +218,7 @@ END $$;
 -- Fail unless something was found: for the last word of a transaction whose COMMIT is already on its way and must not go
 -- through when the attempt no longer holds its job. Stable, so that a statement asks once and not for each of its rows.
 CREATE FUNCTION /*schema*/insist(held boolean) RETURNS boolean
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql /*calls nothing*/ STABLE AS $$
 BEGIN
   IF held IS NULL THEN
     RAISE EXCEPTION USING ERRCODE = 'OW003', MESSAGE = 'the attempt no longer holds its job';
@@ -328,10 +358,9 @@ BEGIN
       RETURN QUERY SELECT 0, NULL::uuid, false, NULL::text, 'isolation';
       RETURN;
     END IF;
-    -- In one order for everybody. The second of two racing starts waits here until the first has ended.
-    PERFORM pg_advisory_xact_lock(k.lock) FROM (
-      SELECT DISTINCT /*schema*/key_lock(x->>'type_name', x->>'deduplication_key') AS lock
-      FROM json_array_elements(items) x WHERE x->>'deduplication_key' IS NOT NULL ORDER BY 1) k;
+    -- The second of two racing starts waits here until the first has ended.
+    PERFORM /*schema*/lock_keys(array_agg(x->>'type_name'), array_agg(x->>'deduplication_key'))
+      FROM json_array_elements(items) x WHERE x->>'deduplication_key' IS NOT NULL;
   END IF;
 
   FOR wanted IN SELECT * FROM /*schema*/start_items(items) i ORDER BY i.item LOOP
@@ -390,7 +419,10 @@ BEGIN
   ) SELECT array_agg(DISTINCT s.blocked_by_chain_id) INTO edges FROM stored s;
   -- The headers of all blockers, in one order; a blocker that is just ending is waited for.
   PERFORM 1 FROM /*schema*/job h WHERE h.id = ANY(edges) AND h.chain_index = 0 ORDER BY h.id FOR NO KEY UPDATE;
-  UPDATE /*schema*/job h SET has_dependents = true WHERE h.id = ANY(edges) AND NOT h.has_dependents;
+  -- Who ends a blocker in REPEATABLE READ, with a snapshot from before, must fail and come again: a lock that has been
+  -- given up does not make it, a change does.
+  UPDATE /*schema*/job h SET has_dependents = true WHERE h.id = ANY(edges)
+    AND (NOT h.has_dependents OR current_setting('transaction_isolation') <> 'read committed');
   SELECT array_agg(e ORDER BY e) INTO missing FROM unnest(edges) e
     WHERE NOT EXISTS (SELECT FROM /*schema*/job h WHERE h.id = e AND h.chain_index = 0);
   IF missing IS NOT NULL THEN
@@ -624,8 +656,8 @@ BEGIN
       WHERE j.id IN (SELECT b.job_id FROM /*schema*/blocker b WHERE b.blocked_by_chain_id = ANY(frontier))
         AND j.status = 'failed' AND j.failure_reason = 'blocker' AND NOT j.chain_id = ANY(chains)
         AND NOT EXISTS (
-          SELECT FROM /*schema*/blocker b JOIN /*schema*/job failed ON failed.id = b.blocked_by_chain_id
-          WHERE b.job_id = j.id AND failed.chain_failed AND NOT failed.id = ANY(chains))
+          SELECT FROM /*schema*/blocker b WHERE b.job_id = j.id AND NOT b.blocked_by_chain_id = ANY(chains)
+            AND (SELECT failed.chain_failed FROM /*schema*/job failed WHERE failed.id = b.blocked_by_chain_id))
         AND NOT /*schema*/lacks_blockers(j)
         AND NOT EXISTS (
           SELECT FROM /*schema*/job back WHERE back.id = ANY(chains) AND h.deduplication_key IS NOT NULL
@@ -652,10 +684,9 @@ BEGIN
     SELECT j.chain_id AS id FROM /*schema*/job j WHERE j.id = ANY(jobs) AND j.status <> 'blocked'
     UNION ALL
     SELECT b.blocked_by_chain_id FROM /*schema*/blocker b WHERE b.job_id = ANY(jobs)) x;
-  PERFORM pg_advisory_xact_lock(k.lock) FROM (
-    SELECT DISTINCT /*schema*/key_lock(h.type_name, h.deduplication_key) AS lock
+  PERFORM /*schema*/lock_keys(array_agg(h.type_name), array_agg(h.deduplication_key))
     FROM /*schema*/job h
-    WHERE h.id = ANY(headers) AND h.deduplication_key IS NOT NULL AND h.chain_ended_at IS NOT NULL ORDER BY 1) k;
+    WHERE h.id = ANY(headers) AND h.deduplication_key IS NOT NULL AND h.chain_ended_at IS NOT NULL;
   -- Failed jobs before the headers: nobody but who retries, cancels or deletes their chains locks these.
   PERFORM 1 FROM /*schema*/job j WHERE j.id = ANY(jobs) AND j.status <> 'blocked' AND j.chain_index > 0
     ORDER BY j.id FOR NO KEY UPDATE;
@@ -679,15 +710,18 @@ LANGUAGE sql STABLE AS $$
   SELECT job.chain_id, 'key_taken', /*schema*/key_holder(job.chain_id) FROM job
     WHERE /*schema*/key_holder(job.chain_id) IS NOT NULL
   UNION ALL
-  SELECT job.chain_id, 'key_taken', twin.chain_id FROM job JOIN job twin
-    ON twin.deduplication_key = job.deduplication_key AND twin.type_name = job.type_name AND twin.chain_id > job.chain_id
+  SELECT twin.chain_id, 'key_taken', twin.newest FROM (
+    SELECT job.chain_id, first_value(job.chain_id) OVER (
+      PARTITION BY job.type_name, job.deduplication_key ORDER BY job.chain_id DESC) AS newest
+    FROM job WHERE job.deduplication_key IS NOT NULL) twin WHERE twin.newest <> twin.chain_id
   UNION ALL
   SELECT job.chain_id, 'blocker_deleted', NULL FROM job WHERE /*schema*/lacks_blockers(job.row)
   UNION ALL
-  SELECT job.chain_id, 'blocker_failed', h.id
-    FROM job JOIN /*schema*/blocker b ON b.job_id = job.id JOIN /*schema*/job h ON h.id = b.blocked_by_chain_id
-    WHERE NOT job.runs_anyway AND h.chain_failed AND NOT h.id = ANY(chain_ids)
-      AND NOT h.id IN (SELECT d.chain_id FROM /*schema*/job d WHERE d.id = ANY(dependents))
+  SELECT job.chain_id, 'blocker_failed', b.blocked_by_chain_id
+    FROM job JOIN /*schema*/blocker b ON b.job_id = job.id
+    WHERE NOT job.runs_anyway AND NOT b.blocked_by_chain_id = ANY(chain_ids)
+      AND NOT b.blocked_by_chain_id IN (SELECT d.chain_id FROM /*schema*/job d WHERE d.id = ANY(dependents))
+      AND (SELECT h.chain_failed FROM /*schema*/job h WHERE h.id = b.blocked_by_chain_id)
 $$;
 
 -- Bring failed chains back, all or none: their last job is pending again, or blocked by what it waits for, and so is what
@@ -734,17 +768,13 @@ BEGIN
   UPDATE /*schema*/job h SET chain_ended_at = NULL, chain_failed = false WHERE h.id = ANY(coming);
   UPDATE /*schema*/job j SET failures = 0, transients = 0, crashes = 0, cancel_requested_at = NULL, scheduled_at = at
     WHERE j.id = ANY(targets);
-  UPDATE /*schema*/job j SET
+  WITH edge AS MATERIALIZED (
+    SELECT b.id, /*schema*/still_open(b.id) AS open FROM unnest(targets || dependents) b(id)
+  ) UPDATE /*schema*/job j SET
       status = CASE WHEN edge.open > 0 THEN 'blocked' ELSE 'pending' END, open_blockers = edge.open,
       failure_reason = NULL, ended_at = NULL, completed_by = NULL, deferred = false
-    FROM (SELECT b.id, (
-        SELECT count(*)::integer FROM /*schema*/blocker e JOIN /*schema*/job h ON h.id = e.blocked_by_chain_id
-        WHERE e.job_id = b.id AND h.chain_ended_at IS NULL) AS open
-      FROM unnest(targets || dependents) b(id)) edge
-    WHERE j.id = edge.id;
-  UPDATE /*schema*/job j SET open_blockers = (
-      SELECT count(*)::integer FROM /*schema*/blocker e JOIN /*schema*/job h ON h.id = e.blocked_by_chain_id
-      WHERE e.job_id = j.id AND h.chain_ended_at IS NULL)
+    FROM edge WHERE j.id = edge.id;
+  UPDATE /*schema*/job j SET open_blockers = /*schema*/still_open(j.id)
     WHERE j.id = ANY(affected) AND j.status = 'blocked';
   RETURN QUERY SELECT j.id, j.chain_id, j.type_name, CASE j.status WHEN 'blocked' THEN 'blocked' ELSE 'retried' END,
       NULL::uuid

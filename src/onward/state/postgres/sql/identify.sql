@@ -1,2 +1,2 @@
 -- Which database this is; the same for every replica of one server.
-SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' || current_database()
+SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' || current_database()::text

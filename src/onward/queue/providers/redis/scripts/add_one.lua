@@ -3,8 +3,12 @@
 if redis.call('HSETNX', jobs, ARGV[1], ARGV[2]) == 0 then
   return 0
 end
-redis.call('RPUSH', waiting, ARGV[1])
-if redis.call('LLEN', wake) == 0 then
+local answer = redis.pcall('RPUSH', waiting, ARGV[1])
+if type(answer) == 'table' then
+  redis.call('HDEL', jobs, ARGV[1])
+  return answer
+end
+if redis.pcall('LLEN', wake) == 0 then
   redis.call('RPUSH', wake, 1)
 end
 return 1

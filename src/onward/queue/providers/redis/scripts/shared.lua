@@ -1,5 +1,13 @@
 -- Stands before every script, behind the names of the keys that it uses: what several scripts do.
+-- First it looks whether all keys are ours: a script that fails in its middle would have changed some of them. (A user
+-- who may not ask is not told.)
 -- All instants are microseconds of the server's clock.
+for n, kind in ipairs(kinds) do
+  local found = redis.pcall('TYPE', KEYS[n]).ok or 'none'
+  if found ~= kind and found ~= 'none' then
+    return redis.error_reply('WRONGTYPE ' .. KEYS[n] .. ' is a ' .. found .. ' and not a ' .. kind)
+  end
+end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 

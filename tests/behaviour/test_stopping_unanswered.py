@@ -1,0 +1,179 @@
+"""A worker is stopped while its database does not answer, or is locked: it ends soon after its grace period."""
+
+import asyncio
+import inspect
+import secrets
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from onward import Attempt, Onward, job
+from proxy import Proxy, proxied
+
+KINDS = ["asyncpg", "psycopg", "sqlalchemy asyncpg", "sqlalchemy psycopg"]
+GRACE = timedelta(milliseconds=100)
+ENOUGH = 15.0
+"""Seconds; what is not given up waits for ever, or for nearly as long."""
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.worker.worker._CUT_OFF_AFTER_GRACE", 0.2)
+    monkeypatch.setattr("onward.worker.worker._SETTLE_AFTER_GRACE", 0.4)
+    monkeypatch.setattr("onward.worker.settler._LAST_CHANCE", 0.2)
+
+
+class Stage:
+    """Where a handler says that it is inside, and is told to go on."""
+
+    def __init__(self) -> None:
+        self.loop, self.is_inside, self.go = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def enter(self) -> None:
+        self.loop.call_soon_threadsafe(self.is_inside.set)
+
+    async def wait(self) -> None:
+        self.enter()
+        while not self.go.is_set():
+            await asyncio.sleep(0.01)
+
+
+async def ask(tx: Any, sql: str) -> None:
+    asked = tx.execute(sqlalchemy.text(sql) if type(tx).__module__.startswith("sqlalchemy") else sql)
+    if inspect.isawaitable(asked):
+        await asked
+
+
+def asking(stage: Stage) -> Any:
+    @job("asks")
+    async def asks(attempt: Attempt[int]) -> int:
+        async with attempt.complete() as tx:
+            await stage.wait()
+            await ask(tx, "SELECT 1")
+            return 1
+
+    return asks
+
+
+def committing(stage: Stage) -> Any:
+    @job("commits")
+    async def commits(attempt: Attempt[int]) -> int:
+        async with attempt.complete():
+            await stage.wait()
+            return 1
+
+    return commits
+
+
+def asking_in_a_thread(stage: Stage) -> Any:
+    @job("asks in a thread")
+    def asks(attempt: Attempt[int]) -> int:
+        with attempt.complete() as tx:
+            stage.enter()
+            stage.go.wait()
+            tx.execute("SELECT 1")
+            return 1
+
+    return asks
+
+
+def committing_in_a_thread(stage: Stage) -> Any:
+    @job("commits in a thread")
+    def commits(attempt: Attempt[int]) -> int:
+        with attempt.complete():
+            stage.enter()
+            stage.go.wait()
+            return 1
+
+    return commits
+
+
+@asynccontextmanager
+async def app_on(kind: str, dsn: str, *jobs: Any) -> AsyncIterator[tuple[Onward, Proxy]]:
+    library, _, rest = kind.rpartition(" ")
+    async with proxied(dsn) as (proxy, through):
+        address = through.replace("://", f"+{rest}://", 1)
+        engine = create_async_engine(address) if library == "sqlalchemy" else None
+        app = Onward(engine or address, jobs=jobs, schema=f"t_{secrets.token_hex(6)}", migrate=True, observers=[])
+        try:
+            async with app:
+                yield app, proxy
+                proxy.thaw()
+        finally:
+            if engine is not None:
+                await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [
+        *((kind, committing) for kind in KINDS),
+        # psycopg itself asks the server for five seconds to cancel the statement.
+        *((kind, asking) for kind in KINDS if "asyncpg" in kind),
+        # Threads have the same driver whatever that of the app.
+        ("asyncpg", asking_in_a_thread),
+        ("asyncpg", committing_in_a_thread),
+    ],
+)
+async def test_a_handler_whose_database_does_not_answer_does_not_keep_its_worker(
+    postgres_dsn: str, kind: str, made: Any
+) -> None:
+    stage = Stage()
+    handler = made(stage)
+    async with app_on(kind, postgres_dsn, handler) as (app, proxy):
+        worker = app.worker(grace=GRACE)
+        running = asyncio.get_running_loop().create_task(worker.run())
+        await app.start(handler, 1)
+        await stage.is_inside.wait()
+        proxy.freeze()
+        stage.go.set()
+        await asyncio.sleep(0.1)
+        worker.stop()
+        done, _ = await asyncio.wait([running], timeout=ENOUGH)
+        proxy.thaw()
+        await running
+
+    assert done
+
+
+@pytest.mark.parametrize("library", ["", "+aiosqlite"])
+async def test_a_handler_in_a_thread_that_waits_for_a_locked_file_does_not_keep_its_worker(
+    tmp_path: Path, library: str
+) -> None:
+    stage = Stage()
+
+    @job("locked out")
+    def locked_out(attempt: Attempt[int]) -> int:
+        stage.enter()
+        stage.go.wait()
+        with attempt.complete():
+            return 1
+
+    address = f"sqlite{library}:///{tmp_path}/jobs.db"
+    engine = create_async_engine(address, connect_args={"timeout": 0.1}) if library else None
+    try:
+        async with Onward(engine or address, jobs=[locked_out], observers=[]) as app:
+            worker = app.worker(grace=GRACE)
+            running = asyncio.get_running_loop().create_task(worker.run())
+            await app.start(locked_out, 1)
+            await stage.is_inside.wait()
+            with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                stage.go.set()
+                await asyncio.sleep(0.1)
+                worker.stop()
+                done, _ = await asyncio.wait([running], timeout=ENOUGH)
+                other.execute("ROLLBACK")
+            await running
+        assert done
+    finally:
+        if engine is not None:
+            await engine.dispose()
