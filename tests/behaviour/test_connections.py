@@ -4,12 +4,13 @@ import asyncio
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any, NoReturn
 
 import asyncpg
+import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
@@ -473,3 +474,29 @@ async def test_nor_is_there_a_connection_for_hints_to_such_a_server(postgres_dsn
     with pytest.raises(ConnectionError, match="takes no writes"):
         async with wire_on(dsn)():
             pass
+
+
+async def test_a_wire_is_closed_when_nobody_waits_for_an_answer_on_it(postgres_dsn: str) -> None:
+    # psycopg frees a connection that is closed; a statement under way would go on reading what was freed.
+    ended: list[Exception] = []
+    seen_at_close: list[int] = []
+
+    @asynccontextmanager
+    async def lent() -> AsyncIterator[Any]:
+        async with await psycopg.AsyncConnection.connect(postgres_dsn, autocommit=True) as raw:
+            yield raw
+            seen_at_close.append(len(ended))
+
+    async def ends(asking: Awaitable[Any]) -> None:
+        with pytest.raises((OSError, psycopg.OperationalError)) as caught:
+            await asking
+        ended.append(caught.value)
+
+    async with asyncio.timeout(SOON.total_seconds()), asyncio.TaskGroup() as tasks, psycopg_wire(lent)() as wire:
+        tasks.create_task(ends(wire._ask(wire._sending, "SELECT pg_sleep(60)")))  # type: ignore[attr-defined]
+        await asyncio.sleep(0.1)
+        tasks.create_task(ends(wire.notify("ending", ["behind it"])))
+        await asyncio.sleep(0)
+
+    assert seen_at_close == [2, 2]
+    assert [str(error) for error in ended[1:]] == ["the connection for hints has ended"]

@@ -27,6 +27,7 @@ from onward.define.middleware import Middleware, Resource
 from onward.define.registry import Registered, Registry
 from onward.define.request import BlockerSource, ChainReference, NewChain
 from onward.define.slice import Slice
+from onward.errands import to_the_end
 from onward.errors import ConfigurationError, DefinitionError, require
 from onward.lifecycle.after_commit import Awaited, describe
 from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, Posting, ThreadAnnouncer
@@ -50,7 +51,6 @@ from onward.options import (
 )
 from onward.state.connect import connect
 from onward.state.driver import NO_SYNC_DRIVER, Driver, run_now
-from onward.state.errands import to_the_end
 from onward.state.process import Process
 from onward.state.statement import checked_identifier
 from onward.worker.guardian.contract import GuardianKind

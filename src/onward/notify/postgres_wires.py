@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any, NoReturn, Protocol, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
+from onward.errands import to_the_end
 from onward.notify.link import ANSWER, QUIET
 from onward.transport import CONNECT, Patience, Reach, cut_off, watch
 
@@ -155,6 +156,7 @@ class _PsycopgWire:
         self._turn = asyncio.Lock()
         self._receive: Receive | None = None
         self._sent = self._looked = 0.0
+        self._has_ended = False
 
     async def listen(self, channel: str, receive: Receive) -> None:
         self._receive = receive
@@ -179,7 +181,20 @@ class _PsycopgWire:
         number, places = raw.pgconn.socket, {name: f"%({name})s" for name in parameters}
         with Patience(ANSWER, lambda: cut_off(number)):
             async with self._turn:
+                if self._has_ended:
+                    raise ConnectionError("the connection for hints has ended")
                 return await raw.execute(sql.format(**places), parameters or None, prepare=bool(parameters))
+
+    async def end(self) -> None:
+        """Before they are closed: let nobody be in a statement, for psycopg frees what it closes, and whoever waits for
+        an answer goes on reading there.
+        """
+        self._has_ended = True
+        for raw in (self._listening, self._sending):
+            if not raw.closed:
+                cut_off(raw.pgconn.socket)
+        async with self._turn:
+            pass
 
     async def hold(self, channel: str, due: Callable[[], Sequence[str]]) -> NoReturn:
         while True:
@@ -218,6 +233,7 @@ def psycopg_wire(source: str | Connects) -> Connect:
                 process = row[2]
                 pair.append(raw)
             wire = _PsycopgWire(pair[0], pair[1], process)
+            stack.push_async_callback(lambda: to_the_end(wire.end()))
             await wire.look()
             yield wire
 

@@ -53,6 +53,10 @@ class Reserved:
             self._connection.cut_off()
 
     async def close(self) -> None:
-        self._connection = None
-        stack, self._stack = self._stack, AsyncExitStack()
-        await stack.aclose()
+        """End the connection, and before that whatever is under way on it: some libraries free what they close."""
+        if self._turn.locked():
+            self.cut_off()
+        async with self._turn:
+            self._connection = None
+            stack, self._stack = self._stack, AsyncExitStack()
+            await stack.aclose()

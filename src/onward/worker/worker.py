@@ -16,6 +16,7 @@ from types import TracebackType
 
 from onward.define.middleware import Middleware, Resource
 from onward.define.registry import Registered, Registry
+from onward.errands import to_the_end
 from onward.errors import ConfigurationError
 from onward.lifecycle import settle
 from onward.lifecycle.after_commit import Effects, describe
@@ -27,7 +28,6 @@ from onward.observe import events
 from onward.slots.loop import SlotLoop
 from onward.state.contract import Settlement, TakenJob, TypeClaim
 from onward.state.driver import NO_SYNC_DRIVER, Connection
-from onward.state.errands import to_the_end
 from onward.worker.attempt import RunningAttempt
 from onward.worker.connections import Reserved
 from onward.worker.frontier import Frontier

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from onward.state.errands import Errands
+from onward.errands import Errands
 from onward.state.postgres.lending import Lender
 
 

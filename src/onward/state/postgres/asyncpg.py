@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
+from onward.errands import Errands, to_the_end
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
-from onward.state.errands import Errands, to_the_end
 from onward.state.postgres.asyncpg_connection import AsyncpgConnection, OwnConnection
 from onward.state.postgres.lending import Lender
 from onward.state.postgres.patience import PoolPatience, PoolWatch

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
-from onward.state.errands import Errands, to_the_end
+from onward.errands import Errands, to_the_end
 
 _AT_REST = 0.1
 """Seconds that a connection is at hand before it goes back to the pool."""

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 
+from onward.errands import Errands
 from onward.state.driver import Driver
-from onward.state.errands import Errands
 from onward.state.postgres.settings import IS_BUSY, IS_THERE
 from onward.transport import CONNECT, STATEMENT
 

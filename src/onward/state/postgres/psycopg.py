@@ -19,9 +19,9 @@ import psycopg_pool
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
+from onward.errands import Errands, to_the_end
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, run_now, value_fault
-from onward.state.errands import Errands, to_the_end
 from onward.state.postgres.patience import PoolWatch, is_busy
 from onward.state.postgres.psycopg_connection import Limit, PsycopgConnection, answer, end_when_cancelled
 from onward.state.postgres.session import Session

@@ -11,9 +11,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
+from onward.errands import to_the_end
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Fault, Result, Rows, StepByStep
-from onward.state.errands import to_the_end
 from onward.state.postgres.settings import fault_of_code
 from onward.state.sqlalchemy.after_commit import after_commit
 from onward.state.sqlalchemy.checks import sqlstate

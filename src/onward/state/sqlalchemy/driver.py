@@ -15,9 +15,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session
 
+from onward.errands import Errands, to_the_end
 from onward.errors import ConfigurationError
 from onward.state.driver import Address, Dialect, Driver, Fault, run_now, value_fault
-from onward.state.errands import Errands, to_the_end
 from onward.state.postgres.patience import PoolWatch, is_busy
 from onward.state.postgres.settings import fault_of_code, fault_of_libpq, session_settings
 from onward.state.process import Home

@@ -11,9 +11,9 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from onward.errands import to_the_end
 from onward.errors import TransactionUnsuitable
 from onward.state.driver import Result, Rows
-from onward.state.errands import to_the_end
 from onward.state.postgres.session import reads_only as said_to_read_only
 from onward.state.statement import ParameterStyle, spell
 from onward.transport import cut_off

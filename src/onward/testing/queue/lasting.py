@@ -92,7 +92,8 @@ class TestStalls:
         await session.add("one")
         provider = await session.provider(brief=not session.capabilities.stalls)
 
-        for n in range(12):
+        # Where stalls are not told apart, a fetch that was lost counts as an attempt, of which there are not many.
+        for n in range(12) if session.capabilities.stalls else (0, 4):
             fetching = asyncio.get_running_loop().create_task(provider.fetch(1))
             await asyncio.sleep(n * 0.0003)
             fetching.cancel()

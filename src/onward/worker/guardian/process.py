@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 from uuid import UUID
 
+from onward.errands import to_the_end
 from onward.lifecycle.after_commit import storable
 from onward.lifecycle.store import Store
 from onward.model import JobError, JobId, LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.observe import events
 from onward.state.driver import Address
-from onward.state.errands import to_the_end
 from onward.state.statement import Spelled, spell
 from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.contract import Told

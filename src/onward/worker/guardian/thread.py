@@ -10,6 +10,7 @@ from functools import partial
 
 import msgspec
 
+from onward.errands import to_the_end
 from onward.lifecycle.after_commit import Effects, describe, storable
 from onward.lifecycle.store import Store
 from onward.model import JobError, JobId, LossReason, WorkerId
@@ -17,7 +18,6 @@ from onward.notify.contract import Hint, HintKind
 from onward.observe import events
 from onward.state.contract import Held, Renewal, TimedOut
 from onward.state.driver import Connection
-from onward.state.errands import to_the_end
 from onward.worker.connections import Reserved
 from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.contract import Told

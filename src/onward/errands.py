@@ -1,4 +1,4 @@
-"""Work that must be done to its end, and work that nobody waits for: both have an owner."""
+"""Work that must be done to its end, and work that nobody waits for: each has an owner."""
 
 import asyncio
 import logging
