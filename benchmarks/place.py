@@ -59,6 +59,8 @@ class Harness:
         spec = self._specs[name]
         peer = self.programme.Peer(name, {**spec, "venv": _python(spec["venv"])}, "on")
         peer.env.update(environment)
+        # As on a server: what is imported was compiled before.
+        peer.env.pop("PYTHONDONTWRITEBYTECODE", None)
         # Before what was installed: this checkout's source, or that of another one.
         source = spec.get("source", ROOT / "src")
         peer.env["PYTHONPATH"] = os.pathsep.join([str(source), peer.env.get("PYTHONPATH", "")])

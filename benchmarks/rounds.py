@@ -97,7 +97,8 @@ def run_suite(harness: Harness, suite: Suite, rounds: int, samples: Samples) -> 
     for number in range(rounds):
         for phase in suite.phases:
             print(f"{suite.name}, round {number + 1} of {rounds}: {phase}", flush=True)
-            for name, peer in peers.items():
+            # In turns also as to who comes first: what a server does after the phase before falls upon that one.
+            for name, peer in list(peers.items())[:: 1 if number % 2 else -1]:
                 try:
                     figures = _measure(harness, peer, suite, phase)
                 except Exception as error:  # noqa: BLE001 - a peer may do anything; the others go on

@@ -1,6 +1,8 @@
 """`app.sync`: the client's calls without an event loop, and their meeting with a worker elsewhere."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -112,3 +114,26 @@ async def test_a_worker_elsewhere_notices_what_a_sync_client_starts(app: Onward,
 
     async with app, app.worker(poll=timedelta(hours=1)):
         assert await asyncio.to_thread(from_a_script) == 42
+
+
+_LOADED = """
+import sys
+from onward import Attempt, Onward, job
+
+@job("greet")
+async def greet(attempt: Attempt[str]) -> None: ...
+
+@job("count")
+def count(attempt: Attempt[str]) -> None: ...
+
+Onward("postgresql://localhost/none", jobs=[greet])
+before = "psycopg" in sys.modules
+Onward("postgresql://localhost/none", jobs=[greet, count])
+print(before, "psycopg" in sys.modules)
+"""
+
+
+def test_only_def_handlers_cost_a_second_library() -> None:
+    program = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=True)
+
+    assert program.stdout.split() == ["False", "True"]

@@ -119,12 +119,10 @@ class Bench(ABC):
     # -- apps
 
     @asynccontextmanager
-    async def room(self, *jobs: Any, threads: bool = False) -> AsyncIterator[Room]:
+    async def room(self, *jobs: Any) -> AsyncIterator[Room]:
         """An app of its own for each point, so that whatever it leaves behind is seen when it has closed."""
         async with self.target() as target:
             app = Onward(target, jobs=jobs, observers=[], pool_size=POOL, migrate=False, **self.options())
-            if not threads:
-                app._sync_driver = None
             client: Any = app.sync if self.is_sync else app
             _hasten(client._driver if self.is_sync else app.driver)
             async with entered(client):

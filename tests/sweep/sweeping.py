@@ -238,14 +238,14 @@ class WorkerSweep:
 
     async def _record(self) -> None:
         self.bench.clean()
-        async with self.bench.room(*self.work.jobs, threads=self.work.threads) as room:
+        async with self.bench.room(*self.work.jobs) as room:
             await self._work(room, None)
         self.after = self.bench.image(attempts=False)
 
     async def _hit(self, point: Point, problems: list[str]) -> None:
         beginning = _tasks(self.bench)
         self.bench.clean()
-        async with self.bench.room(*self.work.jobs, threads=self.work.threads) as room:
+        async with self.bench.room(*self.work.jobs) as room:
             tasks = asyncio.all_tasks()
             error = await self._work(room, point)
             if error is not None:

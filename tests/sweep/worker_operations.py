@@ -171,7 +171,6 @@ class Work:
     arrange: Arrange
     beside: Callable[[Room, Any, Any, Callable[[], bool]], Awaitable[None]] | None = None
     """With the room, what was arranged, the worker, and whether that has ended."""
-    threads: bool = False
     may_crash: bool = False
     """Whether a worker that is cancelled may leave a job to its lease: it was stopping already."""
 
@@ -232,7 +231,7 @@ WORKS = {
         Work("outcomes", (plain, hop, broken, flaky, again, report), _outcomes),
         Work("phases", (first, second, atomic, starting, twice, gathering, plain), _phases),
         Work("leases", (plain, long), _leases),
-        Work("threads", (in_thread,), _threads, threads=True),
+        Work("threads", (in_thread,), _threads),
         Work("stopping", (held,), _held, beside=_stop, may_crash=True),
         Work("cancelling", (doomed,), _doomed, beside=_cancel),
     )

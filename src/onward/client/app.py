@@ -159,7 +159,7 @@ class Onward:
         self._ready = Operations(self.registry, self._store, self._awaiting.wait)
         self._opened_in: int | None = None
         """The process."""
-        self._sync_driver = self.driver.sync_sibling() if self.driver.is_async else self.driver
+        self._sync_driver = self._driver_for_threads()
         self._looks: Looks = {}
         self._stack: AsyncExitStack | None = None
         self._opening = Lock()
@@ -240,6 +240,13 @@ class Onward:
                 raise ConfigurationError(_NEVER_CLOSED if is_over else f"close() in vain: {ANOTHER_LOOP}")
             stack, self._stack, self._opened_in = self._stack, None, None
             await to_the_end(stack.aclose())
+
+    def _driver_for_threads(self) -> Driver | None:
+        """For `def` handlers; without one, neither connections nor the time to import another library are spent."""
+        if not self.driver.is_async:
+            return self.driver
+        wanted = any(not kind.step.signature.is_async for kind in self.registry.handled())
+        return self.driver.sync_sibling() if wanted else None
 
     def _open_sync_driver(self, driver: Driver) -> None:
         run_now(driver.open())
