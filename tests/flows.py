@@ -8,7 +8,7 @@ from onward.flow import FlowEvent
 
 T = TypeVar("T")
 QUICK = timedelta(milliseconds=200)
-SOON = timedelta(seconds=15)
+SOON = timedelta(seconds=20)
 
 
 class FlowRecorder:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from onward.observe.events import Event
 
 T = TypeVar("T")
-SOON = timedelta(seconds=10)
+SOON = timedelta(seconds=20)
 """Long enough for anything that should happen at once, even on a busy machine."""
 
 
