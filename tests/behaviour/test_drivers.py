@@ -402,3 +402,17 @@ async def test_a_cancellation_that_the_pool_forgets_is_remembered(
 
         assert starting.cancelled()
         assert not (await app.jobs()).items
+
+
+async def test_who_has_the_only_connection_of_a_pool_can_start_in_it(postgres_dsn: str, make_app: Any) -> None:
+    """Else as many as a pool has connections would wait for each other, each for one more."""
+
+    @job("noop")
+    async def noop(attempt: Attempt[int]) -> None: ...
+
+    async with asyncpg.create_pool(postgres_dsn, min_size=1, max_size=1) as pool, make_app(noop, target=pool) as app:
+        async with asyncio.timeout(SOON.total_seconds()):
+            async with pool.acquire() as connection, connection.transaction():
+                chain = await app.start(noop, 1, tx=connection)
+
+            assert (await chain.get()).status is JobStatus.PENDING
