@@ -120,3 +120,24 @@ async def test_a_server_that_does_not_answer_does_not_keep_those_who_wait(make_a
         took = time.monotonic() - began
         proxy.cut()  # what was silent has ended, so that the app can be closed
     assert took < 4
+
+
+async def test_who_begins_to_wait_while_the_app_is_closed_is_told(opened: Any) -> None:
+    app: Onward = await opened(never)
+    chain = await app.start(never, 1)
+    async with asyncio.timeout(SOON.total_seconds()), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(_error_of(app._awaiting.wait(chain.id, None)))
+        await asyncio.sleep(0)  # it has joined those who wait, and nobody looks yet
+
+        await app._awaiting.close()
+
+        assert isinstance(await waiting, ConfigurationError)
+
+
+async def test_waiting_with_an_app_that_was_closed_is_refused_in_words(make_app: Any) -> None:
+    app: Onward = make_app(never)
+    async with app:
+        chain = await app.start(never, 1)
+
+    with pytest.raises(ConfigurationError, match="app was closed"):
+        await chain.wait(timeout=SOON)

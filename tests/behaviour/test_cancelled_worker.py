@@ -102,3 +102,56 @@ async def test_a_handler_in_a_thread_is_told_when_its_worker_is_cancelled(opened
         running.cancel()
 
     assert told == [LossReason.STOPPING]
+
+
+async def test_when_all_tasks_are_cancelled_at_once_the_jobs_are_given_back(opened: Any, recorder: Recorder) -> None:
+    """As `asyncio.run` does when a program ends that has its worker in a task of its own."""
+
+    @job("endless")
+    async def endless(attempt: Attempt[None]) -> None:
+        await asyncio.Event().wait()
+
+    app: Onward = await opened(endless)
+    chains = await app.start_many([endless.with_input(None) for _ in range(5)])
+    before = asyncio.all_tasks()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(app.worker(concurrency=5).run())
+        await recorder.next(events.AttemptStarted, count=5)
+
+        for task in asyncio.all_tasks() - before:
+            task.cancel()
+
+    found = [(await chain.get()).current for chain in chains]
+    assert {(each.status, each.failures) for each in found} == {(JobStatus.PENDING, 0)}
+
+
+async def test_when_all_tasks_are_cancelled_at_once_what_was_being_settled_is_settled(
+    opened: Any, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @job("once")
+    async def once(attempt: Attempt[bool]) -> None:
+        if attempt.input:
+            await asyncio.Event().wait()
+
+    app: Onward = await opened(once)
+    settle, may_settle = app.state.settle, asyncio.Event()
+
+    async def late(*arguments: Any) -> Any:
+        await may_settle.wait()
+        return await settle(*arguments)
+
+    monkeypatch.setattr(app.state, "settle", late)
+    brief = await app.start_many([once.with_input(False) for _ in range(2)])
+    endless = await app.start_many([once.with_input(True) for _ in range(2)])
+    before = asyncio.all_tasks()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(app.worker(concurrency=2).run())
+        await recorder.next(events.AttemptStarted, count=4)
+
+        may_settle.set()
+        for task in asyncio.all_tasks() - before:
+            task.cancel()
+
+    assert {(await chain.get()).status for chain in brief} == {JobStatus.COMPLETED}
+    found = [(await chain.get()).current for chain in endless]
+    assert {(each.status, each.failures) for each in found} == {(JobStatus.PENDING, 0)}

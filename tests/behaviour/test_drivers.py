@@ -372,3 +372,47 @@ async def test_who_is_cancelled_while_giving_back_is_told_when_it_is_done(
 
     assert borrowing.cancelled()
     assert given_back == [True]
+
+
+@pytest.mark.parametrize("library", ["psycopg dsn", "psycopg pool"], indirect=True)
+async def test_a_cancellation_that_the_pool_forgets_is_remembered(
+    library: Library, make_app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As asyncio.wait_for does before Python 3.12, if it comes together with a connection."""
+
+    @job("noop")
+    async def noop(attempt: Attempt[int]) -> None: ...
+
+    app: Onward = make_app(noop, target=library.target)
+    waits, get = asyncio.Event(), AsyncConnectionPool.getconn
+
+    async def forgetful(*arguments: Any, **options: Any) -> Any:
+        waits.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return await get(*arguments, **options)
+
+    async with app, asyncio.timeout(SOON.total_seconds()), asyncio.TaskGroup() as tasks:
+        with monkeypatch.context() as patched:
+            patched.setattr(AsyncConnectionPool, "getconn", forgetful)
+            starting = tasks.create_task(app.start(noop, 1))
+            await waits.wait()
+            starting.cancel()
+            await asyncio.wait([starting])
+
+        assert starting.cancelled()
+        assert not (await app.jobs()).items
+
+
+async def test_who_has_the_only_connection_of_a_pool_can_start_in_it(postgres_dsn: str, make_app: Any) -> None:
+    """Else as many as a pool has connections would wait for each other, each for one more."""
+
+    @job("noop")
+    async def noop(attempt: Attempt[int]) -> None: ...
+
+    async with asyncpg.create_pool(postgres_dsn, min_size=1, max_size=1) as pool, make_app(noop, target=pool) as app:
+        async with asyncio.timeout(SOON.total_seconds()):
+            async with pool.acquire() as connection, connection.transaction():
+                chain = await app.start(noop, 1, tx=connection)
+
+            assert (await chain.get()).status is JobStatus.PENDING

@@ -3,11 +3,15 @@
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from psycopg_pool import ConnectionPool
+from sqlalchemy import create_engine
 
 from onward import (
     Attempt,
@@ -21,7 +25,8 @@ from onward import (
     TransactionOpen,
     job,
 )
-from support import SOON
+from onward.observe import events
+from support import SOON, Recorder
 
 
 @job("double")
@@ -137,3 +142,47 @@ def test_only_def_handlers_cost_a_second_library() -> None:
     program = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=True)
 
     assert program.stdout.split() == ["False", "True"]
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+@pytest.mark.parametrize("kind", ["pool", "engine"])
+def test_what_follows_a_commit_needs_no_second_connection_of_the_pool(
+    kind: str, postgres_dsn: str, make_app: Any, recorder: Recorder
+) -> None:
+    """Else as many threads as the pool has connections would wait for each other."""
+    with ExitStack() as stack:
+        target: Any
+        if kind == "pool":
+            target = stack.enter_context(ConnectionPool(postgres_dsn, min_size=1, max_size=1, timeout=2.0))
+        else:
+            url = postgres_dsn.replace("postgresql://", "postgresql+psycopg://")
+            target = create_engine(url, pool_size=1, max_overflow=0, pool_timeout=2.0)
+            stack.callback(target.dispose)
+        client = stack.enter_context(make_app(approve, target=target).sync)
+
+        with client.transaction() as tx:
+            first = client.start(approve, "first", tx=tx)
+        with client.complete(first) as completion:
+            completion.done(True)
+
+        assert first.get().status is JobStatus.COMPLETED
+    assert recorder.of(events.ChainStarted)
+    assert not recorder.of(events.NotifyError)
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+def test_an_action_after_a_commit_may_start_a_chain_where_the_pool_has_one_connection(make_app: Any) -> None:
+    started: list[Any] = []
+
+    def work() -> None:
+        with client.transaction() as tx:
+            client.start(approve, "first", tx=tx)
+            tx.after_commit(lambda: started.append(client.start(approve, "second")))
+
+    client: SyncOnward
+    with make_app(approve, pool_size=1).sync as client:
+        working = threading.Thread(target=work, daemon=True)  # it would wait for ever
+        working.start()
+        working.join(SOON.total_seconds())
+
+    assert len(started) == 1

@@ -262,6 +262,7 @@ class Onward:
     async def _prepare_schema(self) -> None:
         async with self.driver.connection() as connection:
             await prepare_schema(self.state, connection, migrate=self._migrate)
+            await self._store.learn_identity(connection)
 
     def _make_store(self, driver: Driver, announcer: Announcer) -> Store:
         return Store(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeAlias
 
+from onward.client.waiting import CLOSED_MEANWHILE
 from onward.errors import ChainNotFound, ConfigurationError, WaitTimeout
 from onward.lifecycle.announcer import Announcer
 from onward.lifecycle.store import Store
@@ -105,6 +106,7 @@ class Awaiting:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])
+            self._end(ConfigurationError(CLOSED_MEANWHILE))  # it may not have begun to look
 
     async def wait(self, chain_id: ChainId, timeout: timedelta | None) -> None:
         """Until a chain has ended. Raises ChainNotFound and WaitTimeout."""
@@ -169,7 +171,7 @@ class Awaiting:
         except Exception as error:  # noqa: BLE001 - it is for those who wait to hear it
             self._end(error)
         finally:
-            self._end(ConfigurationError("the app was closed while this waited for a chain"))
+            self._end(ConfigurationError(CLOSED_MEANWHILE))
 
     def _end(self, error: Exception) -> None:
         """Nothing is awaited any more: whoever joins later starts another task."""

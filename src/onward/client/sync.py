@@ -119,6 +119,7 @@ class SyncOnward:
             try:
                 async with self._driver.connection() as connection:
                     await prepare_schema(self._state, connection, migrate=self._migrate)
+                    await self._store.learn_identity(connection)
             except BaseException:
                 await self._driver.close()
                 raise

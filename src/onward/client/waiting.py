@@ -7,12 +7,13 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
-from onward.errors import OnwardError, WaitTimeout
+from onward.errors import ConfigurationError, OnwardError, WaitTimeout
 from onward.lifecycle.store import Store
 from onward.model import BlockedJob, Blocker, Chain, ChainId, Job, JobStatus, PendingJob, RunningJob
 from onward.state.driver import Connection
 
 T = TypeVar("T")
+CLOSED_MEANWHILE = "the app was closed while this waited for a chain"
 _LAST_LOOK = 1.0
 """A look that is under way at the deadline may take that long: also `timeout=timedelta(0)` asks the database once."""
 
@@ -36,7 +37,13 @@ class Deadline:
         """
         if self._at is None or self._tasks is None:
             return await look
-        task = self._tasks.create_task(_kept(look))
+        kept = _kept(look)
+        try:
+            task = self._tasks.create_task(kept)
+        except RuntimeError:  # of a group that has ended
+            kept.close()
+            look.close()
+            raise ConfigurationError(CLOSED_MEANWHILE) from None
         try:
             await asyncio.wait({task}, timeout=max(self._at - time.monotonic(), _LAST_LOOK))
         finally:

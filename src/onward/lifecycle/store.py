@@ -175,20 +175,27 @@ class Store:
     async def transaction(self, native: object = None) -> AsyncIterator[OpenTransaction]:
         """A transaction of ours, on a connection of the pool or on the caller's own, idle one."""
         refuse_inside_transaction("opening a transaction")
-        async with AsyncExitStack() as stack:
-            with self.in_words("begin a transaction"):
-                tx = await self.begin(await stack.enter_async_context(self._link(native)))
-            mark = open_transaction.set(tx)
-            try:
-                yield tx
-            except BaseException:
-                await self.abandon(tx)
-                raise
-            else:
-                with self.in_words("commit", commits=True):
-                    await self.commit(tx)
-            finally:
-                unmark(mark)
+        tx: OpenTransaction | None = None
+        try:
+            async with AsyncExitStack() as stack:
+                with self.in_words("begin a transaction"):
+                    tx = await self.begin(await stack.enter_async_context(self._link(native)))
+                mark = open_transaction.set(tx)
+                try:
+                    yield tx
+                except BaseException:
+                    await self.abandon(tx)
+                    raise
+                else:
+                    with self.in_words("commit", commits=True):
+                        await self._commit(tx)
+                finally:
+                    unmark(mark)
+        finally:
+            # Now that the connection is given back: what follows may need one, and all others may be lent to those who
+            # have got as far as this.
+            if tx is not None:
+                tx.follow()
 
     @asynccontextmanager
     async def _link(self, native: object) -> AsyncIterator[Connection]:
@@ -223,6 +230,10 @@ class Store:
 
     async def commit(self, tx: OpenTransaction, last: Statement | None = None) -> None:
         """Commit, with a last statement of ours if there is one, and release what waited for it."""
+        await self._commit(tx, last)
+        tx.follow()
+
+    async def _commit(self, tx: OpenTransaction, last: Statement | None = None) -> None:
         self._ours.pop(id(tx.link.native), None)
         await tx.commit(last)
 
@@ -260,6 +271,13 @@ class Store:
         await self._check_identity(adopted)
         return adopted
 
+    async def learn_identity(self, connection: Connection) -> None:
+        """To which database the app's own connections lead.
+
+        When it is opened: later those who pass connections of the same pool may have them all, and wait for one more.
+        """
+        self._identity = await self.state.identify(connection)
+
     async def _check_identity(self, adopted: Connection) -> None:
         with suppress(TypeError):  # sqlite3 connections cannot be remembered; asking one costs no round trip
             if adopted.raw in self._known:
@@ -267,7 +285,7 @@ class Store:
         theirs = await self.state.identify(adopted)
         if self._identity is None:
             async with self.driver.connection() as own:
-                self._identity = await self.state.identify(own)
+                await self.learn_identity(own)
         if theirs != self._identity:
             raise TransactionUnsuitable(
                 f"the connection passed as tx= leads to another database ({theirs}) than the app's ({self._identity})"
@@ -278,20 +296,31 @@ class Store:
     async def _release_with(self, tx: object, connection: Connection, effects: Effects) -> None:
         """Let effects go with a commit that is still to come."""
         if connection.after_commit(lambda: self.release(effects)):
+            if not self.driver.is_async:
+                await self._send_within(connection, effects)
             return
         own = self._own(tx)
         if own is not None:
             own.after_commit(lambda: self.release(effects))
         elif effects.hints:
-            statement = self._notify.within_transaction(effects.hints)
-            if statement is not None:
-                await connection.fetch(*statement)
-            elif not self._notify.sees_commits and not self._warned:
+            await self._send_within(connection, effects)
+            if effects.hints and not self._notify.sees_commits and not self._warned:
                 self._warned = True
                 logger.warning(
                     "a bare connection cannot say when it commits, so its jobs are found by polling: "
                     "use `async with app.transaction(connection) as tx` to have them start at once"
                 )
+
+    async def _send_within(self, connection: Connection, effects: Effects) -> None:
+        """Have hints leave with the commit, where the database carries them; then they are no longer among its effects.
+
+        Without an event loop they would be sent right after it, by one more connection of a pool whose connections may
+        all be lent to those who commit.
+        """
+        statement = self._notify.within_transaction(effects.hints) if effects.hints else None
+        if statement is not None:
+            await connection.fetch(*statement)
+            effects.hints.clear()
 
 
 def _advice(tx: object) -> str:

@@ -58,6 +58,7 @@ class OpenTransaction:
         self.errors: list[Exception] = []
         """What the database answered to statements of the user's that failed."""
         self._actions: list[Callable[[], None]] = []
+        self._is_committed = False
         self._savepoints = 0
 
     @property
@@ -144,8 +145,13 @@ class OpenTransaction:
         finally:
             self.is_open = False
             self.link.resume()  # the connection may be the caller's own
-        for action in self._actions:
-            _run_after_commit(action)
+        self._is_committed = True
+
+    def follow(self) -> None:
+        """Do what was to be done after the commit, if there was one."""
+        if self._is_committed:
+            for action in self._actions:
+                _run_after_commit(action)
 
     async def _insist(self) -> None:
         """What the application has ended itself is not committed, nor does anything of ours follow it."""

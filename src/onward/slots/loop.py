@@ -47,9 +47,8 @@ class SlotLoop(Generic[W]):
         """Whether the pieces that run wait for each other, so that one more would only wait as well."""
         self._concurrency = concurrency
         self._busy = 0
-        self._stopping = False
-        self.is_cancelled = False
-        """Whether it was cancelled rather than stopped: then so is every piece that runs."""
+        self._stopping = self._was_cancelled = False
+        self._task: asyncio.Task[object] | None = None
         self._idle = asyncio.Event()
         self._wants_slot = False
         self._filled_at = 0.0
@@ -62,6 +61,14 @@ class SlotLoop(Generic[W]):
     @property
     def is_stopping(self) -> bool:
         return self._stopping
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was cancelled rather than stopped: then so is every piece that runs.
+
+        Who ends an event loop cancels all tasks at once, and a piece may hear of it before the loop does.
+        """
+        return self._was_cancelled or (self._task is not None and self._task.cancelling() > 0)
 
     def set_concurrency(self, concurrency: int) -> None:
         """From now on; when there are fewer slots than before, what runs in the others still finishes."""
@@ -85,12 +92,13 @@ class SlotLoop(Generic[W]):
 
     async def run(self) -> None:
         """Until stopped; returns when the last slot is free."""
+        self._task = asyncio.current_task()
         async with asyncio.TaskGroup() as slots:
             try:
                 await self._fill_until_stopped(slots)
                 await self._drain()
             except asyncio.CancelledError:
-                self.is_cancelled = True
+                self._was_cancelled = True
                 raise
 
     async def _fill_until_stopped(self, slots: asyncio.TaskGroup) -> None:

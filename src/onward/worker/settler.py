@@ -101,18 +101,42 @@ class Settler:
         self._ready.set()
 
     async def run(self) -> None:
-        """Settle until closed."""
+        """Settle until closed, also if cancelled before: who ends an event loop cancels all that is in it at once, and
+        then the handlers' attempts are still to be given back.
+        """
+        cancelled: asyncio.CancelledError | None = None
+        task = asyncio.current_task()
+        assert task is not None
         try:
-            async with asyncio.TaskGroup() as lanes:
-                beside = lanes.create_task(self._run_aside(), name="onward settler, beside")
-                await self._run_main()
-                while self._aside:
-                    self._room.clear()
-                    await self._room.wait()
-                beside.cancel()
+            while True:
+                try:
+                    await self._run_lanes()
+                    break
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                    task.uncancel()
+                    self._take_up_again()
         finally:
             await self._reserved.close()
             await self._reserved_aside.close()
+        if cancelled is not None:
+            raise cancelled
+
+    async def _run_lanes(self) -> None:
+        async with asyncio.TaskGroup() as lanes:
+            beside = lanes.create_task(self._run_aside(), name="onward settler, beside")
+            await self._run_main()
+            while self._aside:
+                self._room.clear()
+                await self._room.wait()
+            beside.cancel()
+
+    def _take_up_again(self) -> None:
+        """What was cancelled on its way may be settled, which only the lane beside looks up."""
+        self._aside += self._batch
+        self._batch = []
+        self._unsettled = len(self._aside) + len(self._waiting)
+        self._ready_aside.set()
 
     async def _run_main(self) -> None:
         while not (self._closing and not self._waiting):

@@ -179,3 +179,13 @@ async def test_who_is_cancelled_while_giving_back_has_given_back(pool: Pool, mon
     assert pool.free == [first]
     async with asyncio.timeout(5):
         assert await lending.lend() is first
+
+
+async def test_what_comes_back_after_it_was_closed_goes_back_to_the_pool(pool: Pool) -> None:
+    lending = lender(pool)
+    first = await lending.lend()
+
+    await lending.close()
+    await lending.take_back(first, keep=True)
+
+    assert pool.free == [first]

@@ -30,6 +30,7 @@ from onward.state.postgres.settings import (
 from onward.state.process import Home, leave_to_parent
 from onward.transport import CONNECT, STATEMENT, UNANSWERED_IN_POOL, Patience, Reach, watch
 
+_NOT_OPEN = "the app is not open: use `async with app:` around this call"
 _FAREWELL = 5.0
 _TAKE_LEAVE = 0.5
 """Seconds for one connection that is idle: a server that does not hear of its end will notice."""
@@ -106,7 +107,7 @@ class AsyncpgDriver:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_FAREWELL):
                     await self._errands.end()
-                    await lender.let_go()
+                    await lender.close()
                     await pool.close()
         finally:
             pool.terminate()  # those that are still lent, or do not answer
@@ -123,6 +124,8 @@ class AsyncpgDriver:
     # -- connections of our own pool
 
     async def _acquire(self) -> AsyncpgConnection:
+        if self._pool is None:  # closed while this waited for its turn
+            raise ConfigurationError(_NOT_OPEN)
         shown = await self._pool.acquire()
         raw = shown._con
         patience = self._patience_for(raw)
@@ -161,7 +164,7 @@ class AsyncpgDriver:
 
     def connection(self) -> AbstractAsyncContextManager[AsyncpgConnection]:
         if self._pool is None:
-            raise ConfigurationError("the app is not open: use `async with app:` around this call")
+            raise ConfigurationError(_NOT_OPEN)
         self._home.require()
         return self._from_theirs() if self._lender is None else _Lent(self, self._lender)
 

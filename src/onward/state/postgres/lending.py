@@ -59,6 +59,7 @@ class Lender(Generic[C]):
         self._at_hand: deque[tuple[C, float]] = deque()
         self._clock = asyncio.get_running_loop().time
         self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     async def lend(self) -> C:
         """A connection, waiting for one if all are lent."""
@@ -77,7 +78,7 @@ class Lender(Generic[C]):
     async def take_back(self, connection: C, *, keep: bool) -> None:
         """The next who asks gets it as it is, unless it may not be lent again."""
         try:
-            if keep and connection.is_sound and not connection.is_shown:
+            if keep and not self._is_closed and connection.is_sound and not connection.is_shown:
                 self._at_hand.append((connection, self._clock()))
                 if self._timer is None and (connection.is_touched or len(self._at_hand) > 1):
                     self._tidy_later()
@@ -85,6 +86,11 @@ class Lender(Generic[C]):
                 await self._part_with(connection)
         finally:
             self._turns.release()
+
+    async def close(self) -> None:
+        """Keep none at hand any more, nor those that are lent: the pool waits for them before it closes."""
+        self._is_closed = True
+        await self.let_go()
 
     async def let_go(self) -> None:
         """Keep none at hand."""

@@ -189,14 +189,25 @@ class _Psycopg(ABC):
         """A connection of the pool, however long they are all lent; an error that says why if there is no server."""
         while self._own_pool:
             try:
-                raw = await answer(pool.getconn(timeout=_LOOK_AT_SERVER_AFTER))
+                raw = await self._get(pool, timeout=_LOOK_AT_SERVER_AFTER)
             except psycopg_pool.PoolTimeout:
                 await answer((await self._connect()).close())
             else:
                 if not has_news(raw.pgconn.socket):
                     return raw
                 await self._unbroken(self._drop(pool, raw))
-        return await answer(pool.getconn())
+        return await self._get(pool)
+
+    async def _get(self, pool: Any, **options: Any) -> Any:
+        task = asyncio.current_task() if self.is_async else None
+        before = 0 if task is None else task.cancelling()
+        raw = await answer(pool.getconn(**options))
+        if task is not None and task.cancelling() > before:
+            # Before Python 3.12 `asyncio.wait_for`, which the pool uses, forgets a cancellation that comes with what it
+            # waits for; who cancelled would wait in vain for this task to end.
+            await self._unbroken(answer(pool.putconn(raw)))
+            raise asyncio.CancelledError
+        return raw
 
     async def _drop(self, pool: Any, raw: Any) -> None:
         await answer(raw.close())
