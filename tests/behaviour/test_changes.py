@@ -27,6 +27,7 @@ from onward import (
     new_id,
 )
 from onward.observe import events
+from onward.state.contract import TypeClaim
 from support import SOON, Recorder
 
 fetch = JobType("fetch", input=int, output=int)
@@ -211,6 +212,32 @@ async def test_a_job_given_back_is_the_next_to_run(make_app: Any) -> None:
             await begun.wait()
 
         async with app.worker():
+            for chain in chains:
+                await chain.wait(timeout=SOON)
+
+    assert order == [0, 1, 2, 3]
+
+
+async def test_so_is_one_whose_worker_died(make_app: Any) -> None:
+    order: list[int] = []
+
+    @job("work")
+    async def work(attempt: Attempt[int]) -> int:
+        order.append(attempt.input)
+        return attempt.input
+
+    async with make_app(work) as app:
+        chains = [await app.start(work, n) for n in range(4)]
+        async with app.driver.connection() as connection:
+            await app.state.take(connection, types=[TypeClaim("work", 1, 60.0)], limit=1, worker="killed")
+            await app.state.expire(connection, worker="killed")
+            await app.state.pause(connection, ["work"])
+
+        async with app.worker(concurrency=1):
+            async with asyncio.timeout(SOON.total_seconds()):
+                while (await chains[0].get()).status is not JobStatus.PENDING:
+                    await asyncio.sleep(0.01)
+            await app.resume(work)
             for chain in chains:
                 await chain.wait(timeout=SOON)
 

@@ -1,12 +1,14 @@
-"""The answer to a take is lost: its jobs are nobody's, and must neither wait for their leases nor count a failure."""
+"""The answer to a take, or of the reaper, is lost: the jobs are nobody's, and do not wait for their leases."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from onward import Attempt, JobStatus, Onward, job
-from support import SOON
+from onward import Attempt, ChainFailed, JobStatus, Onward, job
+from onward.observe.events import JobReaped
+from onward.state.contract import TypeClaim
+from support import SOON, Recorder
 
 
 @job("once", max_attempts=1)
@@ -59,3 +61,60 @@ async def test_a_worker_that_is_cancelled_while_it_takes_gives_back_what_it_does
 
     current = (await chain.get()).current
     assert (current.status, current.failures) == (JobStatus.PENDING, 0)
+
+
+async def _leave_behind(app: Onward) -> None:
+    """What the guardian of a worker that was killed leaves: a lease that has run out."""
+    async with app.driver.connection() as connection:
+        taken = await app.state.take(connection, types=[TypeClaim("once", 1, 60.0)], limit=1, worker="killed")
+        await app.state.expire(connection, worker="killed")
+    assert len(taken) == 1
+
+
+async def test_jobs_whose_reaping_was_not_answered_are_settled_as_crashes_at_once(
+    opened: Any, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app: Onward = await opened(once)
+    reap, lost = app.state.reap, list[Any]()
+
+    async def reap_and_lose(connection: Any, **options: Any) -> Any:
+        reaped = await reap(connection, **options)
+        if reaped.jobs and not lost:
+            lost.extend(reaped.jobs)
+            raise ConnectionResetError
+        return reaped
+
+    monkeypatch.setattr(app.state, "reap", reap_and_lose)
+    chain = await app.start(once, None)
+    await _leave_behind(app)
+
+    async with app.worker():
+        with pytest.raises(ChainFailed, match="WorkerCrashed"):
+            await chain.wait(timeout=SOON)
+
+    assert len(lost) == 1
+    assert [event.job_id for event in recorder.of(JobReaped)] == [chain.id]
+
+
+async def test_a_worker_that_is_cancelled_while_it_reaps_settles_what_it_does_not_know_of(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app: Onward = await opened(once)
+    reap, has_reaped = app.state.reap, asyncio.Event()
+
+    async def reap_and_wait(connection: Any, **options: Any) -> Any:
+        await reap(connection, **options)
+        has_reaped.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(app.state, "reap", reap_and_wait)
+    chain = await app.start(once, None)
+    await _leave_behind(app)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(app.worker().run())
+        await has_reaped.wait()
+
+        running.cancel()
+
+    current = (await chain.get()).current
+    assert (current.status, current.failures) == (JobStatus.FAILED, 1)

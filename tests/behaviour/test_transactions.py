@@ -193,6 +193,25 @@ async def test_a_transaction_that_is_ended_by_hand_says_so_and_stops_nobody(
         await goes_on(app, library)
 
 
+async def test_one_that_is_ended_before_we_were_asked_for_anything_says_so_too(
+    library: Library, build: Callable[..., Onward]
+) -> None:
+    app = build(work)
+    async with app:
+        await make_notes(app)
+
+        with pytest.raises(TransactionClosed, match="ended by your own code"):
+            async with app.transaction() as tx:
+                await library.run(tx, "INSERT INTO notes VALUES ('first')")
+                with suppress(TransactionClosed):
+                    await library.run(tx, "COMMIT")
+                with suppress(TransactionClosed):
+                    await app.start(work, 1, tx=tx)
+
+        assert not (await app.chains()).items
+        await goes_on(app, library)
+
+
 async def test_a_phase_that_is_ended_by_hand_is_the_handlers_own_failure(
     library: Library, build: Callable[..., Onward], recorder: Recorder
 ) -> None:

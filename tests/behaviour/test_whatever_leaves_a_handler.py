@@ -177,13 +177,14 @@ async def test_an_observer_that_raises_anything_stops_nobody(make_app: Any) -> N
         assert await (await app.start(fine, 7)).wait(timeout=SOON) == 7
 
 
-async def test_a_predicate_of_the_application_that_raises_is_taken_for_no(running: Any) -> None:
+@pytest.mark.parametrize("judge", [lambda error: error.sqlstate == "XX000", lambda error: sys.exit(3)])
+async def test_a_predicate_of_the_application_that_raises_is_taken_for_no(running: Any, judge: Any) -> None:
     @job("buggy", max_attempts=1)
     async def buggy(attempt: Attempt[int]) -> None:
         async with attempt.complete():
             raise KeyError("a bug")
 
-    app: Onward = await running(buggy, also_transient=lambda error: error.sqlstate == "XX000")
+    app: Onward = await running(buggy, also_transient=judge)
 
     with pytest.raises(ChainFailed) as failed:
         await (await app.start(buggy, 1)).wait(timeout=SOON)

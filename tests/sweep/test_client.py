@@ -1,6 +1,6 @@
 """Every operation of a client, on every driver, hit at every statement and every wait, once each.
 
-`make test` tries a tenth of the points, another one each day; ONWARD_SWEEP_SEED names the day of a run to repeat.
+`make test` tries a tenth of the points, always the same; ONWARD_SWEEP_SEED chooses others.
 """
 
 import sys

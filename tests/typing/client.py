@@ -1,7 +1,7 @@
 """What the client's calls infer, and what they refuse before anything runs."""
 
 from dataclasses import dataclass
-from typing import Any, assert_type
+from typing import Any, TypedDict, assert_type
 
 from onward import (
     Attempt,
@@ -69,6 +69,11 @@ async def report(attempt: Attempt[str]) -> list[Shipped]:
     return shipped
 
 
+class Point(TypedDict):
+    x: int
+
+
+mark = JobType("mark", input=Point, output=int)
 approve = JobType("approve", input=str, output=bool)
 app = Onward("memory://", jobs=[charge, ship, report, approve])
 
@@ -83,6 +88,10 @@ async def the_result_is_inferred_through_the_chain() -> None:
     many = await app.start_many([charge.with_input(Order(1)), charge.with_input(Order(2))])
     assert_type(many, list[ChainHandle[Shipped]])
     await app.start(report, "r", blockers=[chain, charge.with_input(Order(3))])
+
+
+async def an_input_is_read_as_what_the_job_type_takes() -> None:
+    assert_type(await app.start(mark, {"x": 1}), ChainHandle[int, Point])
 
 
 async def completing_through_a_handle_is_typed() -> None:
@@ -131,7 +140,9 @@ async def the_queue_of_a_job_type_takes_its_input() -> None:
 
 async def mistakes_are_found_before_anything_runs() -> None:
     await app.start(ship, Order(7))  # type: ignore[arg-type]
-    await app.start(charge, "seven")  # type: ignore[misc]
+    await app.start(charge, "seven")  # type: ignore[arg-type]
+    await app.start(charge, lambda: Order(7))  # type: ignore[arg-type]
+    app.sync.start(charge, "seven")  # type: ignore[arg-type]
     await app.start(report, "r", blockers=[Order(1)])  # type: ignore[list-item]
     job("gather", blocked_by=[required(charge), "report", approve])
     job("gather", blocked_by=[required(ship)])  # type: ignore[arg-type]

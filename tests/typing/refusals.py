@@ -43,7 +43,7 @@ fetch = JobType("fetch", input=str, output=bytes)
 
 @job("wrong-input", continues_to=[ship])
 async def wrong_input(attempt: Attempt[Order]) -> Next[Shipped]:
-    return attempt.continue_with(ship, attempt.input)  # type: ignore[misc]
+    return attempt.continue_with(ship, attempt.input)  # type: ignore[arg-type]
 
 
 @job("wrong-rest", continues_to=[ship])

@@ -25,7 +25,7 @@ from onward.define.codec import Limits
 from onward.define.job_type import SHORTEST_LEASE, JobType, Step, wrong_backoff, wrong_encryption
 from onward.define.middleware import Middleware, Resource
 from onward.define.registry import Registered, Registry
-from onward.define.request import BlockerSource, ChainReference, NewChain
+from onward.define.request import BlockerSource, ChainReference, InputOf, NewChain
 from onward.define.slice import Slice
 from onward.errands import to_the_end
 from onward.errors import ConfigurationError, DefinitionError, require
@@ -291,7 +291,7 @@ class Onward:
     async def start(
         self,
         job_type: JobType[I, O],
-        input: I,
+        input: InputOf[I],
         *,
         tx: object = None,
         id: ChainId | None = None,

@@ -11,7 +11,7 @@ from onward.client.arguments import Asked
 from onward.define.job_type import Step
 from onward.define.outcome import Next
 from onward.define.registry import Registry
-from onward.define.request import BlockerSource
+from onward.define.request import BlockerSource, InputOf
 from onward.define.sealing import shown_job
 from onward.errors import ChainNotFound, JobAlreadyCompleted, PhaseError
 from onward.lifecycle.after_commit import Effects
@@ -104,7 +104,7 @@ class Completion(Generic[I_co, O_contra]):
     async def continue_with(
         self,
         step: Step[P, O_contra],
-        input: P,
+        input: InputOf[P],
         *,
         delay: timedelta | None = None,
         at: datetime | None = None,
@@ -161,7 +161,7 @@ class SyncCompletion(Generic[I_co, O_contra]):
         """Complete the chain with an output."""
         run_now(self._inner.done(output))
 
-    def continue_with(self, step: Step[P, O_contra], input: P, **options: Any) -> None:
+    def continue_with(self, step: Step[P, O_contra], input: InputOf[P], **options: Any) -> None:
         """Complete this job by continuing; the options are those of `Completion.continue_with`."""
         run_now(self._inner.continue_with(step, input, **options))
 

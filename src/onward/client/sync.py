@@ -27,7 +27,7 @@ from onward.client.operations import Operations
 from onward.client.schema import prepare_schema
 from onward.define.job_type import JobType, Step
 from onward.define.registry import Registry
-from onward.define.request import BlockerSource, ChainReference, NewChain
+from onward.define.request import BlockerSource, ChainReference, InputOf, NewChain
 from onward.errors import ConfigurationError
 from onward.lifecycle.after_commit import Awaited, describe
 from onward.lifecycle.announcer import Posting, ThreadAnnouncer
@@ -143,7 +143,7 @@ class SyncOnward:
     def start(
         self,
         job_type: JobType[I, O],
-        input: I,
+        input: InputOf[I],
         *,
         tx: object = None,
         id: ChainId | None = None,

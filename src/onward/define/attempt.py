@@ -13,7 +13,7 @@ from onward.model import Blocker, ChainId, JobError, JobId, LossReason
 
 if TYPE_CHECKING:
     from onward.define.job_type import JobType, Step
-    from onward.define.request import BlockerSource, StartedChain, StartOptions
+    from onward.define.request import BlockerSource, InputOf, StartedChain, StartOptions
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -186,7 +186,7 @@ class Attempt(Protocol[Input_co, Tx_co]):
     def continue_with(
         self,
         step: "Step[P, N]",
-        input: P,
+        input: "InputOf[P]",
         *,
         delay: timedelta | None = None,
         at: datetime | None = None,
@@ -202,11 +202,15 @@ class Attempt(Protocol[Input_co, Tx_co]):
 
     @overload
     def start(  # type: ignore[overload-overlap]
-        self: "Attempt[Any, SyncTransaction]", job_type: "JobType[P, N]", input: P, /, **options: Unpack["StartOptions"]
+        self: "Attempt[Any, SyncTransaction]",
+        job_type: "JobType[P, N]",
+        input: "InputOf[P]",
+        /,
+        **options: Unpack["StartOptions"],
     ) -> "StartedChain[N]": ...
     @overload
     def start(
-        self, job_type: "JobType[P, N]", input: P, /, **options: Unpack["StartOptions"]
+        self, job_type: "JobType[P, N]", input: "InputOf[P]", /, **options: Unpack["StartOptions"]
     ) -> "Awaitable[StartedChain[N]]":
         """Start another chain: in the transaction of the phase that is open, or else at once. The options are those of
         `app.start`; it comes from this job. `def` handlers get the chain itself, without `await`.

@@ -1,9 +1,9 @@
 """What is asked for when a chain is started: values, checked when they are used."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, TypeAlias, TypedDict, runtime_checkable
 
 from typing_extensions import TypeVar
 
@@ -12,7 +12,22 @@ from onward.model import ChainId, Deduplication
 if TYPE_CHECKING:
     from onward.define.job_type import JobType
 
+I = TypeVar("I")  # noqa: E741 - input
 O_co = TypeVar("O_co", covariant=True)
+
+
+class NothingElse(Generic[O_co]):
+    """There is none."""
+
+    def __init__(self, none: Never) -> None: ...
+
+
+InputOf: TypeAlias = I | NothingElse[Callable[[], I]]
+"""An input as the job type given beside it takes it, and nothing else.
+
+mypy decides on the type variables of a callable after those of all other arguments. Without one it would try to find a
+type for both at once, and of a wrong input say no more than that there is none.
+"""
 
 
 @runtime_checkable

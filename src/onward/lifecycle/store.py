@@ -65,7 +65,9 @@ class Store:
         """By the application's judgement. One that cannot judge an error knows nothing of it."""
         try:
             return self._also_transient is not None and bool(self._also_transient(error))
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             logger.exception("also_transient= raised, which is taken for no")
             return False
 

@@ -57,6 +57,8 @@ class Upkeep:
     """The shortest there is. Should this worker die too before it has settled what it reaped, others do so then."""
     looks: Looks = field(default_factory=dict)
     next_look: float = 0.0
+    is_unsure: bool = False
+    """Whether jobs may have been reaped that nobody was told of, or not to the end."""
     _in_vain: int = 0
     """How many looks in a row have brought nothing of what was due."""
     _serves_from: float = 0.0
@@ -78,9 +80,11 @@ class Upkeep:
         if self._last.at > self._serves_from:
             self._plan(self._last.at + self.every * random.uniform(0.85, 0.95))
             return False
+        self.is_unsure = True
         promoted, reaped = await self.reserved.run(self._promote_and_reap)
         for job in reaped.jobs:
-            await self._take_back(job)
+            await self.take_back(job)
+        self.is_unsure = False
         waits = [wait for wait in (promoted.next_in, reaped.next_in) if wait is not None]
         wait = min(waits, default=math.inf)
         self._in_vain = self._in_vain + 1 if wait <= 0 and not (promoted.count or reaped.jobs) else 0
@@ -114,7 +118,7 @@ class Upkeep:
         )
         return promoted, reaped
 
-    async def _take_back(self, job: TakenJob) -> None:
+    async def take_back(self, job: TakenJob) -> None:
         """A crash, settled like any outcome; the old holder, should it live, is told."""
         reaped = events.JobReaped(job_id=job.id, chain_id=job.chain_id, type_name=job.type_name)
         self.store.release(Effects(hints=[Hint(HintKind.LOST, str(job.id))], events=[reaped]))

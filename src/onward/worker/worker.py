@@ -325,12 +325,18 @@ class Worker:
         return await self._taking.run(partial(self._store.state.left_behind, types=self._frontier.claims))
 
     async def _give_back_strays(self) -> None:
-        """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure."""
-        if self._may_have_strays:
+        """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure.
+
+        Or they were reaped, and their crash is still to be settled.
+        """
+        if self._may_have_strays or self._upkeep.is_unsure:
             find = partial(self._store.state.strays, worker=self.id, held_here=[*self._attempts, *self._settler.jobs])
             for job in await self._taking.run(find):
-                await self._settler.put(settle.given_back(job, self.id))
-            self._may_have_strays = False
+                if self._may_have_strays:
+                    await self._settler.put(settle.given_back(job, self.id))
+                else:
+                    await self._upkeep.take_back(job)
+            self._may_have_strays = self._upkeep.is_unsure = False
 
     def _begin(self, job: TakenJob, blockers: Sequence[Blocker], since: float) -> RunningAttempt:
         kind = self._types[job.type_name]

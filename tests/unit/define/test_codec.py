@@ -10,10 +10,11 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from onward.crypto import MARK, is_sealed
 from onward.define.codec import Codec, Limits
 from onward.errors import DefinitionError, PayloadError
 
@@ -348,6 +349,7 @@ JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
 
 @given(JSON_VALUES)
 def test_any_json_comes_back_as_it_was(value: Any) -> None:
+    assume(not is_sealed(value))  # Hypothesis finds the mark in our source
     each = codec(Any)
 
     back = each.decode(each.encode(value))
@@ -373,13 +375,15 @@ def test_any_order_comes_back_as_it_was(order: Order) -> None:
 @given(st.text(st.characters()))
 @example("\ud800")
 @example("\0")
+@example(MARK)
 def test_any_text_is_either_kept_exactly_or_refused(text: str) -> None:
     each = codec(str)
 
     try:
         stored = each.encode(text)
     except PayloadError:
-        assert "\0" in text or any("\ud800" <= character <= "\udfff" for character in text)
+        surrogates = [character for character in text if "\ud800" <= character <= "\udfff"]
+        assert "\0" in text or surrogates or text.startswith(MARK)
     else:
         assert each.decode(stored) == text
         assert "\0" not in stored

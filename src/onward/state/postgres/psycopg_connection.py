@@ -117,9 +117,9 @@ class PsycopgConnection(StepByStep):
         """Before the first statement what the last borrower left behind is forgotten."""
         self._begun = begun
         self._has_begun = False
-        """Whether the server, too, has heard that a transaction of ours began."""
+        """Whether the server, too, has heard that a transaction of ours began: with the first statement, whosever."""
         self._autocommit = raw.autocommit
-        self._is_asking = self._is_suspended = False
+        self._is_asking = self._is_limited = self._is_suspended = self._is_watched = False
         self._is_shown = native is not None
         self._refused_to_write = False
         self._read_only_before = self._reads_only
@@ -185,7 +185,6 @@ class PsycopgConnection(StepByStep):
         with self._asking(ours=ours):
             # Ours in binary: what a time looks like in text is the role's to say, and not all of it psycopg can read.
             await answer(cursor.execute(spelled.sql, given, binary=ours))
-        self._has_begun = self._has_begun or (ours and self._begun)
         return cursor
 
     async def _command(self, sql: str) -> None:
@@ -194,8 +193,8 @@ class PsycopgConnection(StepByStep):
 
     @contextmanager
     def _asking(self, *, ours: bool) -> Iterator[None]:
-        self._is_asking = True
-        if ours and self._limit is not None:
+        self._is_asking, self._is_limited = True, ours and self._limit is not None
+        if self._is_limited:
             self._raw.wait = self._wait
         try:
             with self._patience if ours else nullcontext():
@@ -205,20 +204,28 @@ class PsycopgConnection(StepByStep):
             self._refused_to_write = self._refused_to_write or self._reads_only is not False
             raise
         finally:
-            self._is_asking = False
-            if not self._is_suspended:
-                self._restore_wait()
+            self._is_asking = self._is_limited = False
+            self._restore_wait()
 
     def _wait(self, waiting: Any, *arguments: Any, **options: Any) -> Any:
         """In place of the connection's own `wait`, through which goes all that is asked of the server."""
-        if not self._is_asking:
+        if self._is_suspended and not self._is_asking:
             raise TransactionClosed("the block of this transaction has ended: its connection takes no more statements")
-        if self._limit is not None:
+        if self._is_watched and not self._has_begun:
+            waiting = self._noticing(waiting)
+        if self._is_limited and self._limit is not None:
             waiting = self._limit.around(waiting, self._raw.pgconn.socket)
         own = self._own_wait or partial(type(self._raw).wait, self._raw)
         return own(waiting, *arguments, **options)
 
+    def _noticing(self, waiting: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        answer = yield from waiting
+        self._has_begun = self._raw.info.transaction_status != TransactionStatus.IDLE
+        return answer
+
     def _restore_wait(self) -> None:
+        if self._is_suspended or self._is_watched:
+            return
         if self._own_wait is None:
             vars(self._raw).pop("wait", None)
         else:
@@ -236,7 +243,8 @@ class PsycopgConnection(StepByStep):
             # psycopg sends BEGIN before the next statement, with the isolation level the application has chosen.
             with self._asking(ours=True):
                 await answer(self._raw.set_autocommit(False))
-            self._begun = True
+            self._begun = self._is_watched = True
+            self._raw.wait = self._wait
 
     async def commit(self) -> None:
         # In a transaction that a failed statement has poisoned, COMMIT means ROLLBACK and psycopg does not say so.
@@ -258,7 +266,8 @@ class PsycopgConnection(StepByStep):
         await self._ended()
 
     async def _ended(self) -> None:
-        self._begun = self._has_begun = False
+        self._begun = self._has_begun = self._is_watched = False
+        self._restore_wait()
         if not self._raw.closed and self._raw.autocommit != self._autocommit:
             with self._asking(ours=True):
                 await answer(self._raw.set_autocommit(self._autocommit))

@@ -51,7 +51,8 @@ class JoinedConnection(StepByStep):
         self._transaction: Any = None
         """That was begun here."""
         self._has_begun = False
-        """Whether the server, too, has heard of it: SQLAlchemy begins with the first statement."""
+        """Whether the server, too, has heard of it: SQLAlchemy begins with the first statement, whosever it is."""
+        self._watched: Connection | None = None
         self._is_asking = False
         self._suspended: Connection | None = None
         self._end: Callable[[], object] = _nothing
@@ -86,6 +87,7 @@ class JoinedConnection(StepByStep):
             await do(self.raw, self._begin)
         except asyncio.CancelledError as error:
             clear_frames(error.__traceback__)  # with what they hold of a connection that is half made
+            self._unwatch()
             await do(self.raw, self._roll_back)  # it may have begun
             raise
         self._begun = True
@@ -96,11 +98,13 @@ class JoinedConnection(StepByStep):
 
     async def commit(self) -> None:
         self._begun = False
+        self._unwatch()
         with self._patience:
             await do(self.raw, self._commit)
 
     async def rollback(self) -> None:
         self._begun = False
+        self._unwatch()
         with self._patience:
             await do(self.raw, self._roll_back)
 
@@ -134,9 +138,7 @@ class JoinedConnection(StepByStep):
             # sqlite3 begins late, and before a statement that starts with WITH not at all.
             take_write_lock(connection)
         try:
-            answer = self._ask(work, connection, *arguments)
-            self._has_begun = True
-            return answer
+            return self._ask(work, connection, *arguments)
         except DBAPIError as error:
             if self._lent is not None:
                 _discard_demoted(connection, error)
@@ -166,11 +168,24 @@ class JoinedConnection(StepByStep):
             if connection.dialect.name == "sqlite":
                 take_write_lock(connection)
             self._transaction, self._has_begun = target.get_transaction(), connection.dialect.name == "sqlite"
+            self._watch(connection)
         except BaseException as error:
             _roll_back(target)
             if isinstance(error, DBAPIError) and is_locked(error):  # by an event listener that begins
                 raise WriterBusy from error
             raise
+
+    def _watch(self, connection: Connection) -> None:
+        event.listen(connection, "after_cursor_execute", self._heard)
+        self._watched = connection
+
+    def _unwatch(self) -> None:
+        if self._watched is not None:
+            event.remove(self._watched, "after_cursor_execute", self._heard)
+            self._watched = None
+
+    def _heard(self, *_: object) -> None:
+        self._has_begun = True
 
     def _commit(self, target: Connection | Session) -> None:
         try:
