@@ -23,7 +23,13 @@ from pamqp.commands import Basic
 from yarl import URL
 
 import servers
-from onward.errors import QueueConfigurationError, QueueDataError, QueueErrorCode, QueueRuntimeError
+from onward.errors import (
+    QueueConfigurationError,
+    QueueDataError,
+    QueueErrorCode,
+    QueuePartlyAdded,
+    QueueRuntimeError,
+)
 from onward.model import Backoff
 from onward.queue import Queue, QueueWorker
 from onward.queue.contract import Provider
@@ -615,6 +621,21 @@ class TestRefusals:
         assert again.attempts == 1
         assert "CC" not in again.native.headers  # whoever got a copy does not get another one
         await provider.ack(again)
+
+    async def test_of_several_it_is_told_which_were_added(self, bench: Bench) -> None:
+        post = bench.queue.provider._post  # type: ignore[attr-defined]
+        send = post.send
+
+        async def cut(message: aio_pika.Message, delay: timedelta) -> Any:
+            if message.body == b"3":
+                raise ConnectionError("the line was cut")
+            return await send(message, delay)
+
+        post.send = cut
+        with pytest.raises(QueuePartlyAdded, match="took 4 of 5 jobs: the line was cut") as caught:
+            await bench.queue.add_many("one", range(5))
+
+        assert (len(caught.value.added), (await bench.queue.stats()).waiting) == (4, 4)
 
     async def test_a_channel_on_which_everything_is_refused_is_left(self, bench: Bench) -> None:
         """As RabbitMQ may do after a node of its cluster was lost; not before others have their answers."""
