@@ -754,6 +754,23 @@ class TestDelivery:
         assert all(error.cause is not None for error in refused)
         assert (await bench.queue.stats()).waiting in (3, 3 + len(refused))
 
+    async def test_who_is_cancelled_while_asking_costs_nobody_the_channel(self, bench: Bench) -> None:
+        """As a worker is whose start is cancelled, and which is started again."""
+        provider = await bench.provider()
+
+        async def ask() -> None:
+            await provider.stats()
+
+        for turns in range(15):  # how far it comes: a question is under way in most of them
+            asking = asyncio.get_running_loop().create_task(ask())
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(ask())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                asking.cancel()
+                await asyncio.wait([asking])
+                await ask()
+
     async def test_an_address_where_nobody_is(self) -> None:
         queue: Queue[Any] = Queue("nowhere", provider=RabbitMQ("amqp://guest:guest@127.0.0.1:1/"))
 
