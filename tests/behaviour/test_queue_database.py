@@ -13,7 +13,7 @@ from uuid import uuid4
 import asyncpg
 import msgspec
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 import servers
@@ -249,6 +249,18 @@ class TestBadInput:
 
         with pytest.raises(QueueConfigurationError, match="onward migrate"):
             await queue.add("one", 1)
+
+    @pytest.mark.parametrize("part", ["user", "database"])
+    async def test_what_is_wrong_with_an_address_is_said_and_not_tried_again(
+        self, postgres_dsn: str, part: str
+    ) -> None:
+        url = make_url(postgres_dsn).set(**{("username" if part == "user" else part): "nobody_knows"})
+        app = Onward(url.render_as_string(hide_password=False), jobs=[])
+
+        with pytest.raises(QueueRuntimeError, match="nobody_knows") as caught:
+            await Queue("emails", provider=Database(app)).add("one", 1)
+
+        assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.CONNECTION, False)
 
     async def test_what_something_else_wrote_is_failed_and_not_given_out(
         self, make_app: Callable[..., Onward], queue: Queue[Any]
