@@ -20,6 +20,7 @@ import servers
 from onward import Attempt, Backoff, JobStatus, Next, Onward, job
 from onward.queue import (
     ActiveJob,
+    Keep,
     Queue,
     QueueConfigurationError,
     QueueDataError,
@@ -424,6 +425,23 @@ class TestSettling:
         found = await queue.get_job("ada")
         assert found is not None
         assert (found.status, found.attempts, found.error) == (QueueJobStatus.WAITING, 0, None)
+
+    async def test_old_ones_go(self, app: Onward, queue: Queue[Any], stack: AsyncExitStack) -> None:
+        await queue.add_many("one", [1, 2])
+        good, bad = await arrived(queue.provider, 2)
+        await queue.provider.ack(good)
+        await queue.provider.nack(bad, ValueError("no"))
+        brief = Keep(count=100, age=timedelta(milliseconds=1))
+        provider = Database(app, keep_completed=brief, keep_failed=brief).for_queue(queue.name)
+        await provider.connect()
+        stack.push_async_callback(provider.disconnect)
+
+        await provider.fetch(1)  # who fetches looks after what is kept
+
+        async def nothing_is_kept() -> bool:
+            return [await queue.get_job(job.id) for job in (good, bad)] == [None, None]
+
+        await until(nothing_is_kept)
 
     async def test_the_result_and_when_it_was_taken_are_kept(self, app: Onward, queue: Queue[Any]) -> None:
         added = await queue.add("one", 1)
