@@ -535,15 +535,19 @@ def private_redis(**settings: str) -> AbstractContextManager[Instance]:
 
 
 @contextmanager
-def private_redis_cluster() -> Iterator[list[Instance]]:
-    """Three masters of a new Redis Cluster that owns every slot; any one's address will do to enter it."""
+def private_redis_cluster(*, replicas: bool = False) -> Iterator[list[Instance]]:
+    """Three masters of a new Redis Cluster that owns every slot; any one's address will do to enter it.
+
+    With `replicas` each has one, and they come after the masters.
+    """
     options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]
     node = replace(REDIS, port=_free_port_with_bus, command=lambda *where: [*_redis_command(*where), *options])
     with ExitStack() as stack:
-        nodes = [stack.enter_context(private(node)) for _ in range(3)]
+        nodes = [stack.enter_context(private(node)) for _ in range(6 if replicas else 3)]
         addresses = [urlsplit(one.dsn).netloc for one in nodes]
+        more = ["--cluster-replicas", "1"] if replicas else []
         subprocess.run(
-            [find(REDIS).with_name("redis-cli"), "--cluster", "create", *addresses, "--cluster-yes"],
+            [find(REDIS).with_name("redis-cli"), "--cluster", "create", *addresses, *more, "--cluster-yes"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -551,19 +555,30 @@ def private_redis_cluster() -> Iterator[list[Instance]]:
             check=True,
         )
         deadline = time.monotonic() + STARTUP_SECONDS
-        while not all(_cluster_is_whole(one.dsn) for one in nodes):
+        while not all(_cluster_is_whole(one.dsn, len(nodes)) for one in nodes):
             if time.monotonic() > deadline:
                 raise ServerMissing("the Redis Cluster does not come up")
             time.sleep(0.05)
         yield nodes
 
 
-def _cluster_is_whole(dsn: str) -> bool:
+def _cluster_is_whole(dsn: str, nodes: int) -> bool:
     url = urlsplit(dsn)
     with socket.create_connection((url.hostname or "127.0.0.1", url.port or 0), timeout=5) as connection:
         connection.sendall(b"CLUSTER INFO\r\n")
         said = connection.recv(4096)
-    return b"cluster_state:ok" in said and b"cluster_known_nodes:3" in said
+    return b"cluster_state:ok" in said and b"cluster_known_nodes:%d" % nodes in said
+
+
+def copied_to_replica(nodes: list[Instance], key: str) -> Instance:
+    """The node of a Redis Cluster with replicas where that key belongs, once its replica has all that it has."""
+    # WAIT waits for what was written on its own connection, and so for what was before that.
+    question, deadline = f"SET {key}:copied 1\r\nWAIT 1 1000\r\n".encode(), time.monotonic() + STARTUP_SECONDS
+    while time.monotonic() < deadline:
+        for node in nodes:
+            if _says(node.dsn, question, b"+OK\r\n:1\r\n"):
+                return node
+    raise ServerMissing(f"no node has a replica with {key}")
 
 
 def _free_port_with_bus() -> int:

@@ -13,6 +13,7 @@ from onward import Onward
 from onward.queue import Memory, ProviderFactory, Queue, QueueDataError, QueueError, QueuePartlyAdded
 from onward.queue.providers.bullmq import BullMQ
 from onward.queue.providers.database import Database
+from onward.queue.providers.nats import Nats
 from onward.queue.providers.redis import Redis
 
 HUGE = 10**30
@@ -29,12 +30,14 @@ BAD: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(params=["memory", "redis", "bullmq", "sqlite"])
+@pytest.fixture(params=["memory", "redis", "bullmq", "sqlite", "nats"])
 def factory(request: pytest.FixtureRequest, tmp_path: Path) -> ProviderFactory[Any]:
     if request.param == "memory":
         return Memory()
     if request.param == "sqlite":
         return Database(Onward(f"sqlite:///{tmp_path}/q.db", jobs=[], migrate=True))
+    if request.param == "nats":
+        return Nats(request.getfixturevalue("nats_url"))
     return {"redis": Redis, "bullmq": BullMQ}[request.param](request.getfixturevalue("redis_url"))
 
 

@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 import servers
 from onward import Backoff, Permanent
 from onward.errors import QueueConfigurationError, QueueDataError, QueueErrorCode, QueueRuntimeError
-from onward.queue import ActiveJob, Provider, Queue, QueueJobStatus, QueueWorker
+from onward.queue import ActiveJob, Keep, Provider, Queue, QueueJobStatus, QueueWorker
 from onward.queue.providers.bullmq import BullMQ
 from onward.testing.queue.session import arrived, names, until
 
@@ -58,6 +58,32 @@ async def provider(redis_url: str, queue: Queue[Any]) -> AsyncIterator[Callable[
 async def options_of(redis: Redis, queue: Queue[Any], job_id: str) -> dict[str, Any]:
     stored: dict[str, Any] = json.loads(await redis.hget(f"bull:{queue.name}:{job_id}", "opts"))  # type: ignore[misc,arg-type]
     return stored
+
+
+# -- keeping
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+async def test_old_ones_go_when_the_next_one_ends(
+    queue: Queue[Any], provider: Callable[..., Any], ends_well: bool
+) -> None:
+    brief = Keep(count=1_000_000, age=timedelta(seconds=1))
+    worker = await provider(keep_completed=brief, keep_failed=brief)
+
+    async def end_one() -> str:
+        await queue.add("letter", 1)
+        [job] = await arrived(worker, 1)
+        await (worker.ack(job) if ends_well else worker.nack(job, Permanent("no")))
+        return str(job.id)
+
+    first = await end_one()
+    assert await queue.get_job(first) is not None
+
+    async def is_gone() -> bool:
+        await end_one()
+        return await queue.get_job(first) is None
+
+    await until(is_gone)
 
 
 # -- adding

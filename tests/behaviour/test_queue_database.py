@@ -13,13 +13,14 @@ from uuid import uuid4
 import asyncpg
 import msgspec
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 import servers
 from onward import Attempt, Backoff, JobStatus, Next, Onward, job
 from onward.queue import (
     ActiveJob,
+    Keep,
     Queue,
     QueueConfigurationError,
     QueueDataError,
@@ -250,6 +251,18 @@ class TestBadInput:
         with pytest.raises(QueueConfigurationError, match="onward migrate"):
             await queue.add("one", 1)
 
+    @pytest.mark.parametrize("part", ["user", "database"])
+    async def test_what_is_wrong_with_an_address_is_said_and_not_tried_again(
+        self, postgres_dsn: str, part: str
+    ) -> None:
+        url = make_url(postgres_dsn).set(**{("username" if part == "user" else part): "nobody_knows"})
+        app = Onward(url.render_as_string(hide_password=False), jobs=[])
+
+        with pytest.raises(QueueRuntimeError, match="nobody_knows") as caught:
+            await Queue("emails", provider=Database(app)).add("one", 1)
+
+        assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.CONNECTION, False)
+
     async def test_what_something_else_wrote_is_failed_and_not_given_out(
         self, make_app: Callable[..., Onward], queue: Queue[Any]
     ) -> None:
@@ -412,6 +425,23 @@ class TestSettling:
         found = await queue.get_job("ada")
         assert found is not None
         assert (found.status, found.attempts, found.error) == (QueueJobStatus.WAITING, 0, None)
+
+    async def test_old_ones_go(self, app: Onward, queue: Queue[Any], stack: AsyncExitStack) -> None:
+        await queue.add_many("one", [1, 2])
+        good, bad = await arrived(queue.provider, 2)
+        await queue.provider.ack(good)
+        await queue.provider.nack(bad, ValueError("no"))
+        brief = Keep(count=100, age=timedelta(milliseconds=1))
+        provider = Database(app, keep_completed=brief, keep_failed=brief).for_queue(queue.name)
+        await provider.connect()
+        stack.push_async_callback(provider.disconnect)
+
+        await provider.fetch(1)  # who fetches looks after what is kept
+
+        async def nothing_is_kept() -> bool:
+            return [await queue.get_job(job.id) for job in (good, bad)] == [None, None]
+
+        await until(nothing_is_kept)
 
     async def test_the_result_and_when_it_was_taken_are_kept(self, app: Onward, queue: Queue[Any]) -> None:
         added = await queue.add("one", 1)

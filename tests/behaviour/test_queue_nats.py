@@ -581,6 +581,28 @@ class TestTaking:
         [job] = await arrived(provider, 1)
         assert (job.attempts, job.stalls) == (0, 0)
 
+    async def test_who_is_interrupted_before_it_waits_does_not_wait(self, bench: Bench) -> None:
+        """As a worker is that is closed right after it started."""
+        provider = await bench.provider(wait=timedelta(seconds=20))
+        pulling = await provider._puller("job")
+        look, waits = pulling.some, list[float]()
+
+        async def interrupted(count: int) -> Any:
+            provider.interrupt()
+            return await look(count)
+
+        async def wait(seconds: float, **options: Any) -> Any:
+            waits.append(seconds)
+            return []
+
+        pulling.some, pulling.one = interrupted, wait  # type: ignore[method-assign]
+        await provider.fetch(1, timedelta(seconds=20))
+        assert waits == []
+
+        pulling.some = look  # type: ignore[method-assign]
+        await provider.fetch(1, timedelta(seconds=20))
+        assert waits == [20.0]
+
     async def test_what_came_for_nobody_goes_back_uncounted(self, bench: Bench) -> None:
         provider = await bench.provider(wait=timedelta(seconds=20))
         waiting = begun(provider.fetch(1, timedelta(seconds=20)))

@@ -23,7 +23,13 @@ from pamqp.commands import Basic
 from yarl import URL
 
 import servers
-from onward.errors import QueueConfigurationError, QueueDataError, QueueErrorCode, QueueRuntimeError
+from onward.errors import (
+    QueueConfigurationError,
+    QueueDataError,
+    QueueErrorCode,
+    QueuePartlyAdded,
+    QueueRuntimeError,
+)
 from onward.model import Backoff
 from onward.queue import Queue, QueueWorker
 from onward.queue.contract import Provider
@@ -616,6 +622,21 @@ class TestRefusals:
         assert "CC" not in again.native.headers  # whoever got a copy does not get another one
         await provider.ack(again)
 
+    async def test_of_several_it_is_told_which_were_added(self, bench: Bench) -> None:
+        post = bench.queue.provider._post  # type: ignore[attr-defined]
+        send = post.send
+
+        async def cut(message: aio_pika.Message, delay: timedelta) -> Any:
+            if message.body == b"3":
+                raise ConnectionError("the line was cut")
+            return await send(message, delay)
+
+        post.send = cut
+        with pytest.raises(QueuePartlyAdded, match="took 4 of 5 jobs: the line was cut") as caught:
+            await bench.queue.add_many("one", range(5))
+
+        assert (len(caught.value.added), (await bench.queue.stats()).waiting) == (4, 4)
+
     async def test_a_channel_on_which_everything_is_refused_is_left(self, bench: Bench) -> None:
         """As RabbitMQ may do after a node of its cluster was lost; not before others have their answers."""
         line = bench.queue.provider._post._sending  # type: ignore[attr-defined]
@@ -732,6 +753,23 @@ class TestDelivery:
         assert all((error.code, error.retryable) == (QueueErrorCode.ENQUEUE, True) for error in refused)
         assert all(error.cause is not None for error in refused)
         assert (await bench.queue.stats()).waiting in (3, 3 + len(refused))
+
+    async def test_who_is_cancelled_while_asking_costs_nobody_the_channel(self, bench: Bench) -> None:
+        """As a worker is whose start is cancelled, and which is started again."""
+        provider = await bench.provider()
+
+        async def ask() -> None:
+            await provider.stats()
+
+        for turns in range(15):  # how far it comes: a question is under way in most of them
+            asking = asyncio.get_running_loop().create_task(ask())
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(ask())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                asking.cancel()
+                await asyncio.wait([asking])
+                await ask()
 
     async def test_an_address_where_nobody_is(self) -> None:
         queue: Queue[Any] = Queue("nowhere", provider=RabbitMQ("amqp://guest:guest@127.0.0.1:1/"))

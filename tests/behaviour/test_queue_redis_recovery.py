@@ -210,3 +210,40 @@ async def test_a_server_that_stalls_during_an_outcome_gets_it_afterwards(
 
     assert [event.event for event in told] == ["completed" if ends_well else "failed"]
     assert (stats.completed, stats.failed) == ((1, 0) if ends_well else (0, 1))
+
+
+@pytest.mark.chaos
+async def test_a_node_of_a_cluster_that_is_killed_takes_nothing_with_it() -> None:
+    """Its replica takes over. Redis copies a moment later: what is asserted of is what the replica has."""
+    done: set[int] = set()
+    troubles: list[Any] = []
+
+    async def handler(data: int, job: object) -> None:
+        done.add(data)
+        await asyncio.sleep(0.01)
+
+    with servers.private_redis_cluster(replicas=True) as nodes:
+        provider = Redis(nodes[0].dsn, cluster=True, lease=LEASE)
+        async with Queue[int]("load", provider=provider) as queue:
+            await queue.add_many("n", range(200))
+            holder = await asyncio.to_thread(servers.copied_to_replica, nodes, "onward:{load}:jobs")
+            worker = QueueWorker(
+                "load", handler, provider=provider, concurrency=3, error_backoff=timedelta(seconds=0.1)
+            )
+            worker.on("queue.error", troubles.append)
+            async with worker:
+                await until(lambda: len(done) >= 10)
+                await asyncio.to_thread(holder.stop, "kill")
+                await until(lambda: done == set(range(200)))
+                await queue.add("n", 200)
+                # Those whose outcome was not copied are run again.
+                await until(lambda: nothing_is_left(queue))
+            assert (await queue.stats()).failed == 0
+
+    assert 200 in done
+    assert troubles
+
+
+async def nothing_is_left(queue: Queue[int]) -> bool:
+    stats = await queue.stats()
+    return (stats.waiting, stats.active) == (0, 0)

@@ -204,14 +204,15 @@ class TestTelling:
 
         assert isinstance(troubles[0].error, ZeroDivisionError)
 
-    async def test_a_crew_tells_once_that_the_queue_is_drained_and_not_early(self) -> None:
+    @pytest.mark.parametrize(("crew", "concurrency"), [(3, 2), (1, 1)])  # one slot is empty after each job
+    async def test_a_crew_tells_once_that_the_queue_is_drained_and_not_early(self, crew: int, concurrency: int) -> None:
         memory, drained, done = Memory(), list[int](), list[int]()
 
         async def handler(data: int, job: Any) -> None:
-            await asyncio.sleep(0.02 if data % 2 else 0.1)
+            await asyncio.sleep(0.01 if data % 2 else 0.05)
             done.append(data)
 
-        workers = [QueueWorker("crew", handler, provider=memory, concurrency=2) for _ in range(3)]
+        workers = [QueueWorker("crew", handler, provider=memory, concurrency=concurrency) for _ in range(crew)]
         async with Queue("crew", provider=memory) as queue:
             queue.on("queue.drained", lambda event: drained.append(len(done)))
             await queue.add_many("one", range(12))

@@ -1,13 +1,16 @@
 """Priorities, delays, rates, children, look-up, expiry, deletion, positions; on a single server and on a cluster."""
 
 import asyncio
+import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from flows import SOON, FlowRecorder, places
 from onward import ConfigurationError
@@ -151,6 +154,61 @@ async def test_a_rate_holds_for_each_group_in_any_period(make_flow: MakeFlow, re
         assert times[3] - asked >= 0.4
         assert times[6] - asked >= 0.8
     assert recorder.of(events.JobLimited)
+
+
+async def test_a_rate_holds_by_the_clock_of_the_server(flow_redis_url: str) -> None:
+    """By what the scripts note of each start: handlers begin a moment later, on a busy machine not equally so."""
+    limit, per, count = 5, timedelta(milliseconds=100), 30
+    name = f"rated-{secrets.token_hex(4)}"
+    flow: Flow[Any] = Flow(name, flow_redis_url)
+
+    @flow.stage(f"{name}.call", rate=Rate(limit, per=per))
+    async def call(job: Item) -> None:
+        return None
+
+    starts = Counter[int]()
+    async with Redis.from_url(flow_redis_url) as client, client.monitor() as monitor, flow:
+        ids = await flow.start_many(Item(str(n)) for n in range(count))
+        async with flow.workers(4):
+            for job_id in ids:
+                await flow.wait(job_id, timeout=SOON)
+        await client.echo(f"{name} is over")
+        async for said in monitor.listen():
+            match said["command"].split():
+                case ["LPUSH", key, at] if key.startswith(f"limit:{name}"):
+                    starts[int(at)] += 1
+                case ["LREM", key, "1", at] if key.startswith(f"limit:{name}"):
+                    starts[int(at)] -= 1  # it was taken then, and begins now
+                case ["ECHO", first, *_] if first == name:
+                    break
+
+    began = sorted(starts.elements())
+    assert len(began) == count
+    gaps = [later - first for first, later in zip(began, began[limit:], strict=False)]
+    assert min(gaps) >= per / timedelta(milliseconds=1)
+
+
+async def test_a_worker_that_is_so_slow_that_its_turn_passes_waits_for_another(
+    make_flow: MakeFlow, redis: Any, keys: Keys
+) -> None:
+    flow = make_flow()
+
+    @flow.stage("call", rate=Rate(1, per=timedelta(hours=1)))
+    async def call(job: Item) -> None:
+        return None
+
+    async with flow:
+        first, second = await flow.start_many(Item(name) for name in "ab")
+        store, stage, starts = flow._store, flow._stages["call"], f"limit:{keys.tag}call:"
+        assert (await store.take_by_script(stage)).job_id == first
+        await redis.lset(starts, 0, int(await redis.lindex(starts, 0)) + 1)  # now it is the start of another job
+
+        assert await store.claim(stage, [], first, "slow") == "moved"
+
+        assert places(await flow.positions()) == {first: ("call", "waiting"), second: ("call", "waiting")}
+        await redis.delete(starts)  # the hour is over
+        assert (await store.take_by_script(stage)).job_id == first
+        assert not isinstance(await store.claim(stage, [], first, "slow"), str)
 
 
 async def test_a_rate_is_kept_also_by_workers_that_come_late(make_flow: MakeFlow) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -243,6 +243,35 @@ async def test_a_slot_that_moves_to_another_node_is_followed(redis_cluster_url: 
             assert places(await flow.positions()) == dict.fromkeys(ids, (None, "done"))
     assert len(recorder.of(events.StageCompleted)) == 2 * len(ids)
     assert recorder.of(events.LockExpired) == []
+
+
+@pytest.mark.chaos
+async def test_a_node_that_is_killed_takes_no_job_with_it() -> None:
+    """Its replica takes over. Redis copies a moment later: what is asserted of is what the replica has."""
+    ran: list[str] = []
+    with servers.private_redis_cluster(replicas=True) as nodes:
+        flow: Flow[Any] = Flow("access", nodes[0].dsn, cluster=True, wait=QUICK)
+
+        @flow.stage("check", next="count", lock=timedelta(seconds=2))
+        async def check(job: Item) -> None:
+            ran.append(job.name)
+
+        @flow.stage("count", lock=timedelta(seconds=2))
+        async def count(job: Item) -> None:
+            await asyncio.sleep(0.01)
+
+        async with flow:
+            ids = await flow.start_many(Item(str(n)) for n in range(100))
+            holder = await asyncio.to_thread(servers.copied_to_replica, nodes, f"job:{{access}}:{ids[0]}")
+            async with flow.workers(2, janitor=QUICK):
+                while len(ran) < 10:
+                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(holder.stop, "kill")
+                async with asyncio.timeout(3 * SOON.total_seconds()):
+                    while ids:
+                        with suppress(FlowUnavailable):
+                            await flow.wait(ids[-1], timeout=3 * SOON)
+                            ids.pop()
 
 
 async def move_slot(redis: Any, key: str, *, last: str, midway: Callable[[], Awaitable[None]]) -> None:

@@ -5,12 +5,15 @@
 local stage, id, worker, lives = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local key, lock, processing = job_key(id), lock_key(stage, id), queue_key(stage, 'processing')
 
--- The handler begins now, a moment later than the job was taken: it is this moment that its rate is about.
-local function begin_now()
+-- The handler begins now, a moment later than the job was taken: it is this moment that its rate is about. Whether it
+-- may: a worker that was so slow that its turn passed has to wait, if others have begun meanwhile.
+local function may_begin()
   local at, group = unpack(redis.call('HMGET', key, 'taken-at', 'taken-from'))
-  if not at then return end
+  if not at then return true end
   redis.call('HDEL', key, 'taken-at', 'taken-from')
-  if redis.call('LREM', limit_key(stage, group), 1, at) == 1 then note_start(stage, group) end
+  if redis.call('LREM', limit_key(stage, group), 1, at) == 0 and free_at(stage, group) > now then return false end
+  note_start(stage, group)
+  return true
 end
 
 local holder = redis.call('GET', lock)
@@ -20,13 +23,17 @@ if redis.call('EXISTS', key) == 0 then
   leave(id, stage)
   return {'missing'}
 end
+if not holder and flow.stages[stage].rate and not may_begin() then
+  leave(id, stage)
+  make_ready(id, stage, true)
+  return {'moved'}
+end
 redis.call('SET', lock, worker, 'PX', lives)
 -- Asked again by its holder, because the first answer was lost: that claim stands.
 if not holder then
   redis.call('HDEL', queue_key(stage, 'unlocked'), id)
   redis.call('HSET', key, 'held-by', worker)
   redis.call('HINCRBY', key, 'claim-number', 1)
-  if flow.stages[stage].rate then begin_now() end
 end
 local claim, retries, stalls, correlation, parent =
   unpack(redis.call('HMGET', key, 'claim-number', 'retry-count', 'stall-count', 'correlation-id', 'parent-id'))

@@ -106,6 +106,13 @@ local function note_start(stage, group)
   redis.call('PEXPIRE', starts, rate.per)
 end
 
+-- When the rate of a stage lets the next job of a group begin.
+local function free_at(stage, group)
+  local rate = flow.stages[stage].rate
+  local oldest = tonumber(redis.call('LINDEX', limit_key(stage, group), rate.limit - 1))
+  return oldest and oldest + rate.per or now
+end
+
 -- How many jobs wait at a stage, those included that its rate puts off.
 local function count_waiting(stage)
   return redis.call('LLEN', queue_key(stage, 'waiting')) + redis.call('ZCARD', queue_key(stage, 'prioritised'))

@@ -9,11 +9,6 @@ local waiting = queue_key(stage, settings.prioritised and 'prioritised' or 'wait
 local groups, limited = queue_key(stage, 'groups'), queue_key(stage, 'limited')
 local put_off = {}
 
-local function free_at(group)
-  local oldest = tonumber(redis.call('LINDEX', limit_key(stage, group), rate.limit - 1))
-  return oldest and oldest + rate.per or now
-end
-
 local function begin(id, group)
   note_start(stage, group)
   if redis.call('EXISTS', job_key(id)) == 1 then
@@ -25,7 +20,7 @@ end
 -- A group whose line may move on: later than it seemed, if its jobs began later than they were taken.
 local function find_group()
   for _, group in ipairs(redis.call('ZRANGEBYSCORE', groups, '-inf', now, 'LIMIT', 0, 100)) do
-    local free = free_at(group)
+    local free = free_at(stage, group)
     if free <= now then return group end
     redis.call('ZADD', groups, free, group)
   end
@@ -41,7 +36,7 @@ local function next_in_line()
   redis.call('HDEL', job_key(id), 'in-line')
   begin(id, group)
   if redis.call('EXISTS', line) == 1 then
-    redis.call('ZADD', groups, math.max(free_at(group), now), group)
+    redis.call('ZADD', groups, math.max(free_at(stage, group), now), group)
   else
     redis.call('ZREM', groups, group)
   end
@@ -52,7 +47,7 @@ local function put_in_line(id, group, place)
   redis.call('ZADD', line_key(stage, group), place, id)
   redis.call('ZADD', limited, now, id)
   redis.call('HSET', job_key(id), 'in-line', group)
-  redis.call('ZADD', groups, 'NX', free_at(group), group)
+  redis.call('ZADD', groups, 'NX', free_at(stage, group), group)
   put_off[#put_off + 1] = id
 end
 
@@ -66,7 +61,7 @@ local function next_waiting()
   if not id then return nil, true end
   if not rate or redis.call('EXISTS', job_key(id)) == 0 then return id end
   local group = rate.group and redis.call('HGET', job_key(id), rate.group) or ''
-  if free_at(group) <= now and not redis.call('ZSCORE', groups, group) then
+  if free_at(stage, group) <= now and not redis.call('ZSCORE', groups, group) then
     return begin(id, group)
   end
   put_in_line(id, group, place or redis.call('HGET', job_key(id), 'turn') or next_turn())

@@ -2,7 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
+
+from onward.queue.contract import Provider, StoredJob
 
 I = TypeVar("I")  # noqa: E741 - an item
 A = TypeVar("A")
@@ -26,3 +29,24 @@ async def each(call: Callable[[I], Awaitable[A]], items: Sequence[I]) -> list[A]
 
 async def _run(call: Callable[[I], Awaitable[A]], item: I) -> A:
     return await call(item)
+
+
+async def add_each(provider: Provider, add: Callable[[I], Awaitable[StoredJob]], items: Sequence[I]) -> list[StoredJob]:
+    """Add jobs one by one; where some were taken and others were not, each got its answer, and the error says which."""
+    added: list[StoredJob] = []
+    for first in range(0, len(items), _AT_A_TIME):
+        answers = await each(partial(_answer, add), items[first : first + _AT_A_TIME])
+        added += [answer for answer in answers if not isinstance(answer, Exception)]
+        refused = next((answer for answer in answers if isinstance(answer, Exception)), None)
+        if refused is not None and added:
+            raise provider.partly_added([job.id for job in added], len(items), refused) from refused
+        if refused is not None:
+            raise refused
+    return added
+
+
+async def _answer(call: Callable[[I], Awaitable[A]], item: I) -> A | Exception:
+    try:
+        return await call(item)
+    except Exception as error:  # noqa: BLE001 - the others are to be added all the same
+        return error

@@ -8,10 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from msgspec import Raw
 
 from onward.errors import Permanent, QueueErrorCode, QueueRuntimeError
-from onward.queue.contract import TakenJob
 from onward.queue.model import ActiveJob, QueueJobStatus
 from onward.testing.queue.session import LONG, Session, names, until
 
@@ -238,35 +236,42 @@ class TestOutcomes:
     """An outcome is repeated until the lease ends, and the work is not done again."""
 
     @pytest.mark.parametrize("is_carried_out", [False, True], ids=["question lost", "answer lost"])
-    async def test_it_is_told_until_it_is_heard(self, session: Session, is_carried_out: bool) -> None:
+    @pytest.mark.parametrize("ends_well", [True, False], ids=["completed", "failed"])
+    async def test_it_is_told_until_it_is_heard(self, session: Session, ends_well: bool, is_carried_out: bool) -> None:
         ran, told, left = list[str](), list[Any](), [1, 2]
 
         async def send(data: str, job: ActiveJob[str]) -> str:
             ran.append(data)
+            if not ends_well:
+                raise Permanent("no such mailbox")
             return "sent"
 
         worker = session.idle_worker(send)
         if worker._pushes or (is_carried_out and not session.capabilities.lookup):
             return  # outcomes are its own affair, or nobody can know
-        ack = worker.provider.ack
+        call = "ack" if ends_well else "nack"
+        settle = getattr(worker.provider, call)
 
-        async def unheard(job: TakenJob, result: Raw | None = None) -> None:
+        async def unheard(*outcome: Any) -> Any:
             lost = left.pop() if left else 0
-            if not lost or (is_carried_out and lost == 2):
-                await ack(job, result)
+            answer = await settle(*outcome) if not lost or (is_carried_out and lost == 2) else None
             if lost:
                 raise QueueRuntimeError("the connection was cut", code=QueueErrorCode.PROCESSING, retryable=True)
+            return answer
 
-        worker.provider.ack = unheard  # type: ignore[method-assign]
+        setattr(worker.provider, call, unheard)
         worker.on("completed", told.append)
+        worker.on("failed", told.append)
         await worker.start()
         [added] = await session.add("one")
         await until(lambda: len(told) == 1)
 
         assert ran == ["one"]
+        status = QueueJobStatus.COMPLETED if ends_well else QueueJobStatus.FAILED
+        assert told[0].status is status
         if session.capabilities.lookup:
             seen = await session.queue.get_job(added.id)
-            assert seen is None or (seen.status, seen.attempts) == (QueueJobStatus.COMPLETED, 0)
+            assert seen is None or (seen.status, seen.attempts) == (status, 0 if ends_well else 1)
 
 
 class TestTelling:

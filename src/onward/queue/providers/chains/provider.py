@@ -14,6 +14,8 @@ from msgspec import Raw
 from onward.errors import (
     ChainNotFailed,
     ChainNotFound,
+    DatabaseError,
+    DatabaseUnavailable,
     DuplicateJobId,
     PayloadError,
     QueueConfigurationError,
@@ -87,7 +89,7 @@ class DatabaseProvider(Provider):
         self._factory, self._form, self._hold = factory, form, lease.total_seconds()
         self._claims = [TypeClaim(form.type_name, version, self._hold) for version in form.versions]
         self._listener: Listener | None = None
-        self._interrupted = False
+        self._interrupted = self._was_open = False
 
     async def _open(self) -> None:
         self._link = await self._factory.hold()
@@ -105,6 +107,7 @@ class DatabaseProvider(Provider):
         )
 
         self._retention = Retention(self._app, self._form.type_name, self._keep)
+        self._was_open = True
 
     async def _close(self) -> None:
         self.interrupt()
@@ -112,6 +115,11 @@ class DatabaseProvider(Provider):
         self._listener = None
         await self._listening.aclose()
         await self._factory.let_go()
+
+    def hopeless(self, error: BaseException) -> str | None:
+        """Once it let us in, a database that does not is being changed, or will be told otherwise."""
+        is_refused = isinstance(error, DatabaseError) and not isinstance(error, DatabaseUnavailable)
+        return str(error) if is_refused and not self._was_open else super().hopeless(error)
 
     # -- adding
 

@@ -36,7 +36,7 @@ from onward.queue.providers.nats.native import Msg, errors, js_errors
 from onward.queue.providers.nats.pulling import Arrival, NoAnswer, Pulling
 from onward.queue.providers.nats.store import MOST_HEADERS, AlreadyThere, Noted, Store, size_of
 from onward.queue.providers.nats.streams import LEASE, Streams, text_of, token
-from onward.queue.providers.together import each
+from onward.queue.providers.together import add_each, each
 
 _USUAL_PAYLOAD, _ROOM = 1 << 20, 1 << 16
 """Bytes of a message where the server is not told otherwise, and how many of them are kept for headers."""
@@ -90,6 +90,7 @@ class NatsProvider(Provider):
     def _begin_anew(self) -> None:
         """Whatever is left of a connection whose event loop ended before it was closed is worth nothing."""
         self._next_look, self._newest = 0.0, 0
+        self._interruptions = 0
         self._deleted_at: float | None = None
         self._pulling: dict[str, Pulling] = {}
         self._turn = asyncio.Lock()
@@ -132,7 +133,7 @@ class NatsProvider(Provider):
     @reported(QueueErrorCode.ENQUEUE)
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         ready = [(job, options, self._headers(job, options)) for job, options in jobs]  # before anything is sent
-        return await each(self._add, ready)
+        return await add_each(self, self._add, ready)
 
     async def _add(self, ready: tuple[StoredJob, Options, Headers]) -> StoredJob:
         job, options, headers = ready
@@ -171,11 +172,12 @@ class NatsProvider(Provider):
 
     @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
+        interruptions = self._interruptions
         if count < 1 or await self._is_being_deleted(wait):
             return []
         pulling = await self._puller("job")
         try:
-            arrivals = await self._arrivals(pulling, count, wait.total_seconds())
+            arrivals = await self._arrivals(pulling, count, wait.total_seconds(), interruptions)
         except NoAnswer:
             self._deleted_at = time.monotonic()
             return []
@@ -196,10 +198,11 @@ class NatsProvider(Provider):
         self._deleted_at = None
         return False
 
-    async def _arrivals(self, pulling: Pulling, count: int, wait: float) -> list[Arrival]:
+    async def _arrivals(self, pulling: Pulling, count: int, wait: float, interruptions: int) -> list[Arrival]:
         await self._look_at_delayed()
         arrivals = await pulling.some(count)
-        if not arrivals and wait > 0:
+        # Who was interrupted before it came to wait does not wait.
+        if not arrivals and wait > 0 and self._interruptions == interruptions:
             arrivals = await pulling.one(wait, every=_LOOK / 2, meanwhile=self._look_at_delayed)
             if arrivals and count > 1:
                 arrivals += await self._rest(pulling, arrivals, count - 1)
@@ -213,6 +216,7 @@ class NatsProvider(Provider):
             raise
 
     def interrupt(self) -> None:
+        self._interruptions += 1
         for pulling in self._pulling.values():
             pulling.interrupt()
 

@@ -10,7 +10,7 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
@@ -24,6 +24,7 @@ from aiormq.exceptions import (
     PublishError,
 )
 
+R = TypeVar("R")
 Connect: TypeAlias = Callable[[], Awaitable[AbstractConnection]]
 ANSWER, CONNECT, FAREWELL = 10.0, 5.0, 2.0
 """Seconds that the broker has for an answer, for letting us in, and for letting us go."""
@@ -110,6 +111,7 @@ class Line:
         self._channel: AbstractChannel | None = None
         self._users: Counter[AbstractChannel] = Counter()
         self._turn = asyncio.Lock()
+        self._questions: set[asyncio.Task[Any]] = set()
 
     async def channel(self) -> AbstractChannel:
         """The channel, opened now if there is none."""
@@ -142,7 +144,34 @@ class Line:
                 if channel is not self._channel:
                     await self._link.leave(channel)
 
+    async def ask(self, question: Callable[[AbstractChannel], Awaitable[R]], seconds: float = ANSWER) -> R:
+        """What the broker answers on this channel.
+
+        Whoever is cancelled leaves the question: to cancel it would close the channel, with what others ask on it.
+        """
+        # Owned by this line: `close` waits for it.
+        task = asyncio.get_running_loop().create_task(self._asked(question, seconds))
+        self._questions.add(task)
+        task.add_done_callback(self._end)
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise ConnectionError("the connection to RabbitMQ was closed")
+        return task.result()
+
+    async def _asked(self, question: Callable[[AbstractChannel], Awaitable[R]], seconds: float) -> R:
+        async with answered(seconds):
+            return await question(await self.channel())
+
+    def _end(self, question: asyncio.Task[Any]) -> None:
+        self._questions.discard(question)
+        if not question.cancelled():
+            question.exception()  # told to who asked, unless that one is gone
+
     async def close(self) -> None:
+        if self._questions:
+            await asyncio.wait(self._questions, timeout=FAREWELL)
+        for question in self._questions:
+            question.cancel()
         async with self._turn:
             channel, self._channel = self._channel, None
             if channel is not None:

@@ -71,8 +71,7 @@ class Post:
 
     async def declare(self, name: str) -> Declared:
         """Have that queue; what is in it."""
-        async with answered():
-            return await self.topology.declare(await self._asking.channel(), name)
+        return await self._asking.ask(lambda channel: self.topology.declare(channel, name))
 
     async def declare_all(self) -> None:
         await self.look_at_failed()
@@ -86,23 +85,25 @@ class Post:
             except KeptOtherwise as difference:
                 logger.warning("%s", difference)
                 self._kept_otherwise = True
-        async with answered():
-            channel = await self._asking.channel()
-            return Declared.of(await channel.declare_queue(self.topology.failed, passive=True))
+        return Declared.of(
+            await self._asking.ask(lambda channel: channel.declare_queue(self.topology.failed, passive=True))
+        )
 
     async def delete_all(self) -> None:
         """Remove all queues, those of other processes' delays too."""
-        async with answered(_DELETING):
-            channel = await (await self._asking.channel()).get_underlay_channel()
-            await channel.queue_delete(self.topology.queue)
-            for name in self.topology.delays(time.time()):
-                # Deleting what does not exist is no error, and needs no answer.
-                await channel.queue_delete(name, nowait=True)
-            await channel.queue_delete(self.topology.failed)
+        await self._asking.ask(self._delete_on, _DELETING)
         self._declared.clear()
         self._kept_otherwise = False
         # RabbitMQ 3.10 remembers queues per channel, and fails on one that was deleted and made again.
         await self.close()
+
+    async def _delete_on(self, channel: AbstractChannel) -> None:
+        underlay = await channel.get_underlay_channel()
+        await underlay.queue_delete(self.topology.queue)
+        for name in self.topology.delays(time.time()):
+            # Deleting what does not exist is no error, and needs no answer.
+            await underlay.queue_delete(name, nowait=True)
+        await underlay.queue_delete(self.topology.failed)
 
     # -- sending
 

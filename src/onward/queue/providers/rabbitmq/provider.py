@@ -23,10 +23,9 @@ from onward.queue.providers.rabbitmq.link import Line, Links, answered, refused_
 from onward.queue.providers.rabbitmq.messages import new_message, taken_job, unsendable
 from onward.queue.providers.rabbitmq.post import Lost, Post, Refused
 from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, Topology
+from onward.queue.providers.together import add_each
 
 R = TypeVar("R")
-_AT_A_TIME = 500
-"""Messages that wait for the broker's word together."""
 
 
 def capabilities_of(topology: Topology, max_job_size: int) -> Capabilities:
@@ -109,15 +108,7 @@ class RabbitMQProvider(Provider):
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         fitted = [(self._fitted(job), options) for job, options in jobs]
         ready = [(job, new_message(job, options), options.delay) for job, options in fitted]
-        added: list[StoredJob] = []
-        for start in range(0, len(ready), _AT_A_TIME):
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    adding = [tasks.create_task(self._add(*one)) for one in ready[start : start + _AT_A_TIME]]
-            except ExceptionGroup as group:
-                raise group.exceptions[0] from None
-            added += [task.result() for task in adding]
-        return added
+        return await add_each(self, lambda one: self._add(*one), ready)
 
     def _fitted(self, job: StoredJob) -> StoredJob:
         """RabbitMQ knows no priority beyond the queue's highest."""
