@@ -554,6 +554,25 @@ async def test_what_the_database_refuses_shows_no_parameters(library: Any, recor
     assert CARD not in "".join(traceback.format_exception(refused.value)) + repr(recorder.events)
 
 
+@pytest.mark.parametrize("library", [kind for kind in KINDS if "psycopg" in kind or "asyncpg" in kind], indirect=True)
+async def test_what_a_constraint_refuses_is_not_shown(library: Any, recorder: Recorder, tmp_path: Path) -> None:
+    schema = f"refused_{tmp_path.name[-20:]}"
+    app = Onward(library, jobs=[pay], schema=schema, migrate=True, observers=[recorder])
+    async with app:
+        await run_sql(app, "ALTER TABLE job_table ADD CHECK (output IS NULL), ADD CHECK (rank > -5)")
+
+        with pytest.raises(DatabaseError, match="violates check") as refused:
+            await app.start(pay, Payment(7, CARD), priority=9)
+        async with app.worker():
+            chain = await app.start(pay, Payment(7, "0000-1111"))
+            failure = await failure_of(chain)
+
+    told = "".join(traceback.format_exception(refused.value)) + repr([failure.error, recorder.events])
+    assert CARD not in told
+    assert "0000-1111" not in told
+    assert "violates check" in repr(failure.error)
+
+
 async def test_a_failed_job_keeps_its_errors_readable_through_retries(running: Any) -> None:
     @job("flaky", max_attempts=3, backoff=QUICK)
     async def flaky(attempt: Attempt[str]) -> str:

@@ -1,6 +1,7 @@
 """What every Postgres driver needs to know of the server: session settings and error codes."""
 
 import re
+from typing import Any
 
 from onward.state.driver import Fault
 from onward.transport import CONNECT, IDLE, INTERVAL, PROBES
@@ -26,6 +27,8 @@ _BY_CLASS = {
     "XX": Fault.TROUBLE,
 }
 
+_SHOW_ROWS = frozenset({"23502", "23514"})
+"""What must not be null is, or a check fails."""
 _REFUSED = re.compile(
     "password authentication failed|no password supplied|no pg_hba.conf entry|"
     'FATAL: +(role|database) ".*" does not exist'
@@ -94,6 +97,24 @@ def fault_of_code(code: str | None, error: BaseException | None = None) -> Fault
     if code == "0A000" and "cached" in str(error):  # a table was altered since a client prepared its statement
         return Fault.TROUBLE
     return Fault.LOST if code in _ENDED else _BY_CODE.get(code) or _BY_CLASS.get(code[:2])
+
+
+def hide_row(error: BaseException) -> None:
+    """Have an error about a statement of ours, of whichever client, not show the row that a constraint refused: it holds
+    payloads, and what an error says goes into logs.
+    """
+    each: BaseException | None = error
+    chain: list[Any] = []
+    while each is not None:  # SQLAlchemy wraps the client's own
+        chain.append(each)
+        each = getattr(each, "orig", None) or each.__cause__
+    if getattr(chain[-1], "sqlstate", None) not in _SHOW_ROWS:
+        return
+    row: Any = getattr(chain[-1], "detail", None) or getattr(getattr(chain[-1], "diag", None), "message_detail", None)
+    for one in chain if row else ():
+        one.args = tuple(said.replace(row, "…") if isinstance(said, str) else said for said in one.args)
+        if hasattr(one, "detail") and isinstance(one.detail, str):  # asyncpg's, who appends it
+            one.detail = None
 
 
 def fault_of_libpq(message: str) -> Fault | None:
