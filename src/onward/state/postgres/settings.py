@@ -100,8 +100,8 @@ def fault_of_code(code: str | None, error: BaseException | None = None) -> Fault
 
 
 def hide_row(error: BaseException) -> None:
-    """Have an error about a statement of ours, of whichever client, not show the row that a constraint refused: payloads
-    are in it, and what an error says goes into logs.
+    """Have an error about a statement of ours not show the row that a constraint refused: payloads are in it, and what
+    an error says goes into logs.
     """
     each: BaseException | None = error
     chain: list[Any] = []
