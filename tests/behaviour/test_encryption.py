@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -217,6 +218,21 @@ async def test_rotating_goes_on_with_what_the_old_key_encrypted(running: Any, op
     assert rows[0][0] == 1
     outputs = [str(row[0]) for row in await run_sql(app, "SELECT output FROM job_table")]
     assert all("onward:sealed:1:new:" in output for output in outputs)
+
+
+async def test_the_statement_of_the_page_finds_whatever_a_key_has_encrypted(running: Any, opened: Any) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "encryption.md").read_text()
+    [statement] = re.findall(r'^LEFT = """(.*?)"""', page, re.MULTILINE | re.DOTALL)
+    before = await opened(upper, encryption=OLD)
+    await before.start(upper, "waits", delay=timedelta(days=1))
+    app = await running(upper, encryption=BOTH)
+    await failure_of(await app.start(upper, "fails"))
+
+    async def left(key: str) -> Any:
+        mark = f"%onward:sealed:1:{key}:%"
+        return (await run_sql(app, statement.replace("onward_job", "job_table"), mark=mark))[0][0]
+
+    assert (await left("old"), await left("new"), await left("another")) == (1, 1, 0)
 
 
 async def test_a_row_that_was_changed_or_swapped_fails_alone(opened: Any, recorder: Recorder) -> None:
