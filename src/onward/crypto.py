@@ -84,7 +84,8 @@ class Encryption:
             raise InvalidKey(f"Encryption: say which key encrypts: current= one of {', '.join(sorted(keys))}")
         self.current = next(iter(self._ciphers)) if current is None else current
         if self.current not in self._ciphers:
-            raise InvalidKey(f"Encryption: current={self.current!r} is not among the keys: {', '.join(sorted(keys))}")
+            # Not what was given: whoever mixes up ids and keys would find a key in the log.
+            raise InvalidKey(f"Encryption: current= is none of the keys' ids: {', '.join(sorted(keys))}")
         self.only_secrets, self.accept_plain = only_secrets, accept_plain
 
     @classmethod
@@ -155,7 +156,7 @@ def _header(key_id: str) -> bytes:
 
 def _checked_id(key_id: object) -> str:
     if not isinstance(key_id, str) or not _KEY_ID.fullmatch(key_id):
-        # Not repr: whoever mixes up ids and keys would find a key in the log.
+        # Not what was given either.
         raise InvalidKey("Encryption: the id of a key is 1 to 64 letters, digits, dots, dashes and underscores")
     return key_id
 

@@ -24,6 +24,8 @@ MOST_JSON = 256 * 1024 * 1024
 """Characters, of all the jobs of one call."""
 LONGEST_ERROR, LONGEST_TRACEBACK, LONGEST_NOTE = 2_000, 4_000, 500
 """Characters that are kept of what handlers raise and say."""
+CUT = "cut: "
+"""So begins what a text says that was longer."""
 _ZERO = timedelta(0)
 _NOT_STORABLE = re.compile("[\\0\\ud800-\\udfff]")
 
@@ -174,9 +176,9 @@ def cut(text: str, most: int, *, keep_end: bool = False) -> str:
     if len(text) <= most:
         return text
     if keep_end:
-        note = f"(cut: {len(text):,} characters in all) …"
+        note = f"({CUT}{len(text):,} characters in all) …"
         return note + text[len(note) - most :]
-    note = f"… (cut: {len(text):,} characters in all)"
+    note = f"… ({CUT}{len(text):,} characters in all)"
     return text[: most - len(note)] + note
 
 

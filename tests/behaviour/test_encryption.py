@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -217,6 +218,21 @@ async def test_rotating_goes_on_with_what_the_old_key_encrypted(running: Any, op
     assert rows[0][0] == 1
     outputs = [str(row[0]) for row in await run_sql(app, "SELECT output FROM job_table")]
     assert all("onward:sealed:1:new:" in output for output in outputs)
+
+
+async def test_the_statement_of_the_page_finds_whatever_a_key_has_encrypted(running: Any, opened: Any) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "encryption.md").read_text()
+    [statement] = re.findall(r'^LEFT = """(.*?)"""', page, re.MULTILINE | re.DOTALL)
+    before = await opened(upper, encryption=OLD)
+    await before.start(upper, "waits", delay=timedelta(days=1))
+    app = await running(upper, encryption=BOTH)
+    await failure_of(await app.start(upper, "fails"))
+
+    async def left(key: str) -> Any:
+        mark = f"%onward:sealed:1:{key}:%"
+        return (await run_sql(app, statement.replace("onward_job", "job_table"), mark=mark))[0][0]
+
+    assert (await left("old"), await left("new"), await left("another")) == (1, 1, 0)
 
 
 async def test_a_row_that_was_changed_or_swapped_fails_alone(opened: Any, recorder: Recorder) -> None:
@@ -552,6 +568,25 @@ async def test_what_the_database_refuses_shows_no_parameters(library: Any, recor
             await app.start(pay, Payment(7, CARD))
 
     assert CARD not in "".join(traceback.format_exception(refused.value)) + repr(recorder.events)
+
+
+@pytest.mark.parametrize("library", [kind for kind in KINDS if "psycopg" in kind or "asyncpg" in kind], indirect=True)
+async def test_what_a_constraint_refuses_is_not_shown(library: Any, recorder: Recorder, tmp_path: Path) -> None:
+    schema = f"refused_{tmp_path.name[-20:]}"
+    app = Onward(library, jobs=[pay], schema=schema, migrate=True, observers=[recorder])
+    async with app:
+        await run_sql(app, "ALTER TABLE job_table ADD CHECK (output IS NULL), ADD CHECK (rank > -5)")
+
+        with pytest.raises(DatabaseError, match="violates check") as refused:
+            await app.start(pay, Payment(7, CARD), priority=9)
+        async with app.worker():
+            chain = await app.start(pay, Payment(7, "0000-1111"))
+            failure = await failure_of(chain)
+
+    told = "".join(traceback.format_exception(refused.value)) + repr([failure.error, recorder.events])
+    assert CARD not in told
+    assert "0000-1111" not in told
+    assert "violates check" in repr(failure.error)
 
 
 async def test_a_failed_job_keeps_its_errors_readable_through_retries(running: Any) -> None:

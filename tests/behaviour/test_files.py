@@ -37,6 +37,16 @@ async def test_a_new_file_and_what_lies_beside_it_are_for_their_owner_alone(ours
         assert modes(ours) == dict.fromkeys(("jobs.db", "jobs.db-wal", "jobs.db-shm"), "0o600")
 
 
+async def test_the_same_where_a_link_leads(ours: Path, tmp_path: Path) -> None:
+    link = tmp_path / "jobs.db"
+    link.symlink_to(ours / "elsewhere.db")
+    async with Onward(f"sqlite:///{link}", jobs=[greet]) as app:
+        await app.start(greet, 1)
+
+        assert set(modes(ours).values()) == {"0o600"}
+    assert "elsewhere.db" in modes(ours)
+
+
 async def test_the_same_by_an_engine(ours: Path) -> None:
     engine = create_async_engine(f"sqlite+aiosqlite:///{ours}/jobs.db")
     async with Onward(engine, jobs=[greet]) as app:

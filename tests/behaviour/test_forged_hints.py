@@ -18,11 +18,11 @@ from redis.asyncio import Redis
 
 import servers
 from onward import Attempt, Onward, job
-from onward.notify.contract import NotifyAdapter
+from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.notify.nats import NatsNotify
 from onward.notify.postgres import PostgresNotify
 from onward.notify.postgres_wires import Connect, asyncpg_wire, psycopg_wire
-from onward.notify.redis import RedisNotify
+from onward.notify.redis import _MOST_CLAIMS, RedisNotify, _Wire
 from onward.observe import events
 from support import SOON, Recorder
 
@@ -189,6 +189,37 @@ async def test_bytes_that_are_no_text_do_not_take_hints_down(recorder: Recorder)
 
         assert await starts(app) < 1
     assert recorder.of(events.NotifyError) == []
+
+
+async def test_questions_about_budgets_leave_connections_for_everything_else(recorder: Recorder) -> None:
+    scheduled = Hint(HintKind.SCHEDULED, "greet")
+    async with on_redis(recorder, "memory://") as (app, _):
+        notify: Any = app._notify
+        await is_true(lambda: notify._switchboard.idle(scheduled) > 0)
+        for word in range(_MOST_CLAIMS):
+            notify._receive(b"%016x\ns1:greet" % word)
+        await asyncio.sleep(0)  # now all are asked at once
+
+        await notify.announce([scheduled])
+
+
+async def test_while_there_is_more_to_hear_others_have_their_turn() -> None:
+    turns: list[int] = []
+
+    class Subscription:
+        heard = 0
+
+        async def get_message(self, timeout: float) -> dict[str, Any]:
+            self.heard += 1
+            if self.heard == 3:
+                raise ConnectionError("the end")
+            asyncio.get_running_loop().call_soon(turns.append, self.heard)
+            return {"type": "message", "data": b""}
+
+    with pytest.raises(ConnectionError, match="the end"):
+        await _Wire(None, Subscription(), "forged", lambda payload: None).hold()
+
+    assert turns == [1, 2]
 
 
 async def test_what_is_sent_to_the_followers_of_a_type_is_about_that_type() -> None:

@@ -19,12 +19,13 @@ from sqlalchemy.ext.asyncio import create_async_engine
 import certificates
 import servers
 from onward import Attempt, ConfigurationError, Onward, job
-from onward.errors import OnwardError
+from onward.errors import OnwardError, QueueConfigurationError
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.notify.nats import NatsNotify
 from onward.notify.redis import RedisNotify
 from onward.queue import Queue, QueueWorker
 from onward.queue.providers.bullmq import BullMQ
+from onward.queue.providers.nats import Nats
 from onward.queue.providers.redis import Redis
 from support import SOON
 
@@ -360,6 +361,16 @@ async def test_nats_without_tls_is_told_nothing_where_tls_was_asked_for(options:
 def test_an_option_that_the_client_does_not_have_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="cafile is not an option"):
         NatsNotify("tls://localhost", cafile="ca.pem")
+
+
+@pytest.mark.parametrize("make", [NatsNotify, Nats])
+def test_a_websocket_without_tls_is_not_told_to_use_it(make: Any) -> None:
+    """It could not: nats-py would say the password in clear."""
+    context = ssl.create_default_context()
+
+    with pytest.raises((ConfigurationError, QueueConfigurationError), match="use wss://"):
+        make(["wss://localhost", "ws://localhost"], tls=context)
+    make(["wss://localhost"], tls=context)
 
 
 @pytest.mark.parametrize("kind", ["right", "wrong", "expired"])

@@ -3,19 +3,35 @@
 import re
 import secrets
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from itertools import product
+from typing import Any
 from urllib.parse import urlsplit
 
+import asyncpg
 import psycopg
 import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from onward import Attempt, ChainFailed, Deduplication, JobStatus, Next, Onward, job
 from onward.state.postgres.adapter import PostgresState
 from onward.state.statement import BUILTINS, with_servers_own
 from support import SOON
 
-TYPES = ["uuid", "text", "boolean", "json", "jsonb", "integer", "bigint", "double precision", "timestamptz", "name"]
+TYPES = [
+    "uuid",
+    "text",
+    "boolean",
+    "json",
+    "jsonb",
+    "integer",
+    "bigint",
+    "double precision",
+    "timestamptz",
+    "name",
+    "oid",
+]
 SYNTAX = {"extract", "timestamptz", "interval", "json", "uuid"}
 """What may come before a bracket and is also the name of a function."""
 
@@ -89,6 +105,7 @@ def set_traps(connection: psycopg.Connection) -> None:
         pairs = [(f"{each}[]", f"{each}[]"), (f"{each}[]", each), (each, f"{each}[]"), ("text", each), (each, "text")]
         statements += [trap_operator(name, *pair) for pair in dict.fromkeys([*pairs, (each, each)])]
     statements += [trap_operator(name, "json", "json") for name in ("->", "->>")]
+    statements.append(trap_operator("<>", "oid", "integer"))  # with which asyncpg asks about types
     connection.execute(";".join(statements).encode())
 
 
@@ -143,10 +160,22 @@ async def both(attempt: Attempt[int]) -> Next[int]:
     return attempt.continue_with(last, sum(attempt.outputs_of(leaf)), blockers=[leaf.with_input(3)])
 
 
-async def test_nobody_elses_functions_are_run(victim: str) -> None:
+@pytest.mark.parametrize("kind", ["address", "pool", "engine"])
+async def test_nobody_elses_functions_are_run(victim: str, kind: str) -> None:
     with psycopg.connect(victim) as connection, pytest.raises(psycopg.Error, match="trapped"):
         connection.execute("SELECT unnest(ARRAY['a'::text])")
-    app = Onward(victim, jobs=[leaf, last, first, both], migrate=True, schema=f"t_{secrets.token_hex(6)}")
+    async with AsyncExitStack() as stack:
+        target: Any = victim
+        if kind == "pool":
+            target = await stack.enter_async_context(asyncpg.create_pool(victim, min_size=1))
+        elif kind == "engine":
+            target = create_async_engine(victim.replace("://", "+asyncpg://"))
+            stack.push_async_callback(target.dispose)
+        await do_everything(target)
+
+
+async def do_everything(target: Any) -> None:
+    app = Onward(target, jobs=[leaf, last, first, both], migrate=True, schema=f"t_{secrets.token_hex(6)}")
     async with app, app.worker(poll=timedelta(seconds=1)):
         keyed = await app.start(first, 1, deduplication=Deduplication("key", window=timedelta(hours=1)))
         again = await app.start(first, 1, deduplication=Deduplication("key", window=timedelta(hours=1)))

@@ -73,7 +73,8 @@ def test_whatever_is_changed_is_refused() -> None:
         ({NEW: "a"}, {}, "the id of a key"),
         ({7: NEW}, {}, "the id of a key"),
         ({"a": OLD, "b": NEW}, {}, "current= one of a, b"),
-        ({"a": OLD}, {"current": "c"}, "current='c' is not among the keys"),
+        ({"a": OLD}, {"current": "c"}, "current= is none of the keys' ids: a"),
+        ({"a": NEW}, {"current": NEW}, "current= is none of the keys' ids: a"),
     ],
 )
 def test_a_bad_key_is_refused_without_being_told(keys: Any, options: Any, said: str) -> None:

@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from onward.crypto import MARK, is_sealed, key_id_of
+from onward.define.secrets import Secrets, redacted
 from onward.errors import DefinitionError, PayloadError, UnknownKey
 
 AT = re.compile(r" - at `\$(?P<path>[^`]*)`")
@@ -30,8 +31,8 @@ class Limits:
 class Codec:
     """Encodes and decodes one payload of one job type; every refusal names the job type and the field."""
 
-    def __init__(self, kind: Any, *, job_type: str, part: str, limits: Limits) -> None:
-        self.job_type, self.part, self.limits = job_type, part, limits
+    def __init__(self, kind: Any, *, job_type: str, part: str, limits: Limits, secrets: Secrets | None = None) -> None:
+        self.job_type, self.part, self.limits, self._secrets = job_type, part, limits, secrets
         self._encode = msgspec.json.Encoder(enc_hook=encode_foreign).encode
         try:
             self._decode = _decoder(kind)
@@ -76,7 +77,8 @@ class Codec:
                 self._refuse_sealed(self._any(text))
             # A pydantic model inside another type gives its own path first, then comes the path to the model.
             problem, *paths = AT.split(str(error))
-            self._refuse("$" + "".join(path for path in reversed(paths) if path), problem)
+            field = "$" + "".join(path for path in reversed(paths) if path)
+            self._refuse(self._masked(field, text), self._masked(problem, text))
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             self._refuse("$", str(error))
         if value.__class__ is str and value.startswith(MARK):
@@ -99,6 +101,10 @@ class Codec:
         """What is encrypted is JSON text too, which a type that takes any text would take."""
         if is_sealed(plain):
             raise UnknownKey(job_type=self.job_type, part=self.part, key_id=key_id_of(plain)) from None
+
+    def _masked(self, told: str, text: str | bytes) -> str:
+        """Without the secrets: what does not fit is often named."""
+        return told if self._secrets is None else redacted(told, self._secrets.texts(self._any(text)))
 
     def _refuse(self, field: str, problem: str) -> NoReturn:
         raise PayloadError(job_type=self.job_type, part=self.part, field=field, problem=problem) from None

@@ -226,12 +226,12 @@ class Registry(Mapping[str, Registered]):
 def register(step: Step[Any, Any], limits: Limits, encryption: Encryption | None = None) -> Registered:
     """The type on its own, with its codecs."""
     signature, definition = step.signature, step.definition
-    sealing = Sealing(step.name, encryption)
+    sealing, secrets, output_secrets = Sealing(step.name, encryption), secrets_of(signature.input), None
     output: Codec | None = None
     if signature.may_complete:
-        output = Codec(signature.output, job_type=step.name, part="output", limits=limits)
-    input = Codec(signature.input, job_type=step.name, part="input", limits=limits)
-    secrets, output_secrets = secrets_of(signature.input), secrets_of(signature.output) if output else None
+        output_secrets = secrets_of(signature.output)
+        output = Codec(signature.output, job_type=step.name, part="output", limits=limits, secrets=output_secrets)
+    input = Codec(signature.input, job_type=step.name, part="input", limits=limits, secrets=secrets)
     return Registered(
         step=step,
         definition=definition,

@@ -3,6 +3,7 @@
 A type that has neither has none of these objects: its codecs are plain, and nobody asks further.
 """
 
+from datetime import datetime
 from typing import Any, NoReturn, TypeAlias
 from uuid import UUID
 
@@ -208,7 +209,9 @@ class Guard:
 
 def _as_plain(input: Any) -> Any:
     try:
-        return msgspec.to_builtins(input, enc_hook=encode_foreign, str_keys=True)
+        # What a handler prints of these differs from what is stored.
+        as_they_are = (bytes, bytearray, datetime)
+        return msgspec.to_builtins(input, builtin_types=as_they_are, enc_hook=encode_foreign, str_keys=True)
     except Exception:  # noqa: BLE001 - a handler may have put anything into it
         return None
 

@@ -6,18 +6,23 @@ versions of the payload that this code no longer has a class for.
 
 import dataclasses
 import json
+import re
 import typing
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeAlias
+from urllib.parse import quote, quote_plus
 
 import msgspec
 
 from onward.crypto import Secret
+from onward.options import CUT
 
 MASK = "***"
 """What is shown of a secret."""
 _SHORTEST = 4
 """What is shorter would be found everywhere, and so be told by what is masked."""
+_CUTS = re.compile(rf"(… \({CUT}[\d,]+ characters in all\)|\({CUT}[\d,]+ characters in all\) …)")
 Path: TypeAlias = tuple[str | int, ...]
 
 
@@ -54,11 +59,14 @@ class Secrets:
             value, is_secret = todo.pop()
             if isinstance(value, dict):
                 todo.extend((inner, is_secret or key in self.names) for key, inner in value.items())
+                todo.extend((key, True) for key in value if is_secret)
             elif isinstance(value, list):
                 todo.extend((inner, is_secret) for inner in value)
-            elif is_secret and isinstance(value, str | int | float) and len(str(value)) >= _SHORTEST:
+            elif is_secret and isinstance(value, bytes | bytearray):
+                found.update((repr(bytes(value))[2:-1], value.decode(errors="replace"), value.hex()))
+            elif is_secret and isinstance(value, str | int | float | datetime):
                 found.add(str(value))
-        return found - {"True", "False"}
+        return {text for text in found if len(text) >= _SHORTEST} - {"True", "False"}
 
 
 def secrets_of(kind: Any) -> Secrets | None:
@@ -69,10 +77,34 @@ def secrets_of(kind: Any) -> Secrets | None:
 
 
 def redacted(text: str, secrets: set[str]) -> str:
-    """A text without these, however `repr`, `ascii` and JSON spell them."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        for spelled in (secret, repr(secret)[1:-1], ascii(secret)[1:-1], json.dumps(secret)[1:-1]):
-            text = text.replace(spelled, MASK)
+    """A text without these, however `repr`, `ascii`, JSON and addresses spell them; also where it was cut."""
+    every = sorted({spelled for secret in secrets for spelled in _spellings(secret)}, key=len, reverse=True)
+    for spelled in every:
+        text = text.replace(spelled, MASK)
+    if not every or CUT not in text:
+        return text
+    parts = _CUTS.split(text)
+    for at in range(1, len(parts), 2):
+        if parts[at].startswith("…"):
+            parts[at - 1] = _without_torn(parts[at - 1], every)
+        else:
+            torn = [spelled[::-1] for spelled in every]
+            parts[at + 1] = _without_torn(parts[at + 1][::-1], torn)[::-1]
+    return "".join(parts)
+
+
+def _spellings(secret: str) -> tuple[str, ...]:
+    in_addresses = quote(secret, errors="replace"), quote(secret, safe="", errors="replace")
+    plus = quote_plus(secret, errors="replace")
+    return secret, repr(secret)[1:-1], ascii(secret)[1:-1], json.dumps(secret)[1:-1], *in_addresses, plus
+
+
+def _without_torn(text: str, every: list[str]) -> str:
+    """A text without the beginning of a secret that stood at its end, before the rest was cut off."""
+    for spelled in every:
+        for length in range(min(len(spelled) - 1, len(text)), _SHORTEST - 1, -1):
+            if text.endswith(spelled[:length]):
+                return text[:-length] + MASK
     return text
 
 

@@ -43,6 +43,8 @@ class NatsNotify(LinkedNotify["_Wire"]):
         self._servers = [servers] if isinstance(servers, str) else list(servers)
         require(*(wrong_address("servers", server, _SCHEMES) for server in self._servers))
         _check_options(client_options)
+        if client_options.get("tls") and any(urlsplit(server).scheme == "ws" for server in self._servers):
+            raise ConfigurationError("NatsNotify: there is no TLS with a ws:// address, whatever tls= says: use wss://")
         self._subject, self._options = subject, {"name": "onward hints", **client_options}
         self._types: Counter[str] = Counter()
         """How many listen to each."""

@@ -29,8 +29,9 @@ _PRECEDENCE = 0.02
 """Seconds that idle listeners, wherever they are, have the budget for themselves."""
 _WORD = 16
 """Letters of the random word that names a budget."""
-_MOST_CLAIMS = 100
-"""Under way at a time; with more than that, listeners look without asking."""
+_MOST_CLAIMS = 32
+"""Under way at a time, each on a connection of its own, of which redis-py gives no more than 100; with more than that,
+listeners look without asking."""
 _CLUSTER = "+cluster://"
 _SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix")
 
@@ -149,6 +150,7 @@ class _Wire:
                 await self._subscription.ping()
                 if not await self._hear(ANSWER):
                     raise ConnectionError("Redis does not answer")
+            await asyncio.sleep(0)  # redis-py hands out what has come in without letting others have their turn
             if checked + QUIET <= time.monotonic():
                 # The way out too, in a cluster to one node after another.
                 await self._client.exists(self._budget(secrets.token_hex(_WORD // 2)))

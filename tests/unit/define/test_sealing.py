@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, NamedTuple, NewType, NotRequired, TypedDict, TypeVar
+from datetime import UTC, datetime
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, TypedDict, TypeVar
+from urllib.parse import quote, quote_plus
 
 import msgspec
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator
 
 from onward.crypto import Encryption, Secret
 from onward.define.attempt import Attempt
@@ -17,6 +19,7 @@ from onward.define.secrets import Secrets, redacted, secrets_of
 from onward.define.slice import Slice
 from onward.errors import DefinitionError, PayloadError, PayloadNotEncrypted, PayloadTampered, UnknownKey
 from onward.model import new_id
+from onward.options import cut
 
 ENCRYPTION = Encryption({"a": Encryption.new_key()})
 SECRETS = Encryption({"a": Encryption.new_key()}, only_secrets=True)
@@ -139,8 +142,65 @@ def test_a_secret_is_masked_wherever_it_stands() -> None:
 @pytest.mark.parametrize("secret", ["hunter2", 'it\'s "so"\n', "naïve pässwörd"])
 def test_a_secret_is_found_in_other_texts_however_it_is_spelled(secret: str) -> None:
     spelled = [secret, repr(secret), ascii(secret), json.dumps(secret), msgspec.json.encode(secret).decode()]
+    spelled += [quote(secret), quote(secret, safe=""), quote_plus(secret)]
 
     assert redacted(" ".join(spelled), {secret}).count("***") == len(spelled)
+
+
+@pytest.mark.parametrize("keep_end", [False, True])
+@pytest.mark.parametrize("before", range(50, 70))
+def test_nothing_is_left_of_a_secret_that_was_cut_in_two(before: int, keep_end: bool) -> None:
+    text = "-" * before + "abcdefghij" + "-" * before
+
+    left = redacted(cut(text, 100, keep_end=keep_end), {"abcdefghij"})
+
+    assert "abcd" not in left
+    assert "ghij" not in left
+    assert "characters in all" in left
+
+
+def test_secrets_are_known_as_handlers_print_them() -> None:
+    @dataclass
+    class Person:
+        token: Annotated[bytes, Secret]
+        born: Annotated[datetime, Secret]
+        scores: Annotated[dict[str, int], Secret]
+
+    person = Person(b"hunter2\xff", datetime(1987, 3, 4, 5, 6, tzinfo=UTC), {"by Ada": 12345})
+    guard = made(Person).guard
+    assert guard is not None
+
+    left = redacted(f"{person} {person.born}", guard.secrets_in(person))
+
+    assert not any(part in left for part in ("hunter2", "1987-03-04", "Ada", "12345"))
+
+
+class Pin(BaseModel):
+    pin: Annotated[str, Secret]
+
+    @field_validator("pin")
+    @classmethod
+    def short(cls, pin: str) -> str:
+        if len(pin) > 4:
+            raise ValueError(f"{pin} is too long")
+        return pin
+
+
+@dataclass
+class Choice:
+    colour: Annotated[Literal["red", "blue"], Secret]
+
+
+@pytest.mark.parametrize("part", ["input", "output"])
+@pytest.mark.parametrize("wrong", [Choice("hunter2"), Pin.model_construct(pin="hunter2")])  # type: ignore[arg-type]
+def test_what_does_not_fit_is_refused_without_its_secrets(wrong: Any, part: str) -> None:
+    codec = getattr(made(type(wrong)), part)
+    stored = json.dumps({"colour": "hunter2"} if isinstance(wrong, Choice) else {"pin": "hunter2"})
+
+    for attempt in (lambda: codec.encode(wrong, new_id()), lambda: codec.decode(stored, new_id())):
+        with pytest.raises(PayloadError, match=r"\*\*\*") as refused:
+            attempt()
+        assert "hunter2" not in str(refused.value)
 
 
 def made(kind: Any, encryption: Encryption | None = None, **options: Any) -> Registered:

@@ -10,6 +10,7 @@ from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, Rows, Statement
 from onward.state.postgres.literals import call, new_name
 from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
+from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.statement import spell
 
 
@@ -42,6 +43,7 @@ class AsyncpgConnection:
         self.shown = raw
         """What the application may see: perhaps a pool's wrapping, calls through which cost more."""
         self._raw = getattr(raw, "_con", None) or raw
+        ask_safely(self._raw)
         self._prepared = prepared
         self._session = session or Session()
         self.is_cut_short = False
@@ -242,6 +244,8 @@ class _Asking:
             self._connection.is_cut_short = True
         elif isinstance(error, asyncpg.PostgresError):
             self._connection.heed(error)
+            if self is self._connection._ours:
+                hide_row(error)
         elif isinstance(error, asyncpg.InternalClientError):
             # What asyncpg makes of a server that had ended the session, when it has heard so but not seen the end.
             self._connection.cut_off()

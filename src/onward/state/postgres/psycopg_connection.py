@@ -20,6 +20,7 @@ from psycopg.waiting import wait_async
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, Rows, StepByStep
 from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
+from onward.state.postgres.settings import hide_row
 from onward.state.statement import spell
 from onward.transport import cut_off
 
@@ -202,6 +203,10 @@ class PsycopgConnection(StepByStep):
         except psycopg.errors.ReadOnlySqlTransaction:
             # A server that says of itself that it can write means this transaction only.
             self._refused_to_write = self._refused_to_write or self._reads_only is not False
+            raise
+        except psycopg.IntegrityError as error:
+            if ours:
+                hide_row(error)
             raise
         finally:
             self._is_asking = self._is_limited = False

@@ -1,8 +1,11 @@
 """What every Postgres driver needs to know of the server: session settings and error codes."""
 
 import re
+from functools import lru_cache
+from typing import Any
 
 from onward.state.driver import Fault
+from onward.state.statement import with_servers_own
 from onward.transport import CONNECT, IDLE, INTERVAL, PROBES
 
 _ENDED = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
@@ -26,6 +29,8 @@ _BY_CLASS = {
     "XX": Fault.TROUBLE,
 }
 
+_SHOW_ROWS = frozenset({"23502", "23514"})
+"""What must not be null is, or a check fails."""
 _REFUSED = re.compile(
     "password authentication failed|no password supplied|no pg_hba.conf entry|"
     'FATAL: +(role|database) ".*" does not exist'
@@ -94,6 +99,36 @@ def fault_of_code(code: str | None, error: BaseException | None = None) -> Fault
     if code == "0A000" and "cached" in str(error):  # a table was altered since a client prepared its statement
         return Fault.TROUBLE
     return Fault.LOST if code in _ENDED else _BY_CODE.get(code) or _BY_CLASS.get(code[:2])
+
+
+def ask_safely(raw: Any) -> None:
+    """Have a connection of asyncpg's, which asks the server about the types of parameters, do so without operators and
+    functions that another role may have made, and that fit better than the server's own.
+    """
+    raw._intro_query = _with_servers_own(raw._intro_query)
+
+
+@lru_cache(maxsize=8)
+def _with_servers_own(asked: str) -> str:
+    return with_servers_own(asked).replace("!=", "OPERATOR(pg_catalog.<>)")
+
+
+def hide_row(error: BaseException) -> None:
+    """Have an error about a statement of ours not show the row that a constraint refused: payloads are in it, and what
+    an error says goes into logs.
+    """
+    each: BaseException | None = error
+    chain: list[Any] = []
+    while each is not None:  # SQLAlchemy wraps the client's own
+        chain.append(each)
+        each = getattr(each, "orig", None) or each.__cause__
+    if getattr(chain[-1], "sqlstate", None) not in _SHOW_ROWS:
+        return
+    row: Any = getattr(chain[-1], "detail", None) or getattr(getattr(chain[-1], "diag", None), "message_detail", None)
+    for one in chain if row else ():
+        one.args = tuple(said.replace(row, "…") if isinstance(said, str) else said for said in one.args)
+        if hasattr(one, "detail") and isinstance(one.detail, str):  # asyncpg's, who appends it
+            one.detail = None
 
 
 def fault_of_libpq(message: str) -> Fault | None:

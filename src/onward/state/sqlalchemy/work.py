@@ -15,6 +15,7 @@ from onward.errands import to_the_end
 from onward.errors import TransactionUnsuitable
 from onward.state.driver import Result, Rows
 from onward.state.postgres.session import reads_only as said_to_read_only
+from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.statement import ParameterStyle, spell
 from onward.transport import cut_off
 
@@ -60,8 +61,14 @@ def is_file(handle: AsyncConnection | AsyncSession) -> bool:
 
 
 def rows(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
-    """Run a statement; its rows."""
-    return query(connection, sql, parameters).rows
+    """Run a statement of ours; its rows."""
+    if connection.dialect.driver == "asyncpg":
+        ask_safely(client(connection))
+    try:
+        return query(connection, sql, parameters).rows
+    except StatementError as error:
+        hide_row(error)
+        raise
 
 
 def query(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Result:

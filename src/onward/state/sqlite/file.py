@@ -106,7 +106,8 @@ class SqliteFile:
     def make(self) -> None:
         """Make the file for its owner alone, unless it exists; what SQLite puts beside it follows its example."""
         with suppress(OSError):  # it exists, or cannot be made: SQLite will say why
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            # Where a link leads, as SQLite does: there may be nothing yet.
+            os.close(os.open(os.path.realpath(self.path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     def forked(self) -> None:
         """In a child: the parent's threads, whoever of them had the turn, are not here."""

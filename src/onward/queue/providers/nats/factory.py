@@ -57,7 +57,7 @@ class Nats(ProviderFactory[Link]):
         super().__init__()
         arguments = self._arguments = ProviderArguments("Nats")
         self._servers = _checked_servers(arguments, servers)
-        _check_options(arguments, client_options)
+        _check_options(arguments, client_options, self._servers)
         _check_streams(arguments, lease, keep_completed, keep_failed, replicas, storage)
         arguments.duration("wait", wait)
         if wait > _LONGEST_WAIT:
@@ -105,7 +105,7 @@ def _checked_servers(arguments: ProviderArguments, servers: object) -> list[str]
     return list(given)
 
 
-def _check_options(arguments: ProviderArguments, options: Mapping[str, Any]) -> None:
+def _check_options(arguments: ProviderArguments, options: Mapping[str, Any], servers: Sequence[str]) -> None:
     for option in options:
         if option in ("host", "port", "url", "server"):
             arguments.refuse_because(f'{option} is a part of the address, which comes first: Nats("nats://host:4222")')
@@ -115,6 +115,8 @@ def _check_options(arguments: ProviderArguments, options: Mapping[str, Any]) -> 
     tls = options.get("tls")
     if tls is not None and not isinstance(tls, ssl.SSLContext):
         arguments.refuse("tls", "an ssl.SSLContext: ssl.create_default_context(cafile=…)", tls)
+    if tls is not None and any(urlsplit(server).scheme == "ws" for server in servers):
+        arguments.refuse_because("there is no TLS with a ws:// address, whatever tls= says: use wss://")
 
 
 def _check_streams(
