@@ -155,3 +155,39 @@ async def test_when_all_tasks_are_cancelled_at_once_what_was_being_settled_is_se
     assert {(await chain.get()).status for chain in brief} == {JobStatus.COMPLETED}
     found = [(await chain.get()).current for chain in endless]
     assert {(each.status, each.failures) for each in found} == {(JobStatus.PENDING, 0)}
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+@pytest.mark.parametrize("kind", ["async", "threaded"])
+async def test_an_app_that_is_closed_before_its_worker_is_no_fault_of_the_jobs(
+    kind: str, make_app: Any, recorder: Recorder
+) -> None:
+    is_closed = threading.Event()
+
+    @job("async")
+    async def works(attempt: Attempt[None]) -> None:
+        await asyncio.to_thread(is_closed.wait, SOON.total_seconds())
+        async with attempt.complete():
+            pass
+
+    @job("threaded")
+    def works_in_thread(attempt: Attempt[None]) -> None:
+        is_closed.wait(SOON.total_seconds())
+        with attempt.complete():
+            pass
+
+    app, other = make_app(works, works_in_thread), make_app(works, works_in_thread)
+    async with other, asyncio.TaskGroup() as tasks:
+        await app.open()
+        chain = await other.start(works if kind == "async" else works_in_thread, None)
+        working = tasks.create_task(app.worker().run())
+        await recorder.next(events.AttemptStarted)
+
+        await app.close()
+        is_closed.set()
+        await recorder.next(events.AttemptFailed)
+        working.cancel()
+        await asyncio.wait([working])
+
+        current = (await chain.get()).current
+        assert (current.status, current.failures) == (JobStatus.PENDING, 0)

@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 from psycopg import AsyncConnection as PsycopgConnection
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolClosed
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
 
@@ -374,11 +374,12 @@ async def test_who_is_cancelled_while_giving_back_is_told_when_it_is_done(
     assert given_back == [True]
 
 
+@pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("library", ["psycopg dsn", "psycopg pool"], indirect=True)
 async def test_a_cancellation_that_the_pool_forgets_is_remembered(
-    library: Library, make_app: Any, monkeypatch: pytest.MonkeyPatch
+    library: Library, fails: bool, make_app: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As asyncio.wait_for does before Python 3.12, if it comes together with a connection."""
+    """As asyncio.wait_for does before Python 3.12, if it comes together with a connection, or with an error."""
 
     @job("noop")
     async def noop(attempt: Attempt[int]) -> None: ...
@@ -390,6 +391,8 @@ async def test_a_cancellation_that_the_pool_forgets_is_remembered(
         waits.set()
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
+        if fails:
+            raise PoolClosed
         return await get(*arguments, **options)
 
     async with app, asyncio.timeout(SOON.total_seconds()), asyncio.TaskGroup() as tasks:

@@ -20,6 +20,7 @@ from onward.define.registry import Registered, Registry
 from onward.define.request import BlockerSource, NewChain, StartedChain, StartOptions
 from onward.errors import (
     AttemptLost,
+    ConfigurationError,
     JobAlreadyCompleted,
     PayloadError,
     PhaseError,
@@ -320,7 +321,8 @@ class RunningAttempt:
             return False
         if self._at_fault != "onward" and self._may_be_handlers(self._cause):
             return self._store.is_said_to_be_transient(self._cause)
-        return self._store.is_transient(self._cause)
+        was_closed = self._at_fault == "onward" and isinstance(self._cause, ConfigurationError)  # before its worker
+        return was_closed or self._store.is_transient(self._cause)
 
     def _may_be_handlers(self, error: BaseException) -> bool:
         """A statement of its own that takes too long may do so every time; an OSError inside a phase may come from what

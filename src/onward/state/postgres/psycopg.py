@@ -36,6 +36,7 @@ from onward.state.postgres.settings import (
 from onward.state.process import Home, leave_to_parent
 from onward.transport import STATEMENT, UNANSWERED, UNANSWERED_IN_POOL, Patience, Reach, cut_off, has_news
 
+_NOT_OPEN = "the app is not open: use `async with app:` around this call"
 _LOOK_AT_SERVER_AFTER = 3.0
 """Seconds without a free connection after which it is time to see whether there is still a server."""
 
@@ -137,7 +138,7 @@ class _Psycopg(ABC):
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[PsycopgConnection]:
         if self._pool is None:
-            raise ConfigurationError("the app is not open: use `async with app:` around this call")
+            raise ConfigurationError(_NOT_OPEN)
         if self._home.is_elsewhere:
             await self._come_home()
         raw = await self._borrow(self._pool)
@@ -201,12 +202,20 @@ class _Psycopg(ABC):
     async def _get(self, pool: Any, **options: Any) -> Any:
         task = asyncio.current_task() if self.is_async else None
         before = 0 if task is None else task.cancelling()
-        raw = await answer(pool.getconn(**options))
-        if task is not None and task.cancelling() > before:
-            # Before Python 3.12 `asyncio.wait_for`, which the pool uses, forgets a cancellation that comes with what it
-            # waits for; who cancelled would wait in vain for this task to end.
-            await self._unbroken(answer(pool.putconn(raw)))
-            raise asyncio.CancelledError
+        raw = None
+        try:
+            raw = await answer(pool.getconn(**options))
+        except psycopg_pool.PoolClosed:
+            if self._own_pool:
+                raise ConfigurationError(_NOT_OPEN) from None
+            raise
+        finally:
+            if task is not None and task.cancelling() > before:
+                # Before Python 3.12 `asyncio.wait_for`, which the pool uses, forgets a cancellation that comes with
+                # what it waits for; who cancelled would wait in vain for this task to end.
+                if raw is not None:
+                    await self._unbroken(answer(pool.putconn(raw)))
+                raise asyncio.CancelledError
         return raw
 
     async def _drop(self, pool: Any, raw: Any) -> None:
