@@ -15,8 +15,9 @@ import pytest
 from onward import Attempt, Backoff, ChainFailed, Next, Onward, job
 from onward.lifecycle.store import Store
 from onward.model import Progress
+from onward.observe import events
 from onward.state.contract import Settlement
-from support import SOON
+from support import SOON, Recorder
 
 SHORT = timedelta(seconds=1)
 
@@ -184,7 +185,7 @@ on_postgres = pytest.mark.parametrize("target", ["postgres"], indirect=True)
 
 
 @on_postgres
-async def test_chains_that_an_application_has_locked_hold_no_others_up(running: Any) -> None:
+async def test_chains_that_an_application_has_locked_hold_no_others_up(running: Any, recorder: Recorder) -> None:
     @job("slow")
     async def slow(attempt: Attempt[int]) -> int:
         await told.wait()
@@ -201,6 +202,7 @@ async def test_chains_that_an_application_has_locked_hold_no_others_up(running: 
     told = asyncio.Event()
     app: Onward = await running(slow, quick, waits)
     chains = [await app.start(slow, n) for n in range(8)]
+    await recorder.next(events.AttemptStarted, count=8)  # what is locked before is not even taken
     async with app.transaction() as tx:
         waiting = await app.start(waits, 0, blockers=chains, tx=tx)
         told.set()
