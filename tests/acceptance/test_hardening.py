@@ -31,7 +31,7 @@ def blocks(kind: str) -> list[str]:
     return [text for language, text in BLOCKS if language == kind]
 
 
-ROLES, RIGHTS = blocks("sql")
+ROLES, RIGHTS, POLICIES = blocks("sql")
 HBA, ADDRESS = blocks("text")
 MIGRATE, UMASK, CHMOD = blocks("shell")
 
@@ -96,6 +96,7 @@ def hardened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hardened]:
         migrate(hardened)
         with psycopg.connect(hardened.address("shop_owner", "first-password"), autocommit=True) as connection:
             connection.execute(RIGHTS.encode())
+            connection.execute(POLICIES.encode())
         yield hardened
 
 
@@ -212,6 +213,35 @@ def test_a_starter_may_not_change_jobs_by_hand(hardened: Hardened, statement: st
         connection.execute(statement.encode())
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"chain_id": "victim", "chain_index": "1", "status": "'completed'", "output": "'7'"},
+        {"chain_id": "victim", "chain_index": "1"},
+        {"chain_id": "victim"},
+        {"status": "'completed'", "output": "'7'", "chain_ended_at": "now()"},
+        {"output": "'7'"},
+        {"status": "'failed'", "chain_failed": "true"},
+    ],
+)
+async def test_a_starter_may_not_write_what_workers_do(hardened: Hardened, forged: dict[str, str]) -> None:
+    row = {"id": "made", "chain_id": "made", "root_id": "made", "chain_index": "0", "type_name": "'part'", "rank": "0"}
+    row |= {"payload_version": "1", "status": "'pending'", "deferred": "false", "input": "'1'"}
+    row |= {"created_at": "now()", "scheduled_at": "now()"}
+    chosen = "(SELECT %s::uuid AS victim, gen_random_uuid() AS made) AS chosen"
+    insert = "INSERT INTO onward.job ({}) SELECT {} FROM " + chosen
+    starter = Onward(hardened.address("shop_starter", "third-password"), jobs=JOBS)
+    async with starter:
+        victim = await starter.start(part, 1)
+    with psycopg.connect(hardened.address("shop_starter", "third-password")) as connection:
+        connection.execute(insert.format(",".join(row), ",".join(row.values())).encode(), [victim.id])  # like start
+        row |= forged
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
+            connection.execute(insert.format(",".join(row), ",".join(row.values())).encode(), [victim.id])
+    with psycopg.connect(hardened.admin) as connection:
+        connection.execute("DELETE FROM onward.job")
+
+
 @pytest.mark.parametrize("scheme", ["postgresql+asyncpg", "postgresql+psycopg"])
 async def test_nobody_is_let_in_without_tls_or_by_another_certificate(
     hardened: Hardened, scheme: str, tmp_path: Path
@@ -251,5 +281,5 @@ def test_what_the_policy_refers_to_is_there() -> None:
 
 
 def test_every_block_of_the_page_is_run() -> None:
-    assert sorted(language for language, _ in BLOCKS) == ["shell"] * 3 + ["sql"] * 2 + ["text"] * 2
+    assert sorted(language for language, _ in BLOCKS) == ["shell"] * 3 + ["sql"] * 3 + ["text"] * 2
     assert PAGE.count("```") == 2 * len(BLOCKS)

@@ -482,6 +482,9 @@ async def test_handlers_in_threads_and_processes_get_what_was_encrypted(running:
     assert "private" not in text.lower()
     assert "hunter2" not in text
     assert (await failing.get()).current.progress.note == "trying ***"
+    misfit = await failure_of(await app.start(sealed_jobs.mislead, "hunter2"))
+    assert misfit.error is not None
+    assert "Invalid enum value '***'" in misfit.error.message
 
 
 async def test_a_queue_of_an_encrypted_job_type_is_refused(opened: Any) -> None:

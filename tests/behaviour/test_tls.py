@@ -22,11 +22,13 @@ from onward import Attempt, ConfigurationError, Onward, job
 from onward.errors import OnwardError, QueueConfigurationError
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.notify.nats import NatsNotify
+from onward.notify.postgres_wires import wire_for
 from onward.notify.redis import RedisNotify
 from onward.queue import Queue, QueueWorker
 from onward.queue.providers.bullmq import BullMQ
 from onward.queue.providers.nats import Nats
 from onward.queue.providers.redis import Redis
+from onward.transport import Reach
 from support import SOON
 
 SECRET = "S3cr3tPW"
@@ -261,6 +263,18 @@ async def test_a_man_in_the_middle_is_told_nothing(
                     await asyncio.sleep(0.01)
             assert await (await app.start(nap, 2)).wait(timeout=SOON) == 2
     assert man.stolen == []
+
+
+def test_what_is_demanded_of_libpq_holds_for_hints_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    reach = Reach("psycopg", "postgresql://localhost/shop?sslmode=verify-full")
+    assert wire_for(reach).__qualname__.startswith("asyncpg_wire")
+    for unknown_to_asyncpg in ("channel_binding=require", "hostaddr=127.0.0.1"):
+        other = Reach("psycopg", f"postgresql://localhost/shop?{unknown_to_asyncpg}")
+        assert wire_for(other).__qualname__.startswith("psycopg_wire")
+
+    monkeypatch.setenv("PGREQUIREAUTH", "scram-sha-256")
+
+    assert wire_for(reach).__qualname__.startswith("psycopg_wire")
 
 
 def in_the_name_of(certificate: certificates.Certificate) -> ssl.SSLContext:

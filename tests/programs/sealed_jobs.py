@@ -1,7 +1,7 @@
 """Handlers in threads and in processes of their own, for payloads that are encrypted."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from onward import Attempt, Next, job
 from onward.crypto import Secret
@@ -35,4 +35,19 @@ def fail(attempt: Attempt[Login]) -> str:
     raise ValueError(f"{attempt.input.password} is wrong")
 
 
-JOBS = (split, join, upper, fail)
+@dataclass
+class Choice:
+    colour: Annotated[Literal["red", "blue"], Secret]
+
+
+@job("sealed.choose", internal=True)
+def choose(attempt: Attempt[Choice]) -> str:
+    return attempt.input.colour
+
+
+@job("sealed.mislead", executor="process", continues_to=[choose], max_attempts=1)
+def mislead(attempt: Attempt[str]) -> Next[str]:
+    return attempt.continue_with(choose, Choice(attempt.input))  # type: ignore[arg-type]
+
+
+JOBS = (split, join, upper, fail, choose, mislead)

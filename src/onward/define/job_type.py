@@ -11,7 +11,14 @@ from onward.crypto import Encryption
 from onward.define.attempt import Attempt
 from onward.define.outcome import Outcome
 from onward.define.request import BlockerSource, NewChain
-from onward.define.signature import Signature, caller_names, place_of, place_of_caller, read_signature
+from onward.define.signature import (
+    Signature,
+    caller_names,
+    place_of,
+    place_of_caller,
+    read_signature,
+    without_marks,
+)
 from onward.errors import ConfigurationError, DefinitionError
 from onward.model import Backoff, ChainId, Deduplication
 from onward.options import (
@@ -146,7 +153,14 @@ class Step(Generic[I_contra, O_co]):
         """Where it is defined: file and line."""
         self.run: Callable[..., Any] | None = None
         self.signature = Signature(
-            input=input, output=output, transaction=None, may_complete=True, may_continue=True, is_async=True
+            input=input,
+            output=output,
+            transaction=None,
+            may_complete=True,
+            may_continue=True,
+            is_async=True,
+            marked_input=(input,),
+            marked_output=(output,),
         )
 
     @property
@@ -262,11 +276,14 @@ class JobType(Step[I_contra, O_co]):
         if self.run is not None:
             raise DefinitionError([f"{self.name}: it has a handler already"])
         signature = read_signature(self.name, run, caller_names(1))
-        if signature.input != self.signature.input:
+        if signature.input != without_marks(self.signature.input):
             raise DefinitionError(
                 [f"{self.name}: its handler takes {signature.input}, declared {self.signature.input}"]
             )
-        self._attach(run, signature)
+        declared = self.signature
+        marked_input = (*declared.marked_input, *signature.marked_input)
+        marked_output = (*declared.marked_output, *signature.marked_output)
+        self._attach(run, replace(signature, marked_input=marked_input, marked_output=marked_output))
         return self
 
 

@@ -226,10 +226,10 @@ class Registry(Mapping[str, Registered]):
 def register(step: Step[Any, Any], limits: Limits, encryption: Encryption | None = None) -> Registered:
     """The type on its own, with its codecs."""
     signature, definition = step.signature, step.definition
-    sealing, secrets, output_secrets = Sealing(step.name, encryption), secrets_of(signature.input), None
+    sealing, secrets, output_secrets = Sealing(step.name, encryption), secrets_of(*signature.marked_input), None
     output: Codec | None = None
     if signature.may_complete:
-        output_secrets = secrets_of(signature.output)
+        output_secrets = secrets_of(*signature.marked_output)
         output = Codec(signature.output, job_type=step.name, part="output", limits=limits, secrets=output_secrets)
     input = Codec(signature.input, job_type=step.name, part="input", limits=limits, secrets=secrets)
     return Registered(

@@ -69,11 +69,11 @@ class Secrets:
         return {text for text in found if len(text) >= _SHORTEST} - {"True", "False"}
 
 
-def secrets_of(kind: Any) -> Secrets | None:
-    """The secret fields of a type; None if there are none."""
+def secrets_of(*kinds: Any) -> Secrets | None:
+    """The secret fields of a payload of any of these types; None if there are none."""
     names: set[str] = set()
-    everything = _look(kind, names, set())
-    return Secrets(frozenset(names), everything) if names or everything else None
+    everything = [_look(kind, names, set()) for kind in kinds]
+    return Secrets(frozenset(names), any(everything)) if names or any(everything) else None
 
 
 def redacted(text: str, secrets: set[str]) -> str:

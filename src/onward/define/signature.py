@@ -24,6 +24,9 @@ class Signature:
     may_complete: bool
     may_continue: bool
     is_async: bool
+    marked_input: tuple[Any, ...]
+    """With what `Annotated` says of it, such as that it is secret: where it is declared, and where it is handled."""
+    marked_output: tuple[Any, ...]
 
 
 def caller_names(depth: int) -> Mapping[str, Any]:
@@ -47,6 +50,7 @@ def read_signature(name: str, handler: Callable[..., Any], local_names: Mapping[
     """The types of `handler`, or a DefinitionError that says how to annotate it."""
     try:
         hints = typing.get_type_hints(handler, localns=dict(local_names))
+        marked = typing.get_type_hints(handler, localns=dict(local_names), include_extras=True)
     except NameError as error:
         raise DefinitionError([f"{name}: an annotation of its handler cannot be resolved: {error}"]) from error
     parameters = list(inspect.signature(handler).parameters.values())
@@ -68,7 +72,28 @@ def read_signature(name: str, handler: Callable[..., Any], local_names: Mapping[
         may_complete=may_complete,
         may_continue=may_continue,
         is_async=inspect.iscoroutinefunction(handler),
+        marked_input=(typing.get_args(_unwrapped(marked[parameters[0].name]))[0],),
+        marked_output=(_marked_output(marked["return"]),),
     )
+
+
+def without_marks(kind: Any) -> Any:
+    """A type as `read_signature` gives it: without what `Annotated` says in it."""
+
+    def holder() -> None: ...
+
+    holder.__annotations__ = {"return": kind}
+    return typing.get_type_hints(holder)["return"]
+
+
+def _marked_output(annotation: Any) -> Any:
+    outcome = _unwrapped(annotation)
+    is_outcome = (typing.get_origin(outcome) or outcome) in (Next, Done, Outcome)
+    return _read_return(outcome)[0] if is_outcome else annotation
+
+
+def _unwrapped(annotation: Any) -> Any:
+    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
 
 
 def _is_awaitable(annotation: Any) -> bool:

@@ -4,6 +4,7 @@ They run nothing but what is written here, and find functions and operators nowh
 """
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
@@ -35,11 +36,13 @@ WHERE a.pid = ANY({processes}::integer[]) AND a.datname = pg_catalog.current_dat
     ELSE pg_catalog.has_table_privilege(a.usesysid, pg_catalog.to_regclass({table}), 'UPDATE') END
 """
 _KNOWN_TO_ASYNCPG = {
-    "host", "hostaddr", "port", "user", "password", "passfile", "dbname", "database", "sslmode", "sslcert", "sslkey",
+    "host", "port", "user", "password", "passfile", "dbname", "database", "sslmode", "sslcert", "sslkey",
     "sslrootcert", "sslcrl", "sslpassword", "ssl_min_protocol_version", "ssl_max_protocol_version",
     "target_session_attrs",
 }  # fmt: skip
 """What an address may say; asyncpg takes anything else for a setting of the server's, also `channel_binding`."""
+_UNKNOWN_TO_ASYNCPG = ("PGCHANNELBINDING", "PGREQUIREAUTH", "PGREQUIREPEER", "PGGSSENCMODE", "PGSSLCRLDIR")
+"""What the environment may demand of libpq before it tells a server the password."""
 
 
 Receive: TypeAlias = Callable[[int, str], None]
@@ -264,4 +267,5 @@ def wire_for(reach: Reach) -> Connect:
 
 
 def _is_known_to_asyncpg(dsn: str) -> bool:
-    return "://" in dsn and parse_qs(urlsplit(dsn).query).keys() <= _KNOWN_TO_ASYNCPG
+    is_known = "://" in dsn and parse_qs(urlsplit(dsn).query).keys() <= _KNOWN_TO_ASYNCPG
+    return is_known and not any(map(os.environ.get, _UNKNOWN_TO_ASYNCPG))

@@ -14,6 +14,7 @@ from onward.crypto import Encryption, Secret
 from onward.define.attempt import Attempt
 from onward.define.codec import Codec
 from onward.define.job_type import JobType, job
+from onward.define.outcome import Outcome
 from onward.define.registry import Registered, Registry
 from onward.define.secrets import Secrets, redacted, secrets_of
 from onward.define.slice import Slice
@@ -123,6 +124,26 @@ def test_a_model_that_resolved_its_own_types_is_looked_at() -> None:
     Outer.model_rebuild()
 
     assert secrets_of(Outer) == Secrets(frozenset({"token"}))
+
+
+def test_a_whole_payload_is_marked_where_it_is_handled() -> None:
+    whole = Secrets(frozenset(), everything=True)
+
+    @job("text")
+    async def text(attempt: Attempt[Annotated[str, Secret]]) -> Annotated[str, Secret]: ...
+
+    @job("outcome")
+    def outcome(attempt: Attempt[list[Annotated[str, Secret]]]) -> Outcome[Annotated[str, Secret] | None]: ...
+
+    declared = JobType("declared", input=Annotated[str, Secret], output=Annotated[int, Secret])
+
+    @declared.handler
+    async def handle(attempt: Attempt[str]) -> int: ...
+
+    for kind in (text, outcome, declared):
+        guard = Registry([kind])[kind.name].guard
+        assert guard is not None
+        assert guard._secrets == {"input": whole, "output": whole}
 
 
 def test_a_secret_is_masked_wherever_it_stands() -> None:

@@ -8,6 +8,7 @@ from onward.define.codec import Codec
 from onward.define.job_type import JobType, Step
 from onward.define.outcome import Next, Outcome, Rescheduled
 from onward.define.request import BlockerSource
+from onward.define.secrets import secrets_of
 from onward.errors import PhaseError, UndeclaredStep
 from onward.model import Blocker, JobStatus, LossReason
 from onward.options import LONGEST_NOTE, cut, storable
@@ -32,7 +33,8 @@ class ProcessAttempt:
         if job_type.name not in self._task.blocked_by:
             raise UndeclaredStep(job_type=self.job_type, step=job_type.name, option="blocked_by")
         # By what the chain promises: which type it ended with is not known in this process.
-        codec = Codec(job_type.signature.output, job_type=job_type.name, part="output", limits=self._task.limits)
+        promised, secrets = job_type.signature.output, secrets_of(*job_type.signature.marked_output)
+        codec = Codec(promised, job_type=job_type.name, part="output", limits=self._task.limits, secrets=secrets)
         return [
             codec.decode(blocker.output or "null")
             for blocker in self.blockers

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from onward.define.codec import Codec, Limits
+from onward.define.codec import Limits
 from onward.define.job_type import Definition, Step
 from onward.define.outcome import Done, Next, Outcome, Rescheduled
 from onward.define.registry import Registered, register
@@ -160,7 +160,7 @@ def _encoded(kind: Registered, returned: Any, task: Task) -> Answer:
 
 
 def _input(step: Step[Any, Any], value: Any, limits: Limits) -> str:
-    return Codec(step.signature.input, job_type=step.name, part="input", limits=limits).encode(value)
+    return register(step, limits).input.bare.encode(value)
 
 
 def _blocker(source: BlockerSource, limits: Limits) -> ExistingChain | ChainToStart:
