@@ -105,7 +105,9 @@ def ask_safely(raw: Any) -> None:
     """Have a connection of asyncpg's, which asks the server about the types of parameters, do so without operators and
     functions that another role may have made, and that fit better than the server's own.
     """
-    raw._intro_query = _with_servers_own(raw._intro_query)
+    asked = getattr(raw, "_intro_query", None)
+    if asked is not None:
+        raw._intro_query = _with_servers_own(asked)
 
 
 @lru_cache(maxsize=8)
