@@ -134,7 +134,7 @@ async def test_a_failure_that_cannot_be_stored_fails_the_job_without_its_words(
 
 
 async def test_a_phase_waits_for_the_database_and_the_handler_does_nothing_twice(
-    running: Any, target: str, monkeypatch: pytest.MonkeyPatch
+    running: Any, target: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     charged: list[int] = []
 
@@ -149,6 +149,8 @@ async def test_a_phase_waits_for_the_database_and_the_handler_does_nothing_twice
 
     assert await (await app.start(charge, 7)).wait(timeout=SOON) == 1
     assert charged == [7]
+    told = [type(event) for event in recorder.events if isinstance(event, events.StateError | events.StateRecovered)]
+    assert told[-1] is events.StateRecovered, "the outage is over as soon as the phase has begun"
 
 
 async def test_a_phase_whose_commit_fails_is_run_again_without_counting(

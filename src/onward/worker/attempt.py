@@ -48,6 +48,7 @@ Made = TypeVar("Made", bound=Outcome[Any])
 PhaseKind = Literal["prepare", "atomic", "complete"]
 Party = Literal["onward", "handler", "unknown"]
 """Whose statement failed: ours, the handler's through our transaction, or anybody's."""
+_OPENING = "open a phase"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds between tries to open a phase."""
 _LONG_LOCK = 1.0
@@ -287,13 +288,15 @@ class RunningAttempt:
                 self._began = time.monotonic()
                 if locked and not self._tx.found:
                     await store.state.lock_attempt(link, **fence)
+                if pauses is not None:
+                    store.observers.database_works(_OPENING)
                 return
             except BaseException as error:
                 self._note(error, "onward")
                 await self._discard_quietly()
                 if self.cancelled is not None or not store.is_transient(error):
                     raise
-                store.observers.emit(events.StateError(doing="open a phase", error=describe(error)))
+                store.observers.emit(events.StateError(doing=_OPENING, error=describe(error)))
             pauses = pauses or backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
             await store.driver.sleep(next(pauses))
 
