@@ -60,9 +60,12 @@ class OpenTransaction:
         self._actions: list[Callable[[], None]] = []
         self._is_committed = False
         self._savepoints = 0
+        self._may_have_ended = link.native is not None
+        """Whether the application may have ended it by hand, through a connection that it has or by a statement."""
 
     @property
     def connection(self) -> Any:
+        self._may_have_ended = True
         return self.link.raw
 
     async def execute(self, sql: str, /, **parameters: Any) -> int:
@@ -82,16 +85,19 @@ class OpenTransaction:
 
     async def _run(self, run: Callable[[str, dict[str, Any]], Awaitable[T]], sql: str, parameters: dict[str, Any]) -> T:
         self.check()
-        require(wrong_kind("sql", sql, str, such="the text of a statement"))
+        if not isinstance(sql, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            require(wrong_kind("sql", sql, str, such="the text of a statement"))
         for name in spell(sql, "percent").names:
             if name not in parameters:
                 raise ConfigurationError(f"the statement has :{name}, which was not given: pass {name}=…")
         try:
             answer = await run(sql, parameters)
-        except Exception as error:
-            self.errors.append(error)
+        except BaseException as error:
+            self._may_have_ended = True
+            if isinstance(error, Exception):
+                self.errors.append(error)
             raise
-        self.link.check()
+        self._look()
         return answer
 
     @asynccontextmanager
@@ -112,14 +118,24 @@ class OpenTransaction:
     def after_commit(self, action: Callable[[], None]) -> None:
         if not self.is_open:
             raise TransactionClosed("the transaction has ended: nothing can be added to its commit")
-        require(wrong_function("action", action, of="without parameters"))
+        if not callable(action):
+            require(wrong_function("action", action, of="without parameters"))
         self._actions.append(action)
 
     def check(self) -> None:
         """Raise unless the transaction still takes statements."""
         if not (self.is_open and self._takes_statements):
             raise TransactionClosed("the block of this transaction has ended: it takes no more statements")
-        self.link.check()
+        if self._may_have_ended:
+            self._look()
+
+    def _look(self) -> None:
+        """Raise if the application has ended it by hand."""
+        try:
+            self.link.check()
+        except TransactionError:
+            self._may_have_ended = True
+            raise
 
     def suspend(self) -> None:
         """Take no more statements; the commit is still to come."""
@@ -137,7 +153,8 @@ class OpenTransaction:
         """Commit, with a last statement of ours if there is one."""
         self.suspend()
         try:
-            await self._insist()
+            if self._may_have_ended:
+                await self._insist()
             if last is None:
                 await self.link.commit()
             else:
