@@ -85,8 +85,7 @@ class OpenTransaction:
 
     async def _run(self, run: Callable[[str, dict[str, Any]], Awaitable[T]], sql: str, parameters: dict[str, Any]) -> T:
         self.check()
-        if not isinstance(sql, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            require(wrong_kind("sql", sql, str, such="the text of a statement"))
+        require(wrong_kind("sql", sql, str, such="the text of a statement"))
         for name in spell(sql, "percent").names:
             if name not in parameters:
                 raise ConfigurationError(f"the statement has :{name}, which was not given: pass {name}=…")
@@ -118,8 +117,7 @@ class OpenTransaction:
     def after_commit(self, action: Callable[[], None]) -> None:
         if not self.is_open:
             raise TransactionClosed("the transaction has ended: nothing can be added to its commit")
-        if not callable(action):
-            require(wrong_function("action", action, of="without parameters"))
+        require(wrong_function("action", action, of="without parameters"))
         self._actions.append(action)
 
     def check(self) -> None:
