@@ -5,7 +5,7 @@ give up unacknowledged data (`watch`); a peer whose kernel lives but who does no
 """
 
 import asyncio
-import selectors
+import select
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
@@ -78,9 +78,11 @@ def _handle(number: int) -> Iterator[socket.socket]:
 
 def has_news(number: int) -> bool:
     """Whether something came unasked on a socket that was idle: as a rule the peer's farewell, or that it is lost."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(number, selectors.EVENT_READ)
-        return bool(selector.select(0))
+    if not hasattr(select, "poll"):  # on Windows, where any number will do
+        return bool(select.select([number], [], [], 0)[0])
+    look = select.poll()
+    look.register(number, select.POLLIN)
+    return bool(look.poll(0))
 
 
 class Patience:

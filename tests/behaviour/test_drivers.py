@@ -340,7 +340,7 @@ async def test_who_is_cancelled_while_giving_back_is_told_when_it_is_done(
     async def noop(attempt: Attempt[int]) -> None: ...
 
     app: Onward = make_app(noop, target=library.target)
-    began, let_go, given_back = asyncio.Event(), asyncio.Event(), list[bool]()
+    began, let_go, given_back, seen = asyncio.Event(), asyncio.Event(), list[bool](), list[Any]()
     where, _, name = giving_back.rpartition(".")
     module, _, kind = where.rpartition(".")
     give_back = getattr(getattr(importlib.import_module(module), kind), name)
@@ -357,6 +357,7 @@ async def test_who_is_cancelled_while_giving_back_is_told_when_it_is_done(
             await connection.begin()
             await connection.fetch("SELECT 1", {})
             await connection.rollback()
+            seen.append(connection.raw)  # one that has been seen is not kept at hand
 
     async with app, asyncio.timeout(SOON.total_seconds()), asyncio.TaskGroup() as tasks:
         with monkeypatch.context() as patched:

@@ -1,5 +1,11 @@
 """What is to be known of a session of the server's, whichever client library it was made with."""
 
+from collections.abc import Awaitable, Callable
+
+from onward.state.driver import Statement
+from onward.state.postgres.literals import call, new_name
+from onward.state.statement import spell
+
 RESET = (
     "RESET SESSION AUTHORIZATION;RESET ALL;RESET ROLE;CLOSE ALL;UNLISTEN *;"
     "SELECT pg_catalog.pg_advisory_unlock_all();DISCARD TEMP;DISCARD SEQUENCES"
@@ -20,6 +26,25 @@ class Session:
         """Whether statements of the application's ran in it since it was last reset."""
         self.prepared: dict[str, str] = {}
         """The names of our statements, by their text; none whose PREPARE has not been answered."""
+
+    def has_prepared(self, statement: Statement) -> bool:
+        return statement[0] in self.prepared
+
+    def heed(self, code: str | None, error: BaseException) -> None:
+        """What we prepared is gone (DEALLOCATE, DISCARD), or of no use since a table was altered."""
+        if code == "26000" or "cached plan" in str(error):
+            self.prepared.clear()
+
+    async def call(self, statement: Statement, run: Callable[[str], Awaitable[object]]) -> str:
+        """SQL that runs a statement, prepared in this session once: so that it can go along with another."""
+        sql, parameters = statement
+        spelled = spell(sql, "dollar")
+        name = self.prepared.get(sql)
+        if name is None:
+            name = new_name(sql)
+            await run(f"PREPARE {name} AS {spelled.sql}")
+            self.prepared[sql] = name
+        return call(name, spelled.positional(parameters))
 
 
 def reads_only(*, standby: str | None, by_default: str | None) -> bool | None:
