@@ -397,12 +397,14 @@ async def test_a_cancellation_that_the_pool_forgets_is_remembered(
         return await get(*arguments, **options)
 
     async with app, asyncio.timeout(SOON.total_seconds()), asyncio.TaskGroup() as tasks:
-        with monkeypatch.context() as patched:
-            patched.setattr(AsyncConnectionPool, "getconn", forgetful)
-            starting = tasks.create_task(app.start(noop, 1))
-            await waits.wait()
-            starting.cancel()
-            await asyncio.wait([starting])
+        # The one that is at hand is lent, so that the pool is asked for another.
+        async with app.driver.connection():
+            with monkeypatch.context() as patched:
+                patched.setattr(AsyncConnectionPool, "getconn", forgetful)
+                starting = tasks.create_task(app.start(noop, 1))
+                await waits.wait()
+                starting.cancel()
+                await asyncio.wait([starting])
 
         assert starting.cancelled()
         assert not (await app.jobs()).items
