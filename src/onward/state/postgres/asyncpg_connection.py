@@ -8,7 +8,6 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, Rows, Statement
-from onward.state.postgres.literals import call, new_name
 from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
 from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.statement import spell
@@ -91,9 +90,8 @@ class AsyncpgConnection:
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             # A server that says of itself that it can write means this transaction only.
             self._refused_to_write = self._refused_to_write or _reads_only(self._raw) is not False
-        elif isinstance(error, asyncpg.InvalidSQLStatementNameError) or "cached plan" in str(error):
-            # What we prepared is gone (DEALLOCATE, DISCARD), or of no use since a table was altered.
-            self._session.prepared.clear()
+        else:
+            self._session.heed(getattr(error, "sqlstate", None), error)
 
     # -- statements
 
@@ -137,13 +135,11 @@ class AsyncpgConnection:
         if not self._prepared:
             await self.begin()
             return len(await self.fetch(*first))
-        call = await self._call(first)
-        return _changed(await self._begin(f"BEGIN;{call}"))
+        return _changed(await self._begin(f"BEGIN;{await self._call(first)}"))
 
     async def _begin(self, message: str) -> str:
         reset = RESET_FIRST if self._is_to_be_reset else ""
-        with self._ours:
-            answer: str = await self._raw.execute(reset + message)
+        answer = await self._command(reset + message)
         if reset:
             self._is_to_be_reset = self._session.is_touched = False
         return answer
@@ -153,28 +149,21 @@ class AsyncpgConnection:
             await self.fetch(*last)
             await self.commit()
             return
-        call = await self._call(last)
-        with self._ours:
-            await self._raw.execute(f"{call};COMMIT")
+        await self._command(f"{await self._call(last)};COMMIT")
 
     async def _call(self, statement: Statement) -> str:
-        """SQL that runs a statement, prepared on this connection once: so that it can go along with another."""
-        sql, parameters = statement
-        spelled = spell(sql, "dollar")
-        name = self._session.prepared.get(sql)
-        if name is None:
-            if self._is_to_be_reset and not self.in_transaction:
-                await self.reset()
-            name = new_name(sql)
-            with self._ours:
-                await self._raw.execute(f"PREPARE {name} AS {spelled.sql}")
-            self._session.prepared[sql] = name
-        return call(name, spelled.positional(parameters))
+        if self._is_to_be_reset and not self._session.has_prepared(statement) and not self.in_transaction:
+            await self.reset()
+        return await self._session.call(statement, self._command)
+
+    async def _command(self, sql: str) -> str:
+        with self._ours:
+            answer: str = await self._raw.execute(sql)
+        return answer
 
     async def commit(self) -> None:
         # In a transaction that a failed statement has poisoned, COMMIT answers "ROLLBACK" instead of failing.
-        with self._ours:
-            answer = await self._raw.execute("COMMIT")
+        answer = await self._command("COMMIT")
         if answer == "ROLLBACK":
             raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
 
@@ -194,8 +183,7 @@ class AsyncpgConnection:
 
     async def reset(self) -> None:
         """Have the server forget what the last borrower left behind."""
-        with self._ours:
-            await self._raw.execute(RESET)
+        await self._command(RESET)
         self._is_to_be_reset = self._session.is_touched = False
 
     async def end_unfinished(self) -> None:
