@@ -52,4 +52,5 @@ async def test_sixteen_times_as_many_take_about_sixteen_times_as_long(connection
 
     few = sorted([await took(FEW) for _ in range(3)])[1]
 
-    assert await took(FEW * TIMES) < few * TIMES * 2.2
+    # What grows with the square would take sixteen times as long as this; the rest is for a busy machine.
+    assert await took(FEW * TIMES) < few * TIMES * 5

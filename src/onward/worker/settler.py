@@ -100,9 +100,11 @@ class Settler:
         self._closing = True
         self._ready.set()
 
-    async def run(self) -> None:
-        """Settle until closed, also if cancelled before: who ends an event loop cancels all that is in it at once, and
-        then the handlers' attempts are still to be given back.
+    async def run(self, *, whatever_comes: bool = False) -> None:
+        """Settle until closed.
+
+        `whatever_comes`: also if cancelled before, by an owner who closes it all the same. Who ends an event loop
+        cancels all that is in it at once, and then the handlers' attempts are still to be given back.
         """
         cancelled: asyncio.CancelledError | None = None
         task = asyncio.current_task()
@@ -113,6 +115,8 @@ class Settler:
                     await self._run_lanes()
                     break
                 except asyncio.CancelledError as error:
+                    if not whatever_comes:
+                        raise
                     cancelled = error
                     task.uncancel()
                     self._take_up_again()

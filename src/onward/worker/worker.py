@@ -244,7 +244,7 @@ class Worker:
             if ready is not None:
                 ready.set()
             async with asyncio.TaskGroup() as tasks:
-                settling = tasks.create_task(self._settler.run())
+                settling = tasks.create_task(self._settler.run(whatever_comes=True))
                 writing = tasks.create_task(self._progress.run())
                 try:
                     await self._loop.run()
