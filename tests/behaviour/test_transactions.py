@@ -16,7 +16,17 @@ from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
-from onward import Attempt, Backoff, ChainFailed, JobStatus, Onward, TransactionClosed, job
+from onward import (
+    Attempt,
+    Backoff,
+    ChainFailed,
+    DatabaseError,
+    JobStatus,
+    Onward,
+    TransactionClosed,
+    TransactionUnsuitable,
+    job,
+)
 from onward.observe.events import AttemptFailed
 from support import SOON, Recorder
 
@@ -190,6 +200,26 @@ async def test_a_transaction_that_is_ended_by_hand_says_so_and_stops_nobody(
 
         inputs = [chain.current.input async for chain in app.chains()]
         assert inputs == ([1] if word == "COMMIT" else []), "what came after is not stored outside a transaction"
+        await goes_on(app, library)
+
+
+async def test_one_that_the_database_did_not_commit_is_not_said_to_be_committed(
+    library: Library, build: Callable[..., Onward]
+) -> None:
+    """Postgres answers COMMIT with a rollback where a statement has failed; SQLite commits the others."""
+    app, is_told = build(work), False
+    async with app:
+        await make_notes(app)
+        try:
+            async with app.transaction() as tx:
+                await app.start(work, 1, tx=tx)
+                with suppress(Exception):
+                    await library.run(tx, "INSERT INTO no_such_table VALUES (1)")
+        except (TransactionUnsuitable, DatabaseError):
+            is_told = True
+
+        is_stored = bool((await app.chains()).items)
+        assert is_stored is not is_told
         await goes_on(app, library)
 
 

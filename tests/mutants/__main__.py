@@ -21,7 +21,10 @@ SUITES = {
     CONFORMANCE: ["tests/conformance/test_state.py", "-k", "{conformance}"],
     CLIENT: ["tests/sweep/test_client.py", "-k", "{sweep}"],
     WORKER: ["tests/sweep/test_worker.py", "-k", "{sweep}"],
-    BEHAVIOUR: ["tests/behaviour/test_hints.py"],
+    BEHAVIOUR: [
+        *(f"tests/behaviour/test_{name}.py" for name in ("hints", "transactions", "unknown_commit")),
+        "tests/sql/test_round_trips.py",
+    ],
 }
 """What is asked, in the words of pytest; which databases is filled in."""
 POSTGRES = {

@@ -95,8 +95,8 @@ MUTANTS = [
     Mutant(
         "a blocker does not know that somebody waits for it",
         _MIGRATION,
-        "UPDATE /*schema*/job h SET has_dependents = true WHERE h.id = ANY(edges) AND NOT h.has_dependents;",
-        "",
+        "UPDATE /*schema*/job h SET has_dependents = true WHERE h.id = ANY(edges)\n",
+        "UPDATE /*schema*/job h SET has_dependents = true WHERE false\n",
         STATEFUL,
     ),
     Mutant(
@@ -109,8 +109,8 @@ MUTANTS = [
     Mutant(
         "two starts with one key do not wait for each other",
         _MIGRATION,
-        "PERFORM pg_advisory_xact_lock(k.lock) FROM (",
-        "PERFORM 1 FROM (",
+        "PERFORM pg_advisory_xact_lock(k.lock) FROM (\n      SELECT DISTINCT /*schema*/key_lock(w.type_name, w.key)",
+        "PERFORM 1 FROM (\n      SELECT DISTINCT /*schema*/key_lock(w.type_name, w.key)",
         CONFORMANCE,
     ),
     Mutant(
@@ -125,7 +125,7 @@ MUTANTS = [
         _MIGRATION,
         "IF held IS NULL THEN",
         "IF held IS NOT NULL AND NOT held THEN",
-        STATEFUL,
+        BEHAVIOUR,
     ),
     Mutant(
         "holding an attempt does not lock its row",
@@ -147,7 +147,7 @@ MUTANTS = [
         "state/sqlite/sql/unblock.sql",
         "open_blockers = job.open_blockers - v.ended",
         "open_blockers = job.open_blockers - 1",
-        STATEFUL,
+        CONFORMANCE,
     ),
     Mutant(
         "a window of deduplication looks the wrong way",
@@ -157,10 +157,10 @@ MUTANTS = [
         STATEFUL,
     ),
     Mutant(
-        "a BEGIN that fails does not let others in",
+        "a rollback does not let others in",
         "state/sqlite/connection.py",
-        "except BaseException:\n            self._leave()\n            raise",
-        "except BaseException:\n            raise",
+        'self.raw.execute("ROLLBACK")\n        finally:\n            self._leave()',
+        'self.raw.execute("ROLLBACK")\n        finally:\n            pass',
         CLIENT,
     ),
     # -- what is above the adapters
@@ -176,7 +176,7 @@ MUTANTS = [
         "lifecycle/start.py",
         "if tries > 1:",
         "if tries > 99:",
-        CLIENT,
+        BEHAVIOUR,
     ),
     Mutant(
         "an error while settling is swallowed",
@@ -204,7 +204,7 @@ MUTANTS = [
         "state/postgres/asyncpg*.py",
         'if answer == "ROLLBACK":',
         'if answer == "NEVER":',
-        CONFORMANCE,
+        BEHAVIOUR,
     ),
     Mutant(
         "hints do not leave after the commit",

@@ -59,6 +59,20 @@ class TestBlockers:
             assert [change.job_id for change in changes if change.kind == "unblocked"] == [job.id]
             assert await session.status(job.id) == "pending"
 
+    async def test_each_of_a_batch_is_counted_where_others_are_still_waited_for(self, store: Store) -> None:
+        blockers = [store.job("fetch") for _ in range(3)]
+        job = store.job(blockers=tuple(blocker.id for blocker in blockers))
+        async with store.connect() as session:
+            await session.start(*blockers)
+            await session.start(job)
+            first, second, third = await session.take("fetch", limit=3)
+
+            await session.settle(completing(first), completing(second))
+            assert (await session.find(job.id)).open_blockers == 1
+            await session.settle(completing(third))
+
+            assert await session.status(job.id) == "pending"
+
     async def test_unblocking_is_part_of_the_transaction_that_completes(self, store: Store) -> None:
         blocker = store.job("fetch")
         job = store.job(blockers=(blocker.id,))
