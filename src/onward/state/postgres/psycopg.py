@@ -9,7 +9,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from traceback import clear_frames
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,7 +22,6 @@ from psycopg.pq import TransactionStatus
 from onward.errands import Errands, to_the_end
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, run_now, value_fault
-from onward.state.postgres.lending import Lender
 from onward.state.postgres.patience import PoolWatch, is_busy
 from onward.state.postgres.psycopg_connection import Limit, PsycopgConnection, answer, end_when_cancelled
 from onward.state.postgres.session import Session
@@ -70,8 +69,6 @@ class _Psycopg(ABC):
         self._errands = Errands()
         self._watch = PoolWatch(self, self._errands)
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
-        self._lender: Lender[PsycopgConnection] | None = None
-        """Of an async pool of our own."""
 
     @property
     def address(self) -> Address | None:
@@ -87,9 +84,6 @@ class _Psycopg(ABC):
             if self._home.is_elsewhere:
                 self._leave_to_parent()
             self._pool = pool
-            if self.is_async:
-                lending: Any = {"acquire": self._acquire, "release": self._release, "errands": self._errands}
-                self._lender = Lender(self._pool_size, **lending)
         self._home.move_in()
 
     async def _make_pool(self) -> Any:
@@ -122,15 +116,12 @@ class _Psycopg(ABC):
             self._watch.end()
             await self._errands.end()
         if self._own_pool and self._pool is not None:
-            pool, lender, self._pool, self._lender = self._pool, self._lender, None, None
-            if lender is not None:
-                await lender.close()
+            pool, self._pool = self._pool, None
             await answer(pool.close())
 
     def _leave_to_parent(self) -> None:
         """In a child of the process that opened the driver: forget all that it opened."""
-        leave_to_parent(self._pool, self._lender, self._errands, self._sessions)
-        self._lender = None
+        leave_to_parent(self._pool, self._errands, self._sessions)
         self._errands, self._sessions = Errands(), WeakKeyDictionary()
         self._watch = PoolWatch(self, self._errands)
 
@@ -144,32 +135,10 @@ class _Psycopg(ABC):
             if self._home.is_elsewhere:
                 await self.open()
 
-    def connection(self) -> AbstractAsyncContextManager[PsycopgConnection]:
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[PsycopgConnection]:
         if self._pool is None:
             raise ConfigurationError(_NOT_OPEN)
-        return self._from_pool() if self._lender is None else self._from_lender(self._lender)
-
-    @asynccontextmanager
-    async def _from_lender(self, lender: Lender[PsycopgConnection]) -> AsyncIterator[PsycopgConnection]:
-        self._home.require()
-        connection = await lender.lend()
-        connection.hand_on()
-        try:
-            yield connection
-        finally:
-            # Also after an error: psycopg knows whether an answer is outstanding, and what that leaves is not sound.
-            await lender.take_back(connection, keep=not connection.is_demoted)
-
-    async def _acquire(self) -> PsycopgConnection:
-        if self._pool is None:  # closed while this waited for its turn
-            raise ConfigurationError(_NOT_OPEN)
-        return self._of_pool(await self._borrow(self._pool))
-
-    async def _release(self, connection: PsycopgConnection) -> None:
-        await self._take_back(connection.lent, connection, autocommit=True)
-
-    @asynccontextmanager
-    async def _from_pool(self) -> AsyncIterator[PsycopgConnection]:
         if self._home.is_elsewhere:
             await self._come_home()
         raw = await self._borrow(self._pool)
@@ -178,23 +147,21 @@ class _Psycopg(ABC):
             if not autocommit:
                 await answer(raw.set_autocommit(True))
             connection = self._of_pool(raw)
-            connection.hand_on()
             yield connection
         finally:
-            await self._unbroken(self._take_back(raw, connection, autocommit=autocommit))
+            await self._unbroken(self._take_back(raw, connection, autocommit))
 
     def _of_pool(self, raw: Any) -> PsycopgConnection:
         process, number = raw.info.backend_pid if self._prepared else None, raw.pgconn.socket
         return PsycopgConnection(
             raw,
-            prepared=self._prepared,
             native=None if self._own_pool else raw,
             session=self._sessions.setdefault(raw, Session()),
             patience=self._watch.patience(process=process, give_up=lambda: cut_off(number)) if self.is_async else None,
             limit=None if self.is_async else Limit(STATEMENT, lambda: run_now(is_busy(self, process))),
         )
 
-    async def _take_back(self, raw: Any, connection: PsycopgConnection | None, *, autocommit: bool) -> None:
+    async def _take_back(self, raw: Any, connection: PsycopgConnection | None, autocommit: bool) -> None:
         try:
             if connection is not None:
                 await self._leave_as_it_was(raw, connection)
@@ -212,11 +179,6 @@ class _Psycopg(ABC):
             await answer(raw.close())
             if hasattr(self._pool_of(raw), "drain"):  # from psycopg_pool 3.3 on
                 await answer(self._pool_of(raw).drain())
-            if self._lender is not None:
-                await self._lender.let_go()
-        elif self._lender is not None and connection.is_touched and not raw.closed:
-            with suppress(psycopg.Error):  # then it is lost
-                await connection.reset()  # lest it keep a lock while nobody asks for it
 
     def _pool_of(self, raw: Any) -> Any:
         return raw._pool  # also when the driver has been closed meanwhile
@@ -272,7 +234,6 @@ class _Psycopg(ABC):
                 end_when_cancelled(raw)
             connection = PsycopgConnection(
                 raw,
-                prepared=self._prepared,
                 # Closing would not end the wait for an answer, and its cancellation asks the server.
                 patience=Patience(STATEMENT, lambda: cut_off(number)) if self.is_async else None,
                 limit=None if self.is_async else Limit(STATEMENT),

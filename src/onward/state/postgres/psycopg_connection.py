@@ -7,27 +7,25 @@ and asks through `answer`.
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
 import psycopg
-from psycopg import generators
-from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.waiting import wait_async
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
-from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, Rows, Statement, StepByStep
+from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, Rows, StepByStep
 from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
 from onward.state.postgres.settings import hide_row
 from onward.state.statement import spell
-from onward.transport import cut_off, has_news
+from onward.transport import cut_off
 
 _LOOK_EVERY = 0.1
 """Seconds between looks of psycopg's for something other than an answer."""
-_IDLE = int(TransactionStatus.IDLE)
 
 
 async def answer(value: Any) -> Any:
@@ -105,7 +103,6 @@ class PsycopgConnection(StepByStep):
         self,
         raw: Any,
         *,
-        prepared: bool = False,
         native: Any = None,
         begun: bool = False,
         session: Session | None = None,
@@ -113,60 +110,41 @@ class PsycopgConnection(StepByStep):
         limit: Limit | None = None,
     ) -> None:
         self.native = native
-        self.lent = raw
-        """For whoever lends it: to ask for `raw` is to show it."""
         self._raw = raw
-        self._prepared = prepared
         self._own_wait: Any = vars(raw).get("wait")
-        self._limit = limit
-        self._ours, self._theirs = _Asking(self, patience, is_limited=limit is not None), _Asking(self, None)
+        self._patience, self._limit = patience or nullcontext(), limit
         self._session = session or Session()
-        self._is_to_be_reset = False
-        """Whether what the last borrower left behind is forgotten before the first statement."""
+        self._is_to_be_reset = self._session.is_touched and native is None
+        """Before the first statement what the last borrower left behind is forgotten."""
         self._begun = begun
         self._has_begun = False
         """Whether the server, too, has heard that a transaction of ours began: with the first statement, whosever."""
         self._autocommit = raw.autocommit
-        self.is_asking = self.is_suspended = self._is_limited = self._is_watched = False
-        self.is_shown = native is not None
+        self._is_asking = self._is_limited = self._is_suspended = self._is_watched = False
+        self._is_shown = native is not None
         self._refused_to_write = False
         self._read_only_before = self._reads_only
-        # The application may have its own taste in cursors and rows; ours are plain.
-        self._cursor: Any = psycopg.AsyncCursor if isinstance(raw, psycopg.AsyncConnection) else psycopg.Cursor
 
     @property
     def raw(self) -> Any:
-        self.is_shown = self._session.is_touched = True
+        self._is_shown = self._session.is_touched = True
         return self._raw
 
     @property
     def in_transaction(self) -> bool:
-        return self._begun or self._status != _IDLE
-
-    @property
-    def _status(self) -> int:
-        status: int = self._raw.pgconn.transaction_status
-        return status
-
-    @property
-    def is_touched(self) -> bool:
-        return self._session.is_touched
-
-    @property
-    def is_sound(self) -> bool:
-        return not self._raw.closed and self._status == _IDLE and not has_news(self._raw.pgconn.socket)
+        return self._begun or self._raw.info.transaction_status != TransactionStatus.IDLE
 
     def check(self) -> None:
         if self._raw.closed:
             if not self._raw.broken:
                 raise TransactionClosed(CLOSED_BY_HAND)
-        elif self._has_begun and self._status == _IDLE:
+        elif self._has_begun and self._raw.info.transaction_status == TransactionStatus.IDLE:
             raise TransactionClosed(ENDED_BY_HAND)
 
     @property
     def is_demoted(self) -> bool:
         """Whether the server takes no writes any more: there may be a better one by now."""
-        if self._refused_to_write or not self.is_shown:
+        if self._refused_to_write or not self._is_shown:
             return self._refused_to_write
         # What the server refused to do for the application itself we have not heard.
         return self._reads_only is True and self._read_only_before is False
@@ -178,163 +156,65 @@ class PsycopgConnection(StepByStep):
         said = self._raw.info.parameter_status
         return reads_only(standby=said("in_hot_standby"), by_default=said("default_transaction_read_only"))
 
-    def heed(self, error: psycopg.Error) -> None:
-        """Remember what an error says of the connection."""
-        if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
-            # A server that says of itself that it can write means this transaction only.
-            self._refused_to_write = self._refused_to_write or self._reads_only is not False
-        else:
-            self._session.heed(error.sqlstate, error)
-
     # -- statements
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         if self._is_to_be_reset and not self.in_transaction:
-            await self.reset()
-        cursor = await self._run(self._ours, sql, parameters)
+            await self._command(RESET)
+            self._is_to_be_reset = self._session.is_touched = False
+        cursor = await self._run(sql, parameters, ours=True)
         rows: Rows = await answer(cursor.fetchall()) if cursor.description else []
         return rows
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
         self._session.is_touched = True
-        cursor = await self._run(self._theirs, sql, parameters)
+        cursor = await self._run(sql, parameters, ours=False)
         rows = await answer(cursor.fetchall()) if cursor.description else []
         return Result(tuple(column.name for column in cursor.description or ()), rows, max(cursor.rowcount, 0))
 
     async def script(self, sql: str) -> None:
         self._session.is_touched = True
-        with self._theirs:
+        with self._asking(ours=False):
             await answer(self._raw.execute(sql, prepare=False))
 
-    async def _run(self, asking: "_Asking", sql: str, parameters: Mapping[str, Any]) -> Any:
-        cursor = self._cursor(self._raw, row_factory=tuple_row)
+    async def _run(self, sql: str, parameters: Mapping[str, Any], *, ours: bool) -> Any:
+        # The application may have its own taste in cursors and rows; ours are plain.
+        kind: Any = psycopg.AsyncCursor if isinstance(self._raw, psycopg.AsyncConnection) else psycopg.Cursor
+        cursor = kind(self._raw, row_factory=tuple_row)
         spelled = spell(sql, "percent")
         given = {name: _array(parameters[name]) for name in spelled.names}
-        with asking:
+        with self._asking(ours=ours):
             # Ours in binary: what a time looks like in text is the role's to say, and not all of it psycopg can read.
-            await answer(cursor.execute(spelled.sql, given, binary=asking is self._ours))
+            await answer(cursor.execute(spelled.sql, given, binary=ours))
         return cursor
 
-    async def _command(self, sql: str) -> int:
-        """Statements without parameters, in one message; how many rows the last one gave.
+    async def _command(self, sql: str) -> None:
+        with self._asking(ours=True):
+            await answer(self._raw.execute(sql, prepare=False))
 
-        Not through a cursor, which costs as much as all else and looks at one answer after the other.
-        """
-        raw = self._raw
-        with self._ours:
-            await answer(raw.lock.acquire())
-            try:
-                found: int = await answer(raw.wait(_said(raw.pgconn, sql, raw.info.encoding)))
-            finally:
-                raw.lock.release()
-        return found
-
-    # -- transactions
-
-    async def begin(self) -> None:
-        if self.native is None:
-            await self._begin("BEGIN")
-        else:
-            # psycopg sends BEGIN before the next statement, with the isolation level the application has chosen.
-            with self._ours:
-                await answer(self._raw.set_autocommit(False))
-            self._begun = self._is_watched = True
+    @contextmanager
+    def _asking(self, *, ours: bool) -> Iterator[None]:
+        self._is_asking, self._is_limited = True, ours and self._limit is not None
+        if self._is_limited:
             self._raw.wait = self._wait
-
-    async def begin_with(self, first: Statement) -> int:
-        if not self._prepared or self.native is not None:
-            return await super().begin_with(first)
-        if self._is_to_be_reset and not self._session.has_prepared(first):
-            await self.reset()
-        return await self._begin(f"BEGIN;{await self._session.call(first, self._command)}")
-
-    async def _begin(self, message: str) -> int:
-        found = await self._command(f"{RESET_FIRST}{message}" if self._is_to_be_reset else message)
-        self._has_begun = True
-        if self._is_to_be_reset:
-            self._is_to_be_reset = self._session.is_touched = False
-        return found
-
-    async def commit_with(self, last: Statement) -> None:
-        if not self._prepared:
-            await super().commit_with(last)
-            return
-        await self._command(f"{await self._session.call(last, self._command)};COMMIT")
-        await self._ended()
-
-    async def commit(self) -> None:
-        # In a transaction that a failed statement has poisoned, COMMIT means ROLLBACK and psycopg does not say so.
-        poisoned = self._status == TransactionStatus.INERROR
         try:
-            with self._ours:
-                await answer(self._raw.rollback() if poisoned else self._raw.commit())
-        except BaseException:
-            await self.rollback()
+            with self._patience if ours else nullcontext():
+                yield
+        except psycopg.errors.ReadOnlySqlTransaction:
+            # A server that says of itself that it can write means this transaction only.
+            self._refused_to_write = self._refused_to_write or self._reads_only is not False
             raise
-        await self._ended()
-        if poisoned:
-            raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
-
-    async def rollback(self) -> None:
-        if not self._raw.closed:
-            with suppress(psycopg.OperationalError), self._ours:
-                await answer(self._raw.rollback())
-        await self._ended()
-
-    async def _ended(self) -> None:
-        self._begun = self._has_begun = self._is_watched = False
-        self.restore_wait()
-        if not self._raw.closed and self._raw.autocommit != self._autocommit:
-            with self._ours:
-                await answer(self._raw.set_autocommit(self._autocommit))
-
-    def after_commit(self, action: Callable[[], Any]) -> bool:
-        return False
-
-    def cut_off(self) -> None:
-        with suppress(psycopg.OperationalError):  # it is closed
-            cut_off(self._raw.pgconn.socket)
-
-    # -- between borrowers
-
-    def hand_on(self) -> None:
-        """Somebody else has it now: before his first statement what the last one left behind is forgotten."""
-        self._is_to_be_reset = self._session.is_touched and self.native is None
-        if self.is_suspended:
-            self.resume()
-
-    async def reset(self) -> None:
-        """Have the server forget what the last borrower left behind."""
-        await self._command(RESET)
-        self._is_to_be_reset = self._session.is_touched = False
-
-    # -- between the end of a block and the commit
-
-    def suspend(self) -> None:
-        self.is_suspended = True
-        self._raw.wait = self._wait
-
-    def resume(self) -> None:
-        self.is_suspended = False
-        self.restore_wait()
-
-    def limit_wait(self) -> None:
-        """Have the next answer waited for no longer than may be."""
-        self._is_limited = True
-        self._raw.wait = self._wait
-
-    def restore_wait(self) -> None:
-        self._is_limited = False
-        if self.is_suspended or self._is_watched:
-            return
-        if self._own_wait is None:
-            vars(self._raw).pop("wait", None)
-        else:
-            self._raw.wait = self._own_wait
+        except psycopg.IntegrityError as error:
+            if ours:
+                hide_row(error)
+            raise
+        finally:
+            self._is_asking = self._is_limited = False
+            self._restore_wait()
 
     def _wait(self, waiting: Any, *arguments: Any, **options: Any) -> Any:
         """In place of the connection's own `wait`, through which goes all that is asked of the server."""
-        if self.is_suspended and not self.is_asking:
+        if self._is_suspended and not self._is_asking:
             raise TransactionClosed("the block of this transaction has ended: its connection takes no more statements")
         if self._is_watched and not self._has_begun:
             waiting = self._noticing(waiting)
@@ -345,46 +225,74 @@ class PsycopgConnection(StepByStep):
 
     def _noticing(self, waiting: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         answer = yield from waiting
-        self._has_begun = self._status != _IDLE
+        self._has_begun = self._raw.info.transaction_status != TransactionStatus.IDLE
         return answer
 
+    def _restore_wait(self) -> None:
+        if self._is_suspended or self._is_watched:
+            return
+        if self._own_wait is None:
+            vars(self._raw).pop("wait", None)
+        else:
+            self._raw.wait = self._own_wait
 
-class _Asking:
-    """`with asking:` around each wait for an answer: not for ever, and what an error says is remembered."""
+    # -- transactions
 
-    __slots__ = ("_connection", "_is_limited", "_patience")
+    async def begin(self) -> None:
+        if self.native is None:
+            await self._command(f"{RESET_FIRST}BEGIN" if self._is_to_be_reset else "BEGIN")
+            self._has_begun = True
+            if self._is_to_be_reset:
+                self._is_to_be_reset = self._session.is_touched = False
+        else:
+            # psycopg sends BEGIN before the next statement, with the isolation level the application has chosen.
+            with self._asking(ours=True):
+                await answer(self._raw.set_autocommit(False))
+            self._begun = self._is_watched = True
+            self._raw.wait = self._wait
 
-    def __init__(
-        self, connection: PsycopgConnection, patience: AbstractContextManager[None] | None, *, is_limited: bool = False
-    ) -> None:
-        self._connection, self._patience, self._is_limited = connection, patience, is_limited
+    async def commit(self) -> None:
+        # In a transaction that a failed statement has poisoned, COMMIT means ROLLBACK and psycopg does not say so.
+        poisoned = self._raw.info.transaction_status == TransactionStatus.INERROR
+        try:
+            with self._asking(ours=True):
+                await answer(self._raw.rollback() if poisoned else self._raw.commit())
+        except BaseException:
+            await self.rollback()
+            raise
+        await self._ended()
+        if poisoned:
+            raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
 
-    def __enter__(self) -> None:
-        self._connection.is_asking = True
-        if self._is_limited:
-            self._connection.limit_wait()
-        if self._patience is not None:
-            self._patience.__enter__()
+    async def rollback(self) -> None:
+        if not self._raw.closed:
+            with suppress(psycopg.OperationalError), self._asking(ours=True):
+                await answer(self._raw.rollback())
+        await self._ended()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if self._patience is not None:
-            self._patience.__exit__(None, None, None)
-        self._connection.is_asking = False
-        if self._is_limited:
-            self._connection.restore_wait()
-        if isinstance(error, psycopg.Error):
-            self._connection.heed(error)
-            if self is self._connection._ours:
-                hide_row(error)
+    async def _ended(self) -> None:
+        self._begun = self._has_begun = self._is_watched = False
+        self._restore_wait()
+        if not self._raw.closed and self._raw.autocommit != self._autocommit:
+            with self._asking(ours=True):
+                await answer(self._raw.set_autocommit(self._autocommit))
 
+    def after_commit(self, action: Callable[[], Any]) -> bool:
+        return False
 
-def _said(pgconn: Any, sql: str, encoding: str) -> Generator[Any, Any, int]:
-    pgconn.send_query(sql.encode(encoding))
-    answers = yield from generators.execute(pgconn)
-    if answers[-1].status == ExecStatus.FATAL_ERROR:
-        raise psycopg.errors.error_from_result(answers[-1], encoding=encoding)
-    found: int = answers[-1].ntuples
-    return found
+    def cut_off(self) -> None:
+        with suppress(psycopg.OperationalError):  # it is closed
+            cut_off(self._raw.pgconn.socket)
+
+    # -- between the end of a block and the commit
+
+    def suspend(self) -> None:
+        self._is_suspended = True
+        self._raw.wait = self._wait
+
+    def resume(self) -> None:
+        self._is_suspended = False
+        self._restore_wait()
 
 
 def _array(value: Any) -> Any:
