@@ -87,31 +87,31 @@ def spoiled(column: str, value: str, status: str, table: str) -> str:
 async def survives(state: StateAdapter, connection: Connection, spoil: Callable[[str], bool], status: str) -> None:
     """Spoil a job; another one beside it is taken, settled and listed all the same."""
     poison = new_job()
-    await state.start(connection, [poison])
-    await state.take(connection, types=[TypeClaim("work", 1, -1.0)], limit=1, worker="gone")
+    await connection.run(state.start([poison]))
+    await connection.run(state.take(types=[TypeClaim("work", 1, -1.0)], limit=1, worker="gone"))
     if not spoil(status):
         return
-    await state.promote(connection, type_names=["work"], limit=10)
-    await state.start(connection, [good := new_job()])
+    await connection.run(state.promote(type_names=["work"], limit=10))
+    await connection.run(state.start([good := new_job()]))
 
     taken = await taken_by(state, connection)
 
     assert good.id in {job.id for job in taken}
-    changes = await state.settle(connection, [settlement(job) for job in taken])
+    changes = await connection.run(state.settle([settlement(job) for job in taken]))
     assert good.id in {change.job_id for change in changes if change.kind == "settled"}
-    await state.promote(connection, type_names=["work"], limit=10)
-    reaped = await state.reap(connection, worker="w", type_names=["work"], held_here=[], limit=10, lease=60.0)
+    await connection.run(state.promote(type_names=["work"], limit=10))
+    reaped = await connection.run(state.reap(worker="w", type_names=["work"], held_here=[], limit=10, lease=60.0))
     assert reaped.next_in is None or reaped.next_in >= 0
-    await state.settle(connection, [settlement(job) for job in reaped.jobs])
+    await connection.run(state.settle([settlement(job) for job in reaped.jobs]))
     await everything_is_listed(state, connection, good.id)
 
 
 async def taken_by(state: StateAdapter, connection: Connection) -> Sequence[TakenJob]:
     """What a worker has in its hands after a turn or two."""
     try:
-        return await state.take(connection, types=[TypeClaim("work", 1, 60.0)], limit=5, worker="w")
+        return await connection.run(state.take(types=[TypeClaim("work", 1, 60.0)], limit=5, worker="w"))
     except sqlite3.OperationalError:
-        return await state.strays(connection, worker="w", held_here=[])
+        return await connection.run(state.strays(worker="w", held_here=[]))
 
 
 def settlement(job: TakenJob) -> Settlement:
@@ -135,15 +135,15 @@ async def everything_is_listed(state: StateAdapter, connection: Connection, good
     anything = Filter()
     failed = Filter(error_types=["ValueError"], failed_from=datetime(2000, 1, 1, tzinfo=UTC))
     for filter in (anything, failed, Filter(statuses=[JobStatus.FAILED])):
-        jobs = await state.list_jobs(connection, filter, after=None, limit=100)
-        await state.list_chains(connection, filter, after=None, limit=100)
+        jobs = await connection.run(state.list_jobs(filter, after=None, limit=100))
+        await connection.run(state.list_chains(filter, after=None, limit=100))
         if filter is anything:
             assert good in {job.id for job in jobs}
             assert len(jobs) == 2
-    await state.list_failed(connection, "work", limit=10)
-    await state.count_jobs(connection, ["work"])
-    assert (await state.find_chains(connection, [good]))[0].id == good
-    await state.delete(connection, [good], cascade=True)
+    await connection.run(state.list_failed("work", limit=10))
+    await connection.run(state.count_jobs(["work"]))
+    assert (await connection.run(state.find_chains([good])))[0].id == good
+    await connection.run(state.delete([good], cascade=True))
 
 
 @pytest.mark.parametrize("driver", [AsyncpgDriver, PsycopgDriver])

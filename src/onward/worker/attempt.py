@@ -36,8 +36,9 @@ from onward.lifecycle.transaction import OpenTransaction
 from onward.model import Blocker, ChainId, CompletedJob, JobError, JobId, JobStatus, LossReason, WorkerId
 from onward.observe import events
 from onward.pacing import backoff
+from onward.state.command import Operation
 from onward.state.contract import Change, NewJob, Settlement, TakenJob
-from onward.state.driver import Connection, Fault, Statement, run_now
+from onward.state.driver import Connection, Fault, run_now
 from onward.state.rows import read_errors
 from onward.worker.middleware import Hook, find, onion
 from onward.worker.progress import ProgressBoard
@@ -52,6 +53,10 @@ _OPENING = "open a phase"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds between tries to open a phase."""
 _LONG_LOCK = 1.0
+
+
+class _WasCancelled(Exception):
+    """The job was to be cancelled, and neither goes on nor comes back: nor does what the phase has written."""
 
 
 class RunningAttempt:
@@ -96,6 +101,8 @@ class RunningAttempt:
         self._stage: Literal["fresh", "prepared", "atomic", "completed", "ended"] = "fresh"
         self._inside: PhaseKind | None = None
         self._tx: OpenTransaction | None = None
+        self._is_held = False
+        """Whether the job is locked, and nothing but this attempt had to do with it."""
         self._began = 0.0
         self._lending: AbstractAsyncContextManager[Any] | None = None
         """Gives back the connection of the open phase."""
@@ -284,10 +291,14 @@ class RunningAttempt:
         while True:
             try:
                 link = await self._borrow()
-                self._tx = await store.begin(link, store.state.hold_attempt(**fence) if locked else None)
+                if locked:
+                    self._is_held = await link.run(store.state.hold_attempt(**fence), begin=True)
+                else:
+                    await link.begin()
+                self._tx = store.own(link)
                 self._began = time.monotonic()
-                if locked and not self._tx.found:
-                    await store.state.lock_attempt(link, **fence)
+                if locked and not self._is_held:
+                    await link.run(store.state.lock_attempt(**fence))
                 if pauses is not None:
                     store.observers.database_works(_OPENING)
                 return
@@ -408,33 +419,30 @@ class RunningAttempt:
             return settlement
         try:
             settlement = self._progress.last_word(settlement)
-            last = self._store.state.end_attempt(self.job, settlement) if self._is_held(tx) else None
-            if last is None:
-                changes = await self._store.state.settle(tx.link, [settlement])
-                own = [change for change in changes if change.kind == "settled" and change.job_id == self.job.id]
-                if not own:
-                    raise JobAlreadyCompleted(self.job.id, self.job.attempt)
-                if own[0].status is JobStatus.FAILED:
-                    # It was to be cancelled, and neither goes on nor comes back: nor does what the phase has written.
-                    await self.discard()
-                    return cancelled(self.job, self.worker)
-            else:
-                changes = [Change(self.job.id, self.job.chain_id, self.job.type_name, "settled", JobStatus.COMPLETED)]
-            effects = self._store.consequences.of_settlements([settlement], changes)
-            tx.after_commit(lambda: self._store.release(effects))
-            await self._commit_settlement(last)
+            # Others of our operations in the transaction may have to do with the job.
+            held = self.job if self._is_held and not tx.is_joined else None
+            settle = self._store.state.settle([settlement], held=held)
+            changes: list[Change] = []
+            tx.after_commit(lambda: self._store.release(self._store.consequences.of_settlements([settlement], changes)))
+            await self._commit_settlement(settle.then(self._insist).then(changes.extend))
             self.settled = True
+        except _WasCancelled:
+            return cancelled(self.job, self.worker)
         except BaseException as error:
             self._note(error, "onward", tx)
             raise
         return None
 
-    @staticmethod
-    def _is_held(tx: OpenTransaction) -> bool:
-        """Whether nothing but this attempt has to do with its job: others of our operations may have changed that."""
-        return tx.found > 0 and not tx.is_joined
+    def _insist(self, changes: Sequence[Change]) -> Sequence[Change]:
+        """Raise unless the job was settled as asked."""
+        own = [change for change in changes if change.kind == "settled" and change.job_id == self.job.id]
+        if not own:
+            raise JobAlreadyCompleted(self.job.id, self.job.attempt)
+        if own[0].status is JobStatus.FAILED:
+            raise _WasCancelled
+        return changes
 
-    async def _commit_settlement(self, last: Statement | None) -> None:
+    async def _commit_settlement(self, last: Operation[None]) -> None:
         try:
             await self._commit(last)
         except Exception as error:
@@ -449,12 +457,9 @@ class RunningAttempt:
 
         Told to stop, there is no time to wait for the database: if it did, what is settled instead comes too late.
         """
-
-        async def look(connection: Any) -> Any:
-            return await self._store.state.find_jobs(connection, [self.job.id])
-
         if self.cancelled is not None:
             return False
+        look = self._store.state.find_jobs([self.job.id])
         found = await self._looked(self._store.read(look, while_=lambda: self.cancelled is None))
         return bool(found) and isinstance(found[0], CompletedJob) and found[0].completed_by == self.worker
 
@@ -467,7 +472,7 @@ class RunningAttempt:
             finally:
                 self._limit = None
 
-    async def _commit(self, last: Statement | None = None) -> None:
+    async def _commit(self, last: Operation[None] | None = None) -> None:
         tx, self._tx = self._tx, None
         assert tx is not None
         try:

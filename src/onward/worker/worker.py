@@ -293,7 +293,7 @@ class Worker:
         await self._upkeep.look()
         since = time.monotonic()
         self._may_have_strays = True
-        taken, blockers = await self._taking.run(partial(self._take, limit=free))
+        taken, blockers = await self._taking.use(partial(self._take, limit=free))
         self._may_have_strays = False
         if not self._store.state.locks_rows:
             since = time.monotonic()  # the leases count from when the only lock there is was granted
@@ -308,11 +308,11 @@ class Worker:
         self, connection: Connection, *, limit: int
     ) -> tuple[Sequence[TakenJob], dict[JobId, list[Blocker]]]:
         async def take(claims: Sequence[TypeClaim], count: int) -> Sequence[TakenJob]:
-            return await self._store.state.take(connection, types=claims, limit=count, worker=self.id)
+            return await connection.run(self._store.state.take(types=claims, limit=count, worker=self.id))
 
         taken = await self._frontier.take(take, limit)
         waited = [job.id for job in taken if job.blockers]
-        return taken, await self._store.state.blockers_of(connection, waited) if waited else {}
+        return taken, await connection.run(self._store.state.blockers_of(waited)) if waited else {}
 
     def _check_for_leftovers(self, taken: int, free: int) -> None:
         expected, self._expected = free if self._expected is None else min(self._expected, free), None
@@ -322,7 +322,7 @@ class Worker:
             self._leftovers.took_too_few()
 
     async def _are_left_behind(self) -> bool:
-        return await self._taking.run(partial(self._store.state.left_behind, types=self._frontier.claims))
+        return await self._taking.run(self._store.state.left_behind(types=self._frontier.claims))
 
     async def _give_back_strays(self) -> None:
         """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure.
@@ -330,7 +330,7 @@ class Worker:
         Or they were reaped, and their crash is still to be settled.
         """
         if self._may_have_strays or self._upkeep.is_unsure:
-            find = partial(self._store.state.strays, worker=self.id, held_here=[*self._attempts, *self._settler.jobs])
+            find = self._store.state.strays(worker=self.id, held_here=[*self._attempts, *self._settler.jobs])
             for job in await self._taking.run(find):
                 if self._may_have_strays:
                     await self._settler.put(settle.given_back(job, self.id))

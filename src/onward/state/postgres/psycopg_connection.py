@@ -18,7 +18,8 @@ from psycopg.rows import tuple_row
 from psycopg.waiting import wait_async
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
-from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, Rows, StepByStep
+from onward.state.command import Rows
+from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, StepByStep
 from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
 from onward.state.postgres.settings import hide_row
 from onward.state.statement import spell
