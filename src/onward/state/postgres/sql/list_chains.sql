@@ -1,6 +1,6 @@
 -- A page of chains, newest first; the status is that of the job the chain has come to.
 SELECT header.id, header.type_name, /*schema*/readable(header.created_at),
-  /*schema*/readable(header.chain_ended_at), /*job columns*/job.*
+  /*schema*/readable(header.chain_ended_at), /*include fragments/job_columns*/
 FROM /*schema*/job header,
   LATERAL (
     SELECT latest.id FROM /*schema*/job latest

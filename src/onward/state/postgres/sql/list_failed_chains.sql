@@ -1,7 +1,7 @@
 -- A page of failed chains, newest first, by why and when they failed: as list_chains, but found in the index of what
 -- failed. A job that failed is the one its chain has come to.
 SELECT header.id, header.type_name, /*schema*/readable(header.created_at),
-  /*schema*/readable(header.chain_ended_at), /*job columns*/job.*
+  /*schema*/readable(header.chain_ended_at), /*include fragments/job_columns*/
 FROM /*schema*/job job JOIN /*schema*/job header ON header.id = job.chain_id
 WHERE job.status = 'failed' AND header.chain_index = 0
   AND (:after::uuid IS NULL OR header.id < :after::uuid)

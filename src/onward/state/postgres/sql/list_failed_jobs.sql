@@ -1,5 +1,5 @@
 -- A page of failed jobs, newest first, by why and when they failed: as list_jobs, but found in the index of what failed.
-SELECT /*job columns*/job.*
+SELECT /*include fragments/job_columns*/
 FROM /*schema*/job job
 WHERE job.status = 'failed'
   AND (:after::uuid IS NULL OR job.id < :after::uuid)

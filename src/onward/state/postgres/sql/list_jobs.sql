@@ -1,5 +1,5 @@
 -- A page of jobs, newest first. Ids are time-ordered and never change, so a cursor stays where it is.
-SELECT /*job columns*/job.*
+SELECT /*include fragments/job_columns*/
 FROM /*schema*/job job
 WHERE (:after::uuid IS NULL OR job.id < :after::uuid)
   AND (:type_names::text[] IS NULL OR job.type_name = ANY(:type_names::text[]))

@@ -1,5 +1,5 @@
 -- Chains by id: first what the header knows, then the job the chain has come to.
-SELECT header.id, header.type_name, header.created_at, header.chain_ended_at, /*job columns*/job.*
+SELECT header.id, header.type_name, header.created_at, header.chain_ended_at, /*include fragments/job_columns*/
 FROM /*schema*/job header
   CROSS JOIN /*schema*/job job ON job.id = coalesce((
     SELECT latest.id FROM /*schema*/job latest

@@ -1,6 +1,6 @@
 -- A page of chains, newest first; the status is that of the job the chain has come to.
 -- A blob sorts behind every text: the first page is a range like the others, found without reading what is above it.
-SELECT header.id, header.type_name, header.created_at, header.chain_ended_at, /*job columns*/job.*
+SELECT header.id, header.type_name, header.created_at, header.chain_ended_at, /*include fragments/job_columns*/
 FROM /*schema*/job header
   CROSS JOIN /*schema*/job job ON job.id = coalesce((
     SELECT latest.id FROM /*schema*/job latest

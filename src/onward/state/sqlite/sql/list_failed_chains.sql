@@ -1,6 +1,6 @@
 -- A page of failed chains, newest first, by why and when they failed: as list_chains, but found in the index of what
 -- failed. A job that failed is the one its chain has come to.
-SELECT header.id, header.type_name, header.created_at, header.chain_ended_at, /*job columns*/job.*
+SELECT header.id, header.type_name, header.created_at, header.chain_ended_at, /*include fragments/job_columns*/
 FROM /*schema*/job job INDEXED BY /*schema*/job_failed CROSS JOIN /*schema*/job header ON header.id = job.chain_id
 WHERE job.status = 'failed' AND header.chain_index = 0 AND header.id < coalesce(:after, x'ffffffffffffffffffff')
   AND (:type_names IS NULL OR header.type_name IN (SELECT value FROM json_each(:type_names)))

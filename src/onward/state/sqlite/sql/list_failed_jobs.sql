@@ -1,5 +1,5 @@
 -- A page of failed jobs, newest first, by why and when they failed: as list_jobs, but found in the index of what failed.
-SELECT /*job columns*/job.*
+SELECT /*include fragments/job_columns*/
 FROM /*schema*/job job INDEXED BY /*schema*/job_failed
 WHERE job.status = 'failed' AND job.id < coalesce(:after, x'ffffffffffffffffffff')
   AND (:type_names IS NULL OR job.type_name IN (SELECT value FROM json_each(:type_names)))

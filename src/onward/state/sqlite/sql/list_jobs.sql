@@ -1,6 +1,6 @@
 -- A page of jobs, newest first. Ids are time-ordered and never change, so a cursor stays where it is.
 -- A blob sorts behind every text: the first page is a range like the others, found without reading what is above it.
-SELECT /*job columns*/job.*
+SELECT /*include fragments/job_columns*/
 FROM /*schema*/job job
 WHERE job.id < coalesce(:after, x'ffffffffffffffffffff')
   AND (:type_names IS NULL OR job.type_name IN (SELECT value FROM json_each(:type_names)))

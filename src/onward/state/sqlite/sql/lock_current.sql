@@ -1,5 +1,5 @@
 -- The job a chain has come to.
-SELECT /*job columns*/job.*
+SELECT /*include fragments/job_columns*/
 FROM /*schema*/job header
   CROSS JOIN /*schema*/job job ON job.id = coalesce((
     SELECT latest.id FROM /*schema*/job latest
