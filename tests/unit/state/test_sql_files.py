@@ -39,7 +39,7 @@ def test_one_file_lists_the_columns_of_a_new_job(database: str) -> None:
     inserted = {
         found
         for sql in files(database).values()
-        for found in re.findall(r"INSERT INTO /\*schema\*/job \(\s*(.*?\*/)", sql)
+        for found in re.findall(r"INSERT INTO /\*schema\*/job \(\s*(/\*.*?\*/|\w+)", sql)
     }
     lists = [name for name, sql in files(database).items() if re.search(r"payload_version,\s+status,\s+rank", sql)]
 

@@ -9,34 +9,6 @@ BEGIN
   RETURN true;
 END $$;
 
--- Complete an attempt and start its continuation, which waits for nothing, as settle.sql would; fails as above.
-CREATE FUNCTION /*schema*/continue_attempt(
-  settling uuid, its_attempt integer, its_holder text, next_id uuid, next_type_name text, next_version integer,
-  next_rank integer, next_limit_key text, next_input json, next_at timestamptz, next_delay double precision,
-  at timestamptz) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-  settled record;
-BEGIN
-  -- Held, and nobody has wanted it cancelled: it completes, though not its chain.
-  UPDATE /*schema*/job job SET
-    /*include fragments/completed*/
-  FROM (SELECT 'complete' AS kind, NULL::json AS output, its_holder AS completed_by, at) o
-  WHERE job.id = settling AND job.attempt = its_attempt AND job.leased_by = its_holder AND job.ended_at IS NULL
-  RETURNING job.chain_id, job.chain_index, job.root_id INTO settled;
-  PERFORM /*schema*/insist(CASE WHEN FOUND THEN true END);
-  INSERT INTO /*schema*/job (
-    /*include fragments/new_job_columns*/
-  )
-  SELECT
-    /*include fragments/new_job_values*/
-  FROM (
-    SELECT next_id AS id, settled.chain_id, settled.chain_index + 1 AS chain_index, next_type_name AS type_name,
-      next_version AS payload_version, next_rank AS rank, next_limit_key AS limit_key, next_input AS input,
-      next_delay AS delay, next_at AS scheduled_at, settling AS origin_id, settled.root_id, at
-  ) wanted;
-END $$;
-
 -- Complete an attempt and start a continuation that needs a look first, both or neither. A stale attempt gives no rows;
 -- a refusal is a row with a problem, never an error: nothing has changed then, and the caller's transaction stays usable.
 -- An attempt that was to be cancelled fails instead, as in settle.sql.
