@@ -90,7 +90,7 @@ def intercept(
     method = getattr(state, name)
 
     @wraps(method)
-    def asked(*arguments: Any, **options: Any) -> Operation[Any]:
+    def asked(*arguments: Any, **options: Any) -> Any:
         return _marked(method(*arguments, **options), lambda run: around(run, *arguments, **options))
 
     monkeypatch.setattr(state, name, asked)
@@ -101,14 +101,14 @@ def intercept(
 class _MarkedCommand(Command[Any], frozen=True, gc=False, kw_only=True):
     around: Callable[[Run], Awaitable[Any]]
 
-    def then(self, look: Callable[[Any], Any]) -> Command[Any]:
+    def then(self, look: Callable[[Any], Any]) -> Any:
         return _marked(Command.then(self, look), self.around)
 
 
 class _MarkedSteps(Steps[Any], frozen=True, gc=False, kw_only=True):
     around: Callable[[Run], Awaitable[Any]]
 
-    def then(self, look: Callable[[Any], Any]) -> Steps[Any]:
+    def then(self, look: Callable[[Any], Any]) -> Any:
         return _marked(Steps.then(self, look), self.around)
 
 
