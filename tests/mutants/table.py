@@ -174,8 +174,8 @@ MUTANTS = [
     Mutant(
         "a start of unknown outcome is not looked up",
         "lifecycle/start.py",
-        "if tries > 1:",
-        "if tries > 99:",
+        "again=lambda _: Steps(partial(_start_again, store, jobs)),",
+        "again=None,",
         BEHAVIOUR,
     ),
     Mutant(
