@@ -23,6 +23,7 @@ from msgspec import Raw
 
 import servers
 from onward import Permanent
+from onward.conformance.queue.session import arrived, names, until
 from onward.model import Backoff
 from onward.queue import (
     ActiveJob,
@@ -40,7 +41,6 @@ from onward.queue import (
     UnsupportedFeature,
 )
 from onward.queue.providers.sqs import SQS, NewQueue, SQSProvider
-from onward.testing.queue.session import arrived, names, until
 from proxy import proxied
 from servers import SQS_CLIENT
 
