@@ -20,7 +20,6 @@ from onward import (
     Attempt,
     Backoff,
     ChainFailed,
-    DatabaseError,
     FailedJob,
     FailureReason,
     JobStatus,
@@ -32,7 +31,7 @@ from onward import (
 )
 from onward.conformance.queue.session import arrived
 from onward.crypto import Encryption, Secret
-from onward.errors import PayloadTampered, QueueConfigurationError, UnknownKey
+from onward.errors import DatabaseError, PayloadTampered, QueueConfigurationError, UnknownKey
 from onward.observe import events
 from onward.observe.logs import LogObserver
 from onward.queue import Queue

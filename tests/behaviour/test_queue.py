@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from onward import ConfigurationError, Onward, Permanent
+from onward import Onward, Permanent
 from onward.conformance.queue.session import until
+from onward.errors import ConfigurationError
 from onward.queue import (
     Capabilities,
     JobOptions,

@@ -771,7 +771,7 @@ assert not {"aiobotocore", "botocore"} & set(sys.modules)
 sys.modules["aiobotocore.config"] = None
 try:
     from onward.queue.providers.sqs import SQS
-except onward.ConfigurationError as error:
+except onward.errors.ConfigurationError as error:
     print(error)
 """
     run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
