@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 
 class OnwardError(Exception):
-    """The root of the tree."""
+    """What every error of Onward is."""
 
 
 def _listed(ids: Iterable[object]) -> str:
@@ -149,7 +149,7 @@ class InvalidKey(ConfigurationError):
 
 
 class DecryptionError(PayloadError):
-    """What is stored cannot be decrypted. A job whose input cannot be fails alone, and can be retried."""
+    """What is stored cannot be decrypted. A job with such an input fails alone, and can be retried."""
 
     _problem: ClassVar[str]
 
@@ -393,7 +393,7 @@ class BlockersDeleted(RetryRefused):
 
 
 class KeyInUse(RetryRefused):
-    """Another chain of the type has the deduplication key and has not ended; there may be one only."""
+    """Another chain of the type has the deduplication key and has not ended; there may be only one."""
 
     def __init__(self, chain_id: "ChainId", live: "ChainId") -> None:
         self.chain_id, self.live = chain_id, live
