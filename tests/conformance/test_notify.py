@@ -17,6 +17,9 @@ import pytest
 import redis.asyncio
 
 import servers
+from onward.conformance.notify.budgets import *  # noqa: F403
+from onward.conformance.notify.hearing import LONG, Connect
+from onward.conformance.notify.suite import *  # noqa: F403
 from onward.notify.changes import ChangeNotify
 from onward.notify.contract import Changed, Hint, HintKind, NotifyAdapter, ignore
 from onward.notify.memory import MemoryNotify
@@ -25,9 +28,6 @@ from onward.notify.postgres import PostgresNotify
 from onward.notify.postgres_wires import asyncpg_wire, psycopg_wire
 from onward.notify.redis import RedisNotify
 from onward.state.sqlite.sqlite3 import SqliteDriver
-from onward.testing.notify.budgets import *  # noqa: F403
-from onward.testing.notify.hearing import LONG, Connect
-from onward.testing.notify.suite import *  # noqa: F403
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ _ELSEWHERE_CALLED = {
 
 @dataclass(frozen=True, slots=True)
 class Required:
-    """A type in `blocked_by` without a chain of which a job cannot be started. Made by `required(…)`."""
+    """A type in `blocked_by` that a job must have a chain of among its blockers. Made by `required(…)`."""
 
     job_type: "JobType[Any, Any] | str"
 
@@ -181,7 +181,7 @@ class Step(Generic[I_contra, O_co]):
         return register
 
     def upcast_output(self, version: int) -> Callable[[Upcaster], Upcaster]:
-        """Register how the plain JSON of an output of `version` becomes one of `version + 1`: for those who read it."""
+        """Register how plain JSON of an output of `version` becomes that of `version + 1`, for whoever reads it."""
 
         def register(upcaster: Upcaster) -> Upcaster:
             if not 1 <= version < self.definition.version:
@@ -272,7 +272,7 @@ class JobType(Step[I_contra, O_co]):
     @overload
     def handler(self: "JobType[I, O]", run: Callable[[Attempt[I, Tx]], Outcome[O] | O], /) -> "JobType[I, O]": ...
     def handler(self, run: Callable[..., Any], /) -> "JobType[Any, Any]":
-        """Give a type its handler, as a decorator, where it runs."""
+        """Decorator: the handler of this type, in the program that runs it."""
         if self.run is not None:
             raise DefinitionError([f"{self.name}: it has a handler already"])
         signature = read_signature(self.name, run, caller_names(1))

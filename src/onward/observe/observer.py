@@ -19,7 +19,7 @@ _OF_OUTAGES = (events.StateError, events.NotifyError, events.NotifyRecovered)
 
 
 class Observer(Protocol):
-    """Told of events. What it raises is logged and goes no further; what it blocks, blocks Onward: hand work over."""
+    """Is told of events. What it raises is logged and goes no further. Onward waits for it: hand slow work on."""
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether events of this kind should be made for it; asked again now and then, so that it may change."""

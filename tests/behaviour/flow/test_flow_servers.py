@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError, RedisError
 
 import servers
 from flows import QUICK, SOON, FlowRecorder, places
-from onward import ConfigurationError
+from onward.errors import ConfigurationError
 from onward.flow import Flow, FlowKeysTaken, FlowUnavailable, events
 
 
