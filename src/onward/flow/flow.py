@@ -33,6 +33,7 @@ from onward.flow.store import NewJob, Store
 from onward.flow.views import FlowJob, Positions
 from onward.flow.workers import FlowWorkers
 from onward.model import Backoff
+from onward.pacing import Pacing
 
 I = TypeVar("I")  # noqa: E741 - the input
 H = TypeVar("H", bound=Handler)
@@ -303,12 +304,12 @@ class Flow(Generic[I]):
     async def wait(self, job_id: str, *, timeout: timedelta) -> FlowJob:
         """The job when it has ended well; raises FlowJobFailed or FlowWaitTimeout. It looks now and then."""
         self._checks.duration("timeout", timeout)
-        pause, limit = _SOONEST_LOOK, asyncio.timeout(timeout.total_seconds())
+        looks, limit = Pacing(_SOONEST_LOOK, _LATEST_LOOK, factor=1.5), asyncio.timeout(timeout.total_seconds())
         try:
             async with limit:
                 while (job := await self.get(job_id)).status == "open":
+                    pause = next(looks)
                     await asyncio.sleep(pause)
-                    pause = min(pause * 1.5, _LATEST_LOOK)
         except TimeoutError:
             if not limit.expired():
                 raise

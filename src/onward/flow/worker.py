@@ -17,11 +17,12 @@ from onward.flow import events
 from onward.flow.events import Reporter
 from onward.flow.handling import Handling, Performance
 from onward.flow.lock import Lock
-from onward.flow.retrying import Pauses, heed_cancellation
+from onward.flow.retrying import heed_cancellation
 from onward.flow.server import is_transient
 from onward.flow.stage import Stage
 from onward.flow.store import Lease, Settled, Store
 from onward.lifecycle.after_commit import describe
+from onward.pacing import Pacing
 from onward.slots.loop import SlotLoop
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class FlowWorker:
         self._loop: SlotLoop[Lease] = SlotLoop(self, concurrency=1)
         self._status: Status = "ready"
         self._woken = asyncio.Event()
-        self._pauses = Pauses()
+        self._pacing = Pacing()
         self._tasks = asyncio.TaskGroup()
         self._job: asyncio.Task[object] | None = None
         self._insist_until: float | None = None
@@ -92,7 +93,7 @@ class FlowWorker:
 
     async def fill(self, free: int) -> Sequence[Lease]:
         job_id = await (self._take_by_script() if self.stage.is_taken_by_script else self._take())
-        self._pauses = Pauses()
+        self._pacing.reset()
         if job_id is None:
             return ()
         answer = await self._claim(job_id)
@@ -117,7 +118,7 @@ class FlowWorker:
 
     async def recover(self, error: Exception) -> None:
         heed_cancellation()
-        pause = self._pauses.next()
+        pause = next(self._pacing)
         self._tell_redis_error("take", error, pause)
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
@@ -285,13 +286,13 @@ class FlowWorker:
 
     async def _insist(self, doing: str, ask: Callable[[], Awaitable[T]], lock: Lock | None = None) -> T:
         """Ask until Redis answers, or the lock has ended. Asked twice, it changes nothing the second time."""
-        pauses = Pauses()
+        pacing = Pacing()
         while True:
             try:
                 return await ask()
             except Exception as error:
                 heed_cancellation()
-                pause = pauses.next()
+                pause = next(pacing)
                 if self._gives_up(lock, pause) or not is_transient(error):
                     raise
                 self._tell_redis_error(doing, error, pause)

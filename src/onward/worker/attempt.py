@@ -35,7 +35,7 @@ from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import OpenTransaction
 from onward.model import Blocker, ChainId, CompletedJob, JobError, JobId, JobStatus, LossReason, WorkerId
 from onward.observe import events
-from onward.pacing import backoff
+from onward.pacing import Pacing
 from onward.state.contract import Change, NewJob, Settlement, TakenJob
 from onward.state.driver import Connection, Fault, Statement, run_now
 from onward.state.rows import read_errors
@@ -297,7 +297,7 @@ class RunningAttempt:
                 if self.cancelled is not None or not store.is_transient(error):
                     raise
                 store.observers.emit(events.StateError(doing=_OPENING, error=describe(error)))
-            pauses = pauses or backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+            pauses = pauses or Pacing(_FIRST_PAUSE, _LONGEST_PAUSE)
             await store.driver.sleep(next(pauses))
 
     async def _borrow(self) -> Connection:
