@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 import msgspec
-from redis.asyncio.cluster import RedisCluster
 
 from onward.define.signature import caller_names
 from onward.errors import (
@@ -26,7 +25,7 @@ from onward.flow.events import FlowObserver, Reporter
 from onward.flow.keys import Keys, settings
 from onward.flow.options import KEEP_DONE, KEEP_FAILED, Checks, Keep, as_keep
 from onward.flow.retrying import ask
-from onward.flow.server import Server, Target
+from onward.flow.server import Server
 from onward.flow.stage import Handler, Rate, Stage, read_signature
 from onward.flow.starting import Starting
 from onward.flow.store import NewJob, Store
@@ -34,6 +33,7 @@ from onward.flow.views import FlowJob, Positions
 from onward.flow.workers import FlowWorkers
 from onward.model import Backoff
 from onward.pacing import Pacing
+from onward.redis.connection import RedisCluster, Target
 
 I = TypeVar("I")  # noqa: E741 - the input
 H = TypeVar("H", bound=Handler)

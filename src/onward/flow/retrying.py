@@ -5,11 +5,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from redis.exceptions import RedisError
-
 from onward.errors import FlowUnavailable
 from onward.flow.server import is_transient
 from onward.pacing import Pacing
+from onward.redis.connection import exceptions
 
 T = TypeVar("T")
 PATIENCE = 2.0
@@ -38,7 +37,7 @@ async def ask(flow: str, doing: str, question: Callable[[], Awaitable[T]], *, pa
     while True:
         try:
             return await question()
-        except (RedisError, OSError) as error:
+        except (exceptions.RedisError, OSError) as error:
             heed_cancellation(before=before)
             pause = next(pacing)
             if not is_transient(error) or time.monotonic() + pause > end:
