@@ -206,24 +206,24 @@ class FlowWorker:
     async def _watch(self, performance: Performance, lock: Lock) -> End:
         """Until there is something to settle. Who is in a thread, or does not heed its cancellation, is waited for."""
         is_stopped = False
-        while not performance.is_over(self._tasks):
+        while not performance.work.done():
             try:
                 await asyncio.wait(
                     [performance.work, lock.lost], timeout=lock.time_left, return_when=asyncio.FIRST_COMPLETED
                 )
             except asyncio.CancelledError:
                 is_stopped = True
-                performance.stop()
+                performance.work.cancel()
                 _take_back_cancellation()
                 continue
             if performance.work.done():
                 continue
             if lock.lost.done():
-                performance.stop()
+                performance.work.cancel()
                 return "lost"
             if lock.time_left == 0:
-                performance.stop()
-                if isinstance(performance.work, asyncio.Task):
+                performance.work.cancel()
+                if not performance.is_in_thread:
                     await asyncio.wait([performance.work], timeout=_UNWINDING)
                 is_returned = performance.work.done() and performance.error is None
                 return "ended" if is_returned else "timed out"
@@ -246,7 +246,7 @@ class FlowWorker:
 
     async def _see_out(self, performance: Performance) -> None:
         """The slot is taken until the handler has ended."""
-        while not performance.is_over(self._tasks):
+        while not performance.work.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([performance.work])
 
