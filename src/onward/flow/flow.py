@@ -225,6 +225,7 @@ class Flow(Generic[I]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         store, self._open = self._store, None
+        await self._reporter.settle()
         await store.server.close()
 
     @property
