@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypedDict, TypeVar, overload
 
 import msgspec
+from typing_extensions import Unpack
 
 from onward.define.signature import caller_names
 from onward.errors import (
@@ -26,12 +27,11 @@ from onward.flow.keys import Keys, settings
 from onward.flow.options import KEEP_DONE, KEEP_FAILED, Checks, Keep, as_keep
 from onward.flow.retrying import ask
 from onward.flow.server import Server
-from onward.flow.stage import Handler, Rate, Stage, read_signature
+from onward.flow.stage import Handler, Stage, StageOptions, read_signature
 from onward.flow.starting import Starting
 from onward.flow.store import NewJob, Store
 from onward.flow.views import FlowJob, Positions
 from onward.flow.workers import FlowWorkers
-from onward.model import Backoff
 from onward.pacing import Pacing
 from onward.redis.connection import RedisCluster, Target
 
@@ -39,6 +39,27 @@ I = TypeVar("I")  # noqa: E741 - the input
 H = TypeVar("H", bound=Handler)
 _SOONEST_LOOK, _LATEST_LOOK = 0.02, 0.5
 _SHORTEST_WAIT = timedelta(milliseconds=10)
+
+
+class FlowOptions(TypedDict, total=False):
+    """What a flow may be told."""
+
+    first: str | None
+    """The stage where jobs begin; None: the one defined first."""
+    cluster: bool | None
+    """Whether the address is of a Redis Cluster's node."""
+    index: Iterable[str]
+    """Attributes by which jobs can be found."""
+    keep: Keep | timedelta
+    """What is kept of jobs that are done."""
+    keep_failed: Keep | timedelta
+    """And of those that have failed."""
+    max_waiting: int | None
+    """How many may wait at the first stage before `start` refuses more."""
+    wait: timedelta
+    """How long a worker waits in Redis for a job at a time."""
+    observers: Sequence[FlowObserver]
+    """Are told of events."""
 
 
 class Flow(Generic[I]):
@@ -56,36 +77,9 @@ class Flow(Generic[I]):
     """
 
     @overload
-    def __init__(
-        self,
-        name: str,
-        redis: Target,
-        *,
-        input: type[I],
-        first: str | None = None,
-        cluster: bool | None = None,
-        index: Iterable[str] = (),
-        keep: Keep | timedelta = ...,
-        keep_failed: Keep | timedelta = ...,
-        max_waiting: int | None = None,
-        wait: timedelta = ...,
-        observers: Sequence[FlowObserver] = (),
-    ) -> None: ...
+    def __init__(self, name: str, redis: Target, *, input: type[I], **options: Unpack[FlowOptions]) -> None: ...
     @overload
-    def __init__(
-        self: "Flow[Any]",
-        name: str,
-        redis: Target,
-        *,
-        first: str | None = None,
-        cluster: bool | None = None,
-        index: Iterable[str] = (),
-        keep: Keep | timedelta = ...,
-        keep_failed: Keep | timedelta = ...,
-        max_waiting: int | None = None,
-        wait: timedelta = ...,
-        observers: Sequence[FlowObserver] = (),
-    ) -> None: ...
+    def __init__(self: "Flow[Any]", name: str, redis: Target, **options: Unpack[FlowOptions]) -> None: ...
     def __init__(
         self,
         name: str,
@@ -126,52 +120,23 @@ class Flow(Generic[I]):
 
     # -- define
 
-    def stage(
-        self,
-        name: str,
-        *,
-        next: str | None = None,
-        goto: Sequence[str] = (),
-        children: str | None = None,
-        collect: str | None = None,
-        timeout: timedelta | None = timedelta(seconds=30),
-        lock: timedelta = timedelta(seconds=30),
-        max_retries: int = 0,
-        max_stalls: int = 3,
-        backoff: Backoff | None = None,
-        delay: timedelta = timedelta(0),
-        priorities: bool = False,
-        rate: Rate | None = None,
-    ) -> Callable[[H], H]:
+    def stage(self, name: str, **options: Unpack[StageOptions]) -> Callable[[H], H]:
         """Make a function the handler of a stage; it stays a function. The first stage defined is where jobs begin.
 
-        `timeout` is the time a handler is given; `lock` how soon the job of a dead worker is taken from it.
+        Options: `next`, `goto`, `children` and `collect` say where jobs go; `timeout` is the time a handler is given,
+        `lock` how soon the job of a dead worker is taken from it; `max_retries`, `max_stalls`, `backoff`; `delay`,
+        `priorities`, `rate`. `StageOptions` says what each means.
         """
         checks = Checks(f"stage {name!r} of flow {self.name!r}")
         checks.name(name)
         if name in self._stages:
             raise FlowDefinitionError(self.name, [f"there are two stages {name!r}"])
         local_names = caller_names(1)
-        leads_to = checks.texts("goto", goto)
+        options["goto"] = checks.texts("goto", options.get("goto", ()))
 
         def decorate(handler: H) -> H:
-            stage = Stage(
-                name=name,
-                handler=handler,
-                signature=read_signature(self.name, name, handler, local_names),
-                next=next,
-                goto=leads_to,
-                children=children,
-                collect=collect,
-                timeout=timeout,
-                lock=lock,
-                max_retries=max_retries,
-                max_stalls=max_stalls,
-                backoff=backoff,
-                delay=delay,
-                priorities=priorities,
-                rate=rate,
-            )
+            signature = read_signature(self.name, name, handler, local_names)
+            stage = Stage(name=name, handler=handler, signature=signature, **options)
             stage.check(self.name)
             self._stages[name] = stage
             return handler

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 from onward.define.called import YIELDS, called, yields
 from onward.errors import FlowDefinitionError
@@ -55,6 +55,35 @@ class Signature:
     is_async: bool
 
 
+class StageOptions(TypedDict, total=False):
+    """What `@flow.stage(…)` may be told; what is not said is as in `Stage`."""
+
+    next: str | None
+    """The stage that follows; None: the job is done."""
+    goto: Sequence[str]
+    """The stages that `Goto` may name."""
+    children: str | None
+    """The stage at which the children of a `FanOut` begin."""
+    collect: str | None
+    """The attribute that holds the results of children."""
+    timeout: timedelta | None
+    """The time a handler is given; None: any."""
+    lock: timedelta
+    """How soon the job of a dead worker is taken from it."""
+    max_retries: int
+    """How often a failed handler is tried again."""
+    max_stalls: int
+    """How many workers may die on a job before it fails."""
+    backoff: Backoff | None
+    """How long to wait before it is tried again; None: not at all."""
+    delay: timedelta
+    """How long jobs wait before they may begin."""
+    priorities: bool
+    """Whether jobs with a higher priority go first."""
+    rate: Rate | None
+    """How many jobs may begin in how much time."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """What `@flow.stage(…)` was told."""
@@ -62,18 +91,18 @@ class Stage:
     name: str
     handler: Handler
     signature: Signature
-    next: str | None
-    goto: tuple[str, ...]
-    children: str | None
-    collect: str | None
-    timeout: timedelta | None
-    lock: timedelta
-    max_retries: int
-    max_stalls: int
-    backoff: Backoff | None
-    delay: timedelta
-    priorities: bool
-    rate: Rate | None
+    next: str | None = None
+    goto: Sequence[str] = ()
+    children: str | None = None
+    collect: str | None = None
+    timeout: timedelta | None = timedelta(seconds=30)
+    lock: timedelta = timedelta(seconds=30)
+    max_retries: int = 0
+    max_stalls: int = 3
+    backoff: Backoff | None = None
+    delay: timedelta = timedelta(0)
+    priorities: bool = False
+    rate: Rate | None = None
 
     def check(self, flow: str) -> None:
         """Raise a ConfigurationError that names the option, whatever is wrong with one."""
