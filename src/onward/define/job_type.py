@@ -81,25 +81,15 @@ class TypeOptions(TypedDict, total=False):
     """What may be declared about a job type; what is not said is as in `Definition`."""
 
     continues_to: "Sequence[Step[Any, Any] | str]"
-    """The types it may continue to."""
     blocked_by: "Sequence[BlockedBy]"
-    """The types whose chains it may, or with `required(…)` must, wait for."""
     version: int
-    """Of its payloads; older ones are brought up by `upcast`."""
     lease: timedelta | None
-    """How long a job stays with a worker that is not heard of."""
     timeout: timedelta | None
-    """How long a handler may run; None: for ever."""
     backoff: Backoff | None
-    """How long to wait before a job that failed is tried again."""
     max_attempts: int | None
-    """Failures after which a job fails for good; None: it is tried for ever."""
     executor: Executor
-    """Where its handler runs."""
     on_blocker_failure: OnBlockerFailure
-    """Whether it fails, or runs all the same, when a chain fails that it waits for."""
     encryption: Encryption | Literal[False] | None
-    """Of its payloads; None: as the app says, False: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,8 +303,10 @@ def job(name: str, *, internal: Literal[False] = False, **options: Unpack[TypeOp
 def job(name: str, **options: Any) -> Any:
     """Make a job type from a handler. What it returns is the outcome.
 
-    Options: `internal` (it can only be continued to), `continues_to`, `blocked_by`, `version`, `lease`, `timeout`,
-    `backoff`, `max_attempts`, `executor`, `on_blocker_failure` and `encryption`; `TypeOptions` says what each means.
+    `continues_to` are the steps it may continue to, `internal` whether it is no more than one; `blocked_by` the types
+    it may wait for, `on_blocker_failure` what follows if one fails; `lease` how long a job is held without renewal,
+    `timeout` how long a handler may run, `backoff` and `max_attempts` when, and how often, it is tried again;
+    `executor` where it runs; `version` and `encryption` are those of its payloads.
 
     >>> @job("greet")
     ... async def greet(attempt: Attempt[str]) -> str:

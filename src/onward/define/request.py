@@ -58,17 +58,11 @@ class StartOptions(TypedDict, total=False):
     """How a chain is to start; what is not said is as in `NewChain`."""
 
     id: ChainId | None
-    """Of the chain; None: a new one."""
     delay: timedelta | None
-    """How long it waits before it may begin."""
     at: datetime | None
-    """When it may begin."""
     priority: int
-    """Jobs with a higher one are taken first."""
     blockers: "Sequence[BlockerSource]"
-    """The chains its first job waits for."""
     deduplication: Deduplication | None
-    """Whether a chain like it is used instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,24 +42,19 @@ _SHORTEST_WAIT = timedelta(milliseconds=10)
 
 
 class FlowOptions(TypedDict, total=False):
-    """What a flow may be told."""
+    """`first` is the stage where jobs begin; `cluster` whether the address is of a cluster; `index` names attributes
+    for `find`; `keep` and `keep_failed` say what is kept of jobs that have ended; `max_waiting` how many may wait at
+    the first stage; `wait` how long a worker blocks in Redis; `observers` are told events.
+    """
 
     first: str | None
-    """The stage where jobs begin; None: the one defined first."""
     cluster: bool | None
-    """Whether the address is of a Redis Cluster's node."""
     index: Iterable[str]
-    """Attributes by which jobs can be found."""
     keep: Keep | timedelta
-    """What is kept of jobs that are done."""
     keep_failed: Keep | timedelta
-    """And of those that have failed."""
     max_waiting: int | None
-    """How many may wait at the first stage before `start` refuses more."""
     wait: timedelta
-    """How long a worker waits in Redis for a job at a time."""
     observers: Sequence[FlowObserver]
-    """Are told of events."""
 
 
 class Flow(Generic[I]):
@@ -123,9 +118,10 @@ class Flow(Generic[I]):
     def stage(self, name: str, **options: Unpack[StageOptions]) -> Callable[[H], H]:
         """Make a function the handler of a stage; it stays a function. The first stage defined is where jobs begin.
 
-        Options: `next`, `goto`, `children` and `collect` say where jobs go; `timeout` is the time a handler is given,
-        `lock` how soon the job of a dead worker is taken from it; `max_retries`, `max_stalls`, `backoff`; `delay`,
-        `priorities`, `rate`. `StageOptions` says what each means.
+        `next`, `goto` and `children` say where jobs may go, `collect` the attribute for the results of children;
+        `timeout` is the time a handler is given, `lock` how soon the job of a dead worker is taken from it;
+        `max_retries` and `max_stalls` say how often either may happen, with `backoff` between; `delay`, `priorities`
+        and `rate` when, and in which order, jobs begin.
         """
         checks = Checks(f"stage {name!r} of flow {self.name!r}")
         checks.name(name)

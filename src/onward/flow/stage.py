@@ -59,29 +59,17 @@ class StageOptions(TypedDict, total=False):
     """What `@flow.stage(…)` may be told; what is not said is as in `Stage`."""
 
     next: str | None
-    """The stage that follows; None: the job is done."""
     goto: Sequence[str]
-    """The stages that `Goto` may name."""
     children: str | None
-    """The stage at which the children of a `FanOut` begin."""
     collect: str | None
-    """The attribute that holds the results of children."""
     timeout: timedelta | None
-    """The time a handler is given; None: any."""
     lock: timedelta
-    """How soon the job of a dead worker is taken from it."""
     max_retries: int
-    """How often a failed handler is tried again."""
     max_stalls: int
-    """How many workers may die on a job before it fails."""
     backoff: Backoff | None
-    """How long to wait before it is tried again; None: not at all."""
     delay: timedelta
-    """How long jobs wait before they may begin."""
     priorities: bool
-    """Whether jobs with a higher priority go first."""
     rate: Rate | None
-    """How many jobs may begin in how much time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,15 +57,26 @@ def _check_options(arguments: ProviderArguments, pool: "ConnectionPool") -> None
             arguments.refuse_because(f"the redis package has no option {name!r}")
 
 
-def client_for(
-    target: Target, *, cluster: bool, options: dict[str, Any], decode_responses: bool = False
+async def open_client(
+    target: Target, *, cluster: bool = False, options: dict[str, Any], decode_responses: bool = False
 ) -> "Redis | RedisCluster":
-    """A client on connections of its own; a cluster's client that is given is used as it is."""
+    """A client on connections of its own, of a server that answers."""
+    client = _client_for(target, cluster, {**options, "decode_responses": decode_responses})
+    try:
+        await _warn_of_eviction(client)
+    except BaseException:
+        if client is not target:
+            await client.aclose()
+        raise
+    return client
+
+
+def _client_for(target: Target, cluster: bool, settings: dict[str, Any]) -> "Redis | RedisCluster":
+    """A cluster's client that is given is used as it is."""
     if isinstance(target, RedisCluster):
         return target
     # Each queue that waits has a connection, and each outcome on its way: refusing one would fail a call, not save any.
     unless_said = {**timeouts(_ANSWER), "max_connections": _ANY_NUMBER}
-    settings = {**options, "decode_responses": decode_responses}
     if cluster and isinstance(target, str):
         return own_cluster(target, {**unless_said, **settings})
     return own_client(target, settings, unless_said=unless_said)
@@ -86,7 +97,7 @@ def hopeless(error: BaseException) -> str | None:
     return None
 
 
-async def warn_of_eviction(client: "Redis | RedisCluster") -> None:
+async def _warn_of_eviction(client: "Redis | RedisCluster") -> None:
     """Ask whether the server may throw jobs away; it must answer, whatever it answers."""
     try:
         if isinstance(client, RedisCluster):
