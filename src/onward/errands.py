@@ -44,6 +44,13 @@ class Errands:
         if not task.cancelled() and task.exception() is not None:
             logger.error("an errand of a driver failed", exc_info=task.exception())
 
+    async def settle(self, within: float) -> None:
+        """Wait for what is under way in this event loop; for so many seconds."""
+        here, current = asyncio.get_running_loop(), asyncio.current_task()
+        tasks = [task for task in self._tasks if task.get_loop() is here and task is not current]
+        if tasks:
+            await asyncio.wait(tasks, timeout=within)
+
     async def end(self) -> None:
         """Give up what is not done yet."""
         tasks = tuple(self._tasks)

@@ -22,6 +22,8 @@ import typer
 
 import onward
 from onward.cli.commands import cli
+from onward.define.job_type import TypeOptions
+from onward.define.request import StartOptions
 from onward.observe.events import Event
 
 ROOT = Path(__file__).parents[2]
@@ -181,8 +183,10 @@ def _words(option: typing.Any) -> list[str]:
 def test_the_reference_knows_every_option_of_the_library() -> None:
     text = (ROOT / "docs/reference/options.md").read_text()
     functions = (onward.Onward, onward.Onward.worker, onward.Onward.start, onward.JobType, onward.Slice)
-    names = {name for function in functions for name in inspect.signature(function).parameters} - {"self", "job_type"}
+    names = {name for function in functions for name in inspect.signature(function).parameters}
+    names = names - {"self", "job_type", "options"} | {*TypeOptions.__annotations__, *StartOptions.__annotations__}
 
+    assert {"target", "concurrency", "delay", "continues_to", "prefix"} <= names
     assert [name for name in sorted(names) if f"`{name}" not in text] == []
 
 

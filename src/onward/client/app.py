@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
@@ -25,14 +25,14 @@ from onward.define.codec import Limits
 from onward.define.job_type import SHORTEST_LEASE, JobType, Step, wrong_backoff, wrong_encryption
 from onward.define.middleware import Middleware, Resource
 from onward.define.registry import Registered, Registry
-from onward.define.request import BlockerSource, ChainReference, InputOf, NewChain
+from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
 from onward.define.slice import Slice
 from onward.errands import to_the_end
 from onward.errors import ConfigurationError, DefinitionError, require
 from onward.lifecycle.after_commit import Awaited, describe
 from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, Posting, ThreadAnnouncer
 from onward.lifecycle.store import Store
-from onward.model import Backoff, Blocker, Chain, ChainId, Deduplication, Job, JobId, Page
+from onward.model import Backoff, Blocker, Chain, ChainId, Job, JobId, Page
 from onward.notify.connect import notify_for
 from onward.notify.contract import NotifyAdapter
 from onward.observe import events
@@ -295,24 +295,14 @@ class Onward:
         input: InputOf[I],
         *,
         tx: object = None,
-        id: ChainId | None = None,
-        delay: timedelta | None = None,
-        at: datetime | None = None,
-        priority: int = 0,
-        blockers: Sequence[BlockerSource] = (),
-        deduplication: Deduplication | None = None,
+        **options: Unpack[StartOptions],
     ) -> ChainHandle[O, I]:
-        """Start a chain, in the transaction `tx` or alone. Jobs with a higher priority are taken first."""
-        chain = NewChain(
-            job_type=job_type,
-            input=input,
-            id=id,
-            delay=delay,
-            at=at,
-            priority=priority,
-            blockers=blockers,
-            deduplication=deduplication,
-        )
+        """Start a chain, in the transaction `tx` or alone.
+
+        Options: `id` of the chain; `delay` or `at`, when it may begin; `priority`, of which the higher is taken first;
+        `blockers`, the chains it waits for; `deduplication`.
+        """
+        chain = NewChain(job_type=job_type, input=input, **options)
         started = (await self._operations.start([chain], tx=tx))[0]
         return ChainHandle(self._ready, job_type, started.id, duplicate=started.duplicate)
 

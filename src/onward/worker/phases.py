@@ -26,7 +26,7 @@ from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import OpenTransaction
 from onward.model import CompletedJob, Job, JobStatus, WorkerId
 from onward.observe import events
-from onward.pacing import backoff
+from onward.pacing import Pacing
 from onward.state.command import Operation
 from onward.state.contract import Change, Settlement, TakenJob
 from onward.state.driver import Fault, run_now
@@ -149,7 +149,7 @@ class Phases:
                 if pauses is not None:
                     store.observers.database_works(_OPENING)
                 return tx
-            pauses = pauses or backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+            pauses = pauses or Pacing(_FIRST_PAUSE, _LONGEST_PAUSE)
             await store.driver.sleep(next(pauses))
 
     async def _begin(self, *, locked: bool) -> OpenTransaction:

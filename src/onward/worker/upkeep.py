@@ -12,6 +12,7 @@ from onward.lifecycle.store import Store
 from onward.model import JobId, WorkerId
 from onward.notify.contract import Hint, HintKind
 from onward.observe import events
+from onward.pacing import pause_after
 from onward.state.contract import Promoted, Reaped, TakenJob
 from onward.state.driver import Connection
 from onward.worker.connections import Reserved
@@ -104,7 +105,9 @@ class Upkeep:
 
     def _soon(self, wait: float) -> float:
         """When to look again for what is due then. If it is due already, somebody has locked it."""
-        return max(wait, 0.01) if wait > 0 else min(_AT_MOST_EVERY * 2 ** min(self._in_vain, 10), _AT_LEAST_EVERY)
+        if wait > 0:
+            return max(wait, 0.01)
+        return pause_after(self._in_vain + 1, _AT_MOST_EVERY, _AT_LEAST_EVERY, jitter=0)
 
     async def _promote_and_reap(self, connection: Connection) -> tuple[Promoted, Reaped]:
         promoted = await connection.run(self.store.state.promote(type_names=self.type_names, limit=_AT_MOST))

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import random
 import secrets
 import socket
 import time
@@ -25,6 +24,7 @@ from onward.lifecycle.store import Store
 from onward.model import Backoff, Blocker, JobId, LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter
 from onward.observe import events
+from onward.pacing import pause_after
 from onward.slots.loop import SlotLoop
 from onward.state.contract import Settlement, TakenJob, TypeClaim
 from onward.state.driver import NO_SYNC_DRIVER, Connection
@@ -434,7 +434,7 @@ class Worker:
         transient = self._store.is_transient(error)
         # A database that is away is tried often: whoever waits for its return should not sleep through it.
         longest = _RECOVER_WITHIN if transient else _RECOVER_AT_LEAST_EVERY
-        pause = min(0.05 * 2 ** min(self._recovering - 1, 10), longest) * (0.75 + random.random() / 2)
+        pause = pause_after(self._recovering, longest=longest)
         if transient:
             self._store.observers.emit(events.StateError(doing=_TAKING, error=describe(error)))
         if self._recovering & (self._recovering - 1) == 0:  # the first, second, fourth … time

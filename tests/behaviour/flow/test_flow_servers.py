@@ -210,6 +210,18 @@ async def test_an_observer_that_raises_disturbs_nobody(redis: Any, caplog: pytes
     assert "observer" in caplog.text
 
 
+async def test_an_observer_that_is_a_coroutine_function_is_awaited(redis: Any) -> None:
+    heard: list[Any] = []
+
+    async def hear(event: Any) -> None:
+        await asyncio.sleep(0)
+        heard.append(type(event))
+
+    assert await goes_through(one_stage(redis, observers=[hear], keep=timedelta(seconds=1)))
+    assert events.JobDone in heard
+    assert heard[-1] is events.WorkerStopped
+
+
 async def test_a_slot_that_moves_to_another_node_is_followed(redis_cluster_url: str, recorder: FlowRecorder) -> None:
     running, go_on = asyncio.Event(), asyncio.Event()
     async with RedisCluster.from_url(redis_cluster_url, decode_responses=True) as redis:

@@ -9,7 +9,7 @@ from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, LARGEST_JOB, Keep
 from onward.queue.providers.bullmq.native import RedisCluster
 from onward.queue.providers.bullmq.provider import BullMQProvider
 from onward.queue.providers.bullmq.taker import Settings
-from onward.queue.providers.redis.connection import check_target, client_for, warn_of_eviction
+from onward.queue.providers.redis.connection import check_target, open_client
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -74,13 +74,7 @@ class BullMQ(ProviderFactory[Any]):
         return limited(provider, self._max_job_size)
 
     async def _open(self) -> Any:
-        client = client_for(self._target, cluster=False, options=self._options, decode_responses=True)
-        try:
-            await warn_of_eviction(client)
-        except BaseException:
-            await self._close(client)
-            raise
-        return client
+        return await open_client(self._target, options=self._options, decode_responses=True)
 
     async def _close(self, connection: Any) -> None:
         await connection.aclose()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from onward.queue.checks import ProviderArguments
 from onward.queue.contract import ProviderFactory, limited
 from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, LARGEST_JOB, Keep
-from onward.queue.providers.redis.connection import check_target, client_for, warn_of_eviction
+from onward.queue.providers.redis.connection import check_target, open_client
 from onward.queue.providers.redis.provider import RedisProvider
 
 if TYPE_CHECKING:
@@ -65,13 +65,7 @@ class Redis(ProviderFactory[Any]):
         return limited(provider, self._max_job_size)
 
     async def _open(self) -> Any:
-        client = client_for(self._target, cluster=self._cluster, options=self._options)
-        try:
-            await warn_of_eviction(client)
-        except BaseException:
-            await self._close(client)
-            raise
-        return client
+        return await open_client(self._target, cluster=self._cluster, options=self._options)
 
     async def _close(self, connection: Any) -> None:
         if connection is not self._target:
