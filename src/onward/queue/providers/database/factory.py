@@ -11,9 +11,9 @@ from onward.model import JobStatus
 from onward.queue.checks import ProviderArguments
 from onward.queue.contract import ProviderFactory, elsewhere
 from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, Capabilities, Keep
-from onward.queue.providers.chains.forms import Enveloped, Typed
-from onward.queue.providers.chains.link import Link
-from onward.queue.providers.chains.provider import DatabaseProvider
+from onward.queue.providers.database.forms import Enveloped, Typed
+from onward.queue.providers.database.link import Link
+from onward.queue.providers.database.provider import DatabaseProvider
 
 DEFAULT_LEASE = timedelta(seconds=30)
 _CAPABILITIES = Capabilities(

@@ -15,8 +15,8 @@ from onward.model import FailureReason, JobError
 from onward.options import MOST_PRIORITY
 from onward.queue.contract import StoredJob, is_permanent
 from onward.queue.options import Options
-from onward.queue.providers.chains.forms import Facts, Form
-from onward.queue.providers.chains.reading import EXPIRED, STALLED, Taken
+from onward.queue.providers.database.forms import Facts, Form
+from onward.queue.providers.database.reading import EXPIRED, STALLED, Taken
 from onward.state.contract import NewJob, Settlement, TakenJob
 from onward.state.rows import read_errors, write_errors
 

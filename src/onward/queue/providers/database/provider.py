@@ -32,10 +32,10 @@ from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob
 from onward.queue.events import Emitter
 from onward.queue.model import Keep, QueueFailureReason, QueueJob, QueueJobStatus, QueuePage, QueueStats
 from onward.queue.options import Options
-from onward.queue.providers.chains.forms import Form
-from onward.queue.providers.chains.link import Link
-from onward.queue.providers.chains.reading import EXPIRED, STALLED, Taken, active, stored
-from onward.queue.providers.chains.writing import (
+from onward.queue.providers.database.forms import Form
+from onward.queue.providers.database.link import Link
+from onward.queue.providers.database.reading import EXPIRED, STALLED, Taken, active, stored
+from onward.queue.providers.database.writing import (
     completed,
     crashed,
     expired,

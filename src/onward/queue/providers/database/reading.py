@@ -10,7 +10,7 @@ from msgspec import Raw
 from onward.model import CompletedJob, FailedJob, FailureReason, Job, JobStatus
 from onward.queue.contract import StoredJob, TakenJob
 from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
-from onward.queue.providers.chains.forms import Facts, Form
+from onward.queue.providers.database.forms import Facts, Form
 from onward.state import contract as state
 from onward.state.rows import read_errors
 
