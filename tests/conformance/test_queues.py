@@ -14,7 +14,7 @@ from aiobotocore.session import get_session
 
 from onward import Onward
 from onward.queue import Keep, Queue
-from onward.queue.contract import ProviderFactory
+from onward.queue.provider import ProviderFactory
 from onward.queue.providers.bullmq import BullMQ
 from onward.queue.providers.database import Database
 from onward.queue.providers.memory import Memory

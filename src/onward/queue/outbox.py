@@ -14,11 +14,12 @@ from onward.errors import (
     QueueRuntimeError,
     TransactionError,
 )
-from onward.queue.contract import Provider, StoredJob
+from onward.queue.contract import StoredJob
 from onward.queue.ids import derived_id
 from onward.queue.model import Keep
 from onward.queue.options import Options
 from onward.queue.payload import with_data
+from onward.queue.provider import Provider
 from onward.queue.relay import Message, relay_for
 
 

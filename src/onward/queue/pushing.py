@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 from msgspec import Raw
 
 from onward.errors import QueueError
-from onward.queue.contract import Consumer, GivenBack, Provider, TakenJob
+from onward.queue.contract import Consumer, GivenBack, Pushes, TakenJob
 from onward.queue.handler import Handler
 from onward.queue.hands import Hands
+from onward.queue.provider import Provider
 from onward.queue.running import Outcome, Running
 
 _Delivered: TypeAlias = tuple[str, str | None]
@@ -45,7 +46,8 @@ class Pushing:
 
     async def run(self, ready: asyncio.Event) -> None:
         """Until stopped, and the provider has the last outcome."""
-        consumer = self._consumer = await self._provider.process(
+        pushes = self._provider.role(Pushes, "delivering jobs: ask for them with fetch()")
+        consumer = self._consumer = await pushes.process(
             self._deliver, concurrency=self._concurrency, on_error=self._report, on_settled=self._settled
         )
         ready.set()

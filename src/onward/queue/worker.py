@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from onward.queue.checks import A_NAME, Arguments, is_named
-from onward.queue.contract import Provider
+from onward.queue.contract import Pulls
 from onward.queue.events import Emitter, Listener, Listening, ShutdownTimeout, ShuttingDown
 from onward.queue.handler import Handler
 from onward.queue.hands import Hands
+from onward.queue.provider import Provider
 from onward.queue.pulling import Pulling
 from onward.queue.pushing import Pushing
 from onward.queue.resolve import AnyProvider, bound
-from onward.queue.several import Several
 
 T = TypeVar("T")
 Queues: TypeAlias = str | Iterable[str] | Mapping[str, int]
@@ -186,8 +186,11 @@ class QueueWorker(Listening, Generic[T]):
     def _new_source(self, hands: Hands, threads: ThreadPoolExecutor) -> Pulling | Pushing:
         if self._pushes:
             return Pushing(hands, self.provider, self._handler, threads, concurrency=self._concurrency)
-        source = Several(self._providers, self._weights) if len(self._providers) > 1 else self.provider
-        return Pulling(hands, source, self._handler, threads, concurrency=self._concurrency, **self._fetching)
+        feature = "fetching jobs: it delivers them by itself, with process()"
+        pulls = {name: provider.role(Pulls, feature) for name, provider in self._providers.items()}
+        return Pulling(
+            hands, pulls, self._weights, self._handler, threads, concurrency=self._concurrency, **self._fetching
+        )
 
     async def _run_beside(self, source: Pulling | Pushing, hands: Hands, ready: asyncio.Event) -> None:
         """Work, and beside it do what goes on all the time."""

@@ -16,26 +16,28 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import Raw
 
-from onward.errors import QueueDataError, QueueErrorCode
 from onward.model import Progress
 from onward.queue.checks import ProviderArguments
 from onward.queue.contract import (
-    Provider,
-    ProviderFactory,
+    KeepsDeadLetters,
+    KeepsProgress,
+    LooksUp,
+    Pauses,
+    Pulls,
+    Removes,
     StoredJob,
     TakenJob,
     in_words,
-    is_permanent,
-    limited,
-    reported,
+    unfit,
+    why_for_good,
 )
 from onward.queue.events import Emitter
 from onward.queue.model import (
+    FULL,
     KEEP_COMPLETED,
     KEEP_FAILED,
     LARGEST_JOB,
     ActiveJob,
-    Capabilities,
     Keep,
     QueueFailureReason,
     QueueHealth,
@@ -44,6 +46,7 @@ from onward.queue.model import (
     QueueStats,
 )
 from onward.queue.options import Options
+from onward.queue.provider import Provider, ProviderFactory
 
 C = TypeVar("C", bound=Callable[..., Coroutine[Any, Any, Any]])
 _FINISHED = (QueueJobStatus.COMPLETED, QueueJobStatus.FAILED)
@@ -135,36 +138,15 @@ class Memory(ProviderFactory[None]):
 
     def for_queue(self, queue_name: str) -> "MemoryProvider":
         contents = self._contents.setdefault(queue_name, _Contents(keep=self._keep))
-        return limited(MemoryProvider(queue_name, contents, self.events_of(queue_name)), self._max_job_size)
+        provider = MemoryProvider(queue_name, contents, self.events_of(queue_name))
+        return provider.declare(max_job_size=self._max_job_size)
 
 
-class MemoryProvider(Provider):
+class MemoryProvider(Provider, Pulls, LooksUp, Pauses, KeepsDeadLetters, Removes, KeepsProgress):
     """One queue in this process."""
 
     name = "memory"
-    capabilities = Capabilities(
-        delayed_jobs=True,
-        priority=True,
-        retries=True,
-        backoff=True,
-        removal=True,
-        ordered=True,
-        batching=True,
-        long_polling=True,
-        dead_letters=True,
-        lookup=True,
-        duplicates=True,
-        pausing=True,
-        stalls=True,
-        results=True,
-        progress=True,
-        ttl=True,
-        remove=True,
-        listing=True,
-        keeps=True,
-        pull=True,
-        max_job_size=LARGEST_JOB,
-    )
+    capabilities = msgspec.structs.replace(FULL, max_job_size=LARGEST_JOB)
     long_poll = timedelta(seconds=30)
     is_bound_to_loop = False
 
@@ -187,14 +169,12 @@ class MemoryProvider(Provider):
 
     # -- adding
 
-    @reported(QueueErrorCode.ENQUEUE)
     @_alone
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         self._check_new(job, options)
         self._keep(job, options)
         return job
 
-    @reported(QueueErrorCode.ENQUEUE)
     @_alone
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         """All of them or none."""
@@ -210,12 +190,7 @@ class MemoryProvider(Provider):
 
     def _check_new(self, job: StoredJob, options: Options) -> None:
         if options.native:
-            raise QueueDataError(
-                f"provider_options: memory has none, got: {', '.join(options.native)}",
-                code=QueueErrorCode.VALIDATION,
-                queue_name=self.queue_name,
-                job_id=job.id,
-            )
+            raise unfit(job, f"provider_options: memory has none, got: {', '.join(options.native)}")
         if job.id in self._contents.jobs:
             raise self.duplicate(job.id)
 
@@ -243,7 +218,6 @@ class MemoryProvider(Provider):
 
     # -- taking and settling
 
-    @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
         if count < 1:
             return []
@@ -309,7 +283,6 @@ class MemoryProvider(Provider):
         ended = self._finish(kept, QueueJobStatus.FAILED, removed=kept.options.remove_on_fail, **failed)
         self.on_ended(ended)
 
-    @reported(QueueErrorCode.PROCESSING)
     @_alone
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         kept = self._ours(job)
@@ -317,30 +290,26 @@ class MemoryProvider(Provider):
         done = {"completed_at": _now(), "result": result}
         self._finish(kept, QueueJobStatus.COMPLETED, removed=kept.options.remove_on_complete, **done)
 
-    @reported(QueueErrorCode.PROCESSING)
     @_alone
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         if job.id not in self._contents.jobs:
             raise self.not_found(job.id)
         kept = self._ours(job)
-        attempts, permanent = kept.job.attempts + 1, is_permanent(error)
+        attempts, reason = kept.job.attempts + 1, why_for_good(kept.job, error)
         self._change(kept, attempts=attempts, error=in_words(error))
-        if attempts < kept.job.max_attempts and not permanent:
+        if reason is None:
             delay = kept.options.retry_delay(attempts)
             self._line_up(kept, delay)
             return delay
-        reason = QueueFailureReason.PERMANENT if permanent else QueueFailureReason.ATTEMPTS
         removed = kept.options.remove_on_fail
         self._finish(kept, QueueJobStatus.FAILED, removed=removed, failed_at=_now(), reason=reason)
         return None
 
-    @reported(QueueErrorCode.PROCESSING)
     @_alone
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         for job in jobs:
             self._put_back(self._ours(job))
 
-    @reported(QueueErrorCode.PROCESSING)
     @_alone
     async def report_progress(self, job: TakenJob, progress: Progress) -> None:
         kept = self._contents.jobs.get(job.id)
@@ -390,24 +359,20 @@ class MemoryProvider(Provider):
 
     # -- the queue
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     @_alone
     async def get_job(self, job_id: str) -> StoredJob | None:
         kept = self._contents.jobs.get(job_id)
         return None if kept is None else kept.job
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     @_alone
     async def pause(self) -> None:
         self._contents.paused = True
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     @_alone
     async def resume(self) -> None:
         self._contents.paused = False
         self._contents.wake()
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     @_alone
     async def delete(self) -> None:
         contents = self._contents
@@ -420,7 +385,6 @@ class MemoryProvider(Provider):
         contents.completed = 0
         contents.paused = False
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     @_alone
     async def stats(self) -> QueueStats:
         counts = self._contents.counts
@@ -433,17 +397,14 @@ class MemoryProvider(Provider):
             paused=self._contents.paused,
         )
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     @_alone
     async def health(self) -> QueueHealth:
         return QueueHealth.of(await self.stats(), active_workers=len(self._contents.workers))
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     @_alone
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
         return list(itertools.islice(self._all(QueueJobStatus.FAILED), max(limit, 0)))
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     @_alone
     async def retry(self, job_id: str) -> None:
         kept = self._contents.jobs.get(job_id)
@@ -453,7 +414,6 @@ class MemoryProvider(Provider):
         self._change(kept, attempts=0, stalls=0, failed_at=None, error=None, reason=None, expires_at=None)
         self._line_up(kept, timedelta())
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     @_alone
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
         first = int(after or 0)
@@ -471,7 +431,6 @@ class MemoryProvider(Provider):
             found.sort(key=lambda kept: (-kept.job.priority, kept.place))
         return (kept.job for kept in found)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     @_alone
     async def remove(self, job_id: str) -> None:
         kept = self._contents.jobs.get(job_id)

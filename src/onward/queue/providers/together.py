@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from onward.queue.contract import Provider, StoredJob
+from onward.queue.contract import StoredJob
+from onward.queue.provider import Provider
 
 I = TypeVar("I")  # noqa: E741 - an item
 A = TypeVar("A")

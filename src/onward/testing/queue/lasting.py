@@ -17,8 +17,8 @@ from onward.errors import (
     QueueWaitTimeout,
 )
 from onward.model import Progress
-from onward.queue.contract import Provider
 from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
+from onward.queue.provider import Provider
 from onward.testing.queue.session import A_WHILE, KEPT, Session, arrived, names, until
 
 __all__ = ["TestKeeping", "TestListing", "TestProgress", "TestReasons", "TestRemoving", "TestResults", "TestStalls"]

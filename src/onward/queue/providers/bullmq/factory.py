@@ -4,8 +4,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from onward.queue.checks import ProviderArguments
-from onward.queue.contract import ProviderFactory, limited
 from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, LARGEST_JOB, Keep
+from onward.queue.provider import ProviderFactory
 from onward.queue.providers.bullmq.native import RedisCluster
 from onward.queue.providers.bullmq.provider import BullMQProvider
 from onward.queue.providers.bullmq.taker import Settings
@@ -71,7 +71,7 @@ class BullMQ(ProviderFactory[Any]):
         if ":" in queue_name:
             self._arguments.refuse("the name of a queue", "without ':'", queue_name)
         provider = BullMQProvider(queue_name, self, self.events_of(queue_name), self._settings)
-        return limited(provider, self._max_job_size)
+        return provider.declare(max_job_size=self._max_job_size)
 
     async def _open(self) -> Any:
         client = client_for(self._target, cluster=False, options=self._options, decode_responses=True)

@@ -10,12 +10,22 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from onward.errors import QueueDataError, QueueErrorCode
 from onward.model import Progress
-from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob, reported
+from onward.queue.contract import (
+    KeepsDeadLetters,
+    KeepsProgress,
+    LooksUp,
+    Pauses,
+    Pulls,
+    Removes,
+    StoredJob,
+    TakenJob,
+    unfit,
+)
 from onward.queue.events import Emitter
-from onward.queue.model import LARGEST_JOB, Capabilities, QueueHealth, QueueJobStatus, QueuePage, QueueStats
+from onward.queue.model import FULL, LARGEST_JOB, QueueHealth, QueueJobStatus, QueuePage, QueueStats
 from onward.queue.options import Options
+from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.bullmq.native import Job, NoScriptError, Queue, ResponseError, is_gone, is_refusal
 from onward.queue.providers.bullmq.taker import Settings, Taker
 from onward.queue.providers.bullmq.translation import MOST_URGENT, STATUS, from_native, problem_with_id, to_native
@@ -36,32 +46,11 @@ _LISTS: dict[QueueJobStatus, tuple[str, ...]] = {
 _CLEANED: dict[QueueJobStatus, tuple[str, ...]] = {**_LISTS, QueueJobStatus.WAITING: ("wait", "paused", "prioritized")}
 
 
-class BullMQProvider(Provider):
+class BullMQProvider(Provider, Pulls, LooksUp, Pauses, KeepsDeadLetters, Removes, KeepsProgress):
     """One queue of BullMQ's."""
 
     name = "bullmq"
-    capabilities = Capabilities(
-        delayed_jobs=True,
-        priority=True,
-        retries=True,
-        backoff=True,
-        removal=True,
-        ordered=True,
-        batching=True,
-        long_polling=True,
-        dead_letters=True,
-        lookup=True,
-        duplicates=True,
-        pausing=True,
-        stalls=True,
-        results=True,
-        progress=True,
-        remove=True,
-        listing=True,
-        keeps=True,
-        pull=True,
-        max_job_size=LARGEST_JOB,
-    )
+    capabilities = msgspec.structs.replace(FULL, ttl=False, max_job_size=LARGEST_JOB)
     long_poll = timedelta(seconds=30)
 
     def __init__(self, queue_name: str, factory: ProviderFactory[Any], events: Emitter, settings: Settings) -> None:
@@ -103,7 +92,6 @@ class BullMQProvider(Provider):
             return None if value == most else words
         return super().lacks(option, value)
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         new = self._new(job, options)
         try:
@@ -114,7 +102,6 @@ class BullMQProvider(Provider):
             raise error
         return self._added(new)
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         """500 in one transaction; when an id is taken, the others of its transaction are added all the same."""
         new = [self._new(job, options) for job, options in jobs]
@@ -160,19 +147,15 @@ class BullMQProvider(Provider):
         if options.priority > MOST_URGENT:
             problem = f"priority must be at most {MOST_URGENT} on bullmq, got: {options.priority}"
         if problem is not None:
-            raise self._invalid(problem, job.id)
+            raise unfit(job, problem)
         try:
             native = to_native(job, options)
         except (TypeError, ValueError, OverflowError) as error:
-            raise self._invalid(f"metadata must be JSON: {error}", job.id) from error
+            raise unfit(job, f"metadata must be JSON: {error}") from error
         return Job(self._queue, job.name, msgspec.json.decode(job.data), native)
-
-    def _invalid(self, problem: str, job_id: str) -> QueueDataError:
-        return QueueDataError(problem, code=QueueErrorCode.VALIDATION, queue_name=self.queue_name, job_id=job_id)
 
     # -- pull
 
-    @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
         return await self._pulling().fetch(count, wait) if count > 0 else []
 
@@ -191,7 +174,6 @@ class BullMQProvider(Provider):
             )
         return self._taker
 
-    @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         try:
             await self._pulling().complete(job, result)
@@ -200,7 +182,6 @@ class BullMQProvider(Provider):
                 raise self.not_active(job.id) from error
             raise
 
-    @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         try:
             return await self._pulling().fail(job, error)
@@ -211,25 +192,21 @@ class BullMQProvider(Provider):
                 raise self.not_active(job.id) from refusal
             raise
 
-    @reported(QueueErrorCode.PROCESSING)
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         """To the front of the line, uncounted."""
         lost = [job for job in jobs if not await self._pulling().give_back(job)]
         if lost:
             raise self.not_active(lost[0].id)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
         return await self._pulling().renew(jobs)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def report_progress(self, job: TakenJob, progress: Progress) -> None:
         """BullMQ asks for no lock here: one that was lost a moment ago may still be heard."""
         await job.native.updateProgress(msgspec.to_builtins(progress))
 
     # -- the queue
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def get_job(self, job_id: str) -> StoredJob | None:
         if job_id in self._queue.keys:
             return None
@@ -249,21 +226,17 @@ class BullMQProvider(Provider):
     def _in_our_words(self, job: Any, status: QueueJobStatus, due: float | None = None) -> StoredJob:
         return from_native(job, self.queue_name, status, due, max_stalls=self._settings.max_stalled)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def pause(self) -> None:
         await self._queue.pause()
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def resume(self) -> None:
         while await self._queue.resume():
             pass  # in parts, where an older BullMQ moved thousands of jobs away when it paused
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def delete(self) -> None:
         """Jobs that run lose their lock: their handlers are cancelled, and their outcome is refused."""
         await self._queue.obliterate(force=True)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def stats(self) -> QueueStats:
         states = ["waiting", "paused", "prioritized", "waiting-children", "delayed", "active", "completed", "failed"]
         *waiting, delayed, active, completed, failed = await self._queue.backend.getCounts(states)
@@ -276,7 +249,6 @@ class BullMQProvider(Provider):
             paused=await self._queue.isPaused(),
         )
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def health(self) -> QueueHealth:
         return QueueHealth.of(await self.stats(), active_workers=await self._active_workers())
 
@@ -288,12 +260,10 @@ class BullMQProvider(Provider):
         names: list[str] = [client["name"] for client in clients]
         return sum(name == self._workers or name.startswith(f"{self._workers}:w:") for name in names)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
         jobs = await self._queue.getFailed(0, limit - 1) if limit > 0 else []
         return [self._in_our_words(job, QueueJobStatus.FAILED) for job in jobs]
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
         """Waiting ones by BullMQ's own lists: those without its priority first."""
         oldest_first = status not in (QueueJobStatus.COMPLETED, QueueJobStatus.FAILED)
@@ -307,14 +277,12 @@ class BullMQProvider(Provider):
         items = [self._in_our_words(job, status) for job in found[:limit]]
         return QueuePage(items=items, next=str(first + limit) if len(found) > limit else None)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def remove(self, job_id: str) -> None:
         if await self.get_job(job_id) is None:
             raise self.not_found(job_id)
         if not await self._queue.remove(job_id):
             raise self.held(job_id)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def purge(self, status: QueueJobStatus, older_than: timedelta) -> int:
         """BullMQ's own: by when jobs finished, or were added."""
         milliseconds, removed, last = round(older_than / timedelta(milliseconds=1)), 0, _MOST_PURGED
@@ -325,7 +293,6 @@ class BullMQProvider(Provider):
             last = _MOST_PURGED
         return removed
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def retry(self, job_id: str) -> None:
         job = None if job_id in self._queue.keys else await self._queue.getJob(job_id)
         if job is None:

@@ -3,42 +3,17 @@
 import asyncio
 from datetime import timedelta
 
-import msgspec
-
 from onward.client.app import Onward
 from onward.errors import ConfigurationError, QueueConfigurationError, QueueErrorCode
 from onward.model import JobStatus
 from onward.queue.checks import ProviderArguments
-from onward.queue.contract import ProviderFactory, elsewhere
-from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, Capabilities, Keep
+from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, Keep
+from onward.queue.provider import ProviderFactory, elsewhere
 from onward.queue.providers.database.forms import Enveloped, Typed
 from onward.queue.providers.database.link import Link
 from onward.queue.providers.database.provider import DatabaseProvider
 
 DEFAULT_LEASE = timedelta(seconds=30)
-_CAPABILITIES = Capabilities(
-    delayed_jobs=True,
-    priority=True,
-    retries=True,
-    backoff=True,
-    removal=True,
-    ordered=True,
-    batching=True,
-    long_polling=True,
-    dead_letters=True,
-    lookup=True,
-    duplicates=True,
-    pausing=True,
-    stalls=True,
-    results=True,
-    progress=True,
-    ttl=True,
-    remove=True,
-    listing=True,
-    keeps=True,
-    transactions=True,
-    pull=True,
-)
 
 
 class Database(ProviderFactory[Link]):
@@ -77,11 +52,11 @@ class Database(ProviderFactory[Link]):
             raise _refused(f"job type {queue_name!r} is internal: no chain begins with it, so it cannot be a queue")
         if kind is not None and kind.encryption is not None:
             raise _refused(f"job type {queue_name!r} is encrypted, which queues are not: run it with app.worker()")
-        limited = msgspec.structs.replace(_CAPABILITIES, max_job_size=self._app.registry.limits.bytes)
-        form = Enveloped(queue_name, limited) if kind is None else Typed(kind, limited)
+        form = Enveloped(queue_name) if kind is None else Typed(kind)
         lease = self._lease if kind is None or kind.lease is None else kind.lease
         events = self.events_of(queue_name)
-        return DatabaseProvider(queue_name, self, form, lease=lease, events=events, keep=self._keep)
+        provider = DatabaseProvider(queue_name, self, form, lease=lease, events=events, keep=self._keep)
+        return provider.declare(max_job_size=self._app.registry.limits.bytes)
 
     async def _open(self) -> Link:
         opened_here = self._app.loop is None

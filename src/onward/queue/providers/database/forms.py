@@ -15,7 +15,7 @@ from onward.lifecycle.settle import RetryPolicy
 from onward.model import Backoff
 from onward.queue.contract import StoredJob
 from onward.queue.ids import as_uuid, derived_id
-from onward.queue.model import Capabilities
+from onward.queue.model import FULL, Capabilities
 from onward.queue.options import Options, lacking
 
 _AT_ONCE = Backoff(initial=timedelta())
@@ -92,11 +92,11 @@ class _Result(msgspec.Struct, frozen=True):
 class Enveloped:
     """Plain data: the input is `{"job": {…facts}, "data": …}`, the output `{"taken_at": …, "result": …}`."""
 
+    capabilities = FULL
     versions: tuple[int, ...] = (1,)
 
-    def __init__(self, queue_name: str, capabilities: Capabilities) -> None:
+    def __init__(self, queue_name: str) -> None:
         self.type_name = f"queue:{queue_name}"
-        self.capabilities = capabilities
         self._queue_name = queue_name
         self._facts = Codec(Facts, job_type=queue_name, part="job", limits=Limits())
         self._decode = msgspec.json.Decoder(_Envelope).decode
@@ -142,11 +142,12 @@ class Enveloped:
 class Typed:
     """One of the app's own job types: the input and output are those of the type, and so are its retries and ids."""
 
-    def __init__(self, kind: Registered, capabilities: Capabilities) -> None:
+    capabilities = msgspec.structs.replace(
+        FULL, retries=False, backoff=False, removal=False, stalls=False, ttl=False, keeps=False
+    )
+
+    def __init__(self, kind: Registered) -> None:
         self.type_name, self.versions, self._kind = kind.name, kind.versions, kind
-        self.capabilities = msgspec.structs.replace(
-            capabilities, retries=False, backoff=False, removal=False, stalls=False, ttl=False, keeps=False
-        )
 
     def lacks(self, option: str) -> str | None:
         match option:

@@ -28,10 +28,22 @@ from onward.lifecycle.after_commit import Effects
 from onward.lifecycle.start import start_jobs
 from onward.model import FailedJob, Job, JobStatus, LossReason, Progress, RunningJob
 from onward.notify.contract import Hint, HintKind, Listener
-from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob, reported
+from onward.queue.contract import (
+    JoinsTransactions,
+    KeepsDeadLetters,
+    KeepsProgress,
+    LooksUp,
+    Pauses,
+    Pulls,
+    Removes,
+    StoredJob,
+    TakenJob,
+    unfit,
+)
 from onward.queue.events import Emitter
 from onward.queue.model import Keep, QueueFailureReason, QueueJob, QueueJobStatus, QueuePage, QueueStats
 from onward.queue.options import Options
+from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.database.forms import Form
 from onward.queue.providers.database.link import Link
 from onward.queue.providers.database.reading import EXPIRED, STALLED, Taken, active, stored
@@ -67,7 +79,7 @@ _STATUSES = {
 }
 
 
-class DatabaseProvider(Provider):
+class DatabaseProvider(Provider, Pulls, LooksUp, Pauses, KeepsDeadLetters, Removes, KeepsProgress, JoinsTransactions):
     """One queue in a database: a job type whose chains have one job."""
 
     name = "database"
@@ -83,9 +95,10 @@ class DatabaseProvider(Provider):
         events: Emitter,
         keep: Mapping[JobStatus, Keep],
     ) -> None:
+        self.capabilities = form.capabilities
         super().__init__(queue_name, events)
-        self._keep = keep if form.capabilities.keeps else {}
-        self.capabilities, self.lease = form.capabilities, lease
+        self._keep = keep if self.capabilities.keeps else {}
+        self.lease = lease
         self._factory, self._form, self._hold = factory, form, lease.total_seconds()
         self._claims = [TypeClaim(form.type_name, version, self._hold) for version in form.versions]
         self._listener: Listener | None = None
@@ -126,18 +139,15 @@ class DatabaseProvider(Provider):
     def lacks(self, option: str, value: Any) -> str | None:
         return self._form.lacks(option)
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         await self._start([(job, options)], tx=None)
         return job
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         if jobs:
             await self._start(jobs, tx=None)
         return [job for job, _ in jobs]
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add_within(self, tx: Any, job: StoredJob, options: Options) -> StoredJob:
         await self._start([(job, options)], tx=tx)
         return job
@@ -162,17 +172,10 @@ class DatabaseProvider(Provider):
 
     def _invalid(self, job: StoredJob, error: PayloadError) -> QueueDataError:
         at = f" at {error.field}" if error.field != "$" else ""
-        return QueueDataError(
-            f"{error.part}{at}: {error.problem}",
-            code=QueueErrorCode.VALIDATION,
-            queue_name=self.queue_name,
-            job_id=job.id,
-            cause=error,
-        )
+        return unfit(job, f"{error.part}{at}: {error.problem}", error)
 
     # -- taking
 
-    @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
         if count < 1:
             return []
@@ -261,7 +264,6 @@ class DatabaseProvider(Provider):
             self._retention.finished(JobStatus.FAILED, settlement.job_id)
         self.on_ended(job)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
         held = {taken.row.id: taken for taken in map(self._held, jobs)}
         renewals = await self._link.renew([Held(t.row.id, t.row.attempt, self._hold) for t in held.values()])
@@ -271,14 +273,12 @@ class DatabaseProvider(Provider):
                 await self._link.put(settle.cancelled(held[job_id].row, self._link.worker))
         return [job for job in jobs if job.native.row.id in lost]
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def report_progress(self, job: TakenJob, progress: Progress) -> None:
         taken = self._held(job)
         await self._link.report(ProgressReport(taken.row.id, taken.row.attempt, progress.fraction, progress.note))
 
     # -- settling
 
-    @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         taken = self._held(job)
         try:
@@ -291,7 +291,6 @@ class DatabaseProvider(Provider):
         if not done.remove:
             self._retention.finished(JobStatus.COMPLETED, taken.row.id)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         failure = failed(self._held(job), error)
         if not all(await self._settle([failure])):
@@ -303,7 +302,6 @@ class DatabaseProvider(Provider):
         self._upkeep.hasten(Hint(HintKind.DEFERRED, self._form.type_name))
         return timedelta(seconds=failure.delay)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         given_back = [settle.given_back(taken.row, taken.holder) for taken in map(self._held, jobs)]
         for job, in_time in zip(jobs, await self._settle(given_back), strict=True):
@@ -320,7 +318,6 @@ class DatabaseProvider(Provider):
 
     # -- the queue
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def get_job(self, job_id: str) -> StoredJob | None:
         job = await self._find(job_id)
         return None if job is None else stored(self._form, self.queue_name, job)
@@ -330,7 +327,6 @@ class DatabaseProvider(Provider):
         job = None if found is None else await self._app.find_job(found)
         return job if job is not None and job.type_name == self._form.type_name else None
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def pause(self) -> None:
         async def pause(connection: Connection) -> tuple[None, Effects]:
             await self._app.state.pause(connection, [self._form.type_name])
@@ -339,11 +335,9 @@ class DatabaseProvider(Provider):
         # Not by way of the app, which knows no job types of this name.
         await self._store.write(pause, doing="pause")
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def resume(self) -> None:
         await self._app.resume(self._form.type_name)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def delete(self) -> None:
         after = None
         while True:
@@ -354,7 +348,6 @@ class DatabaseProvider(Provider):
                 break
         await self._app.resume(self._form.type_name)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def stats(self) -> QueueStats:
         name = self._form.type_name
 
@@ -372,7 +365,6 @@ class DatabaseProvider(Provider):
             paused=paused,
         )
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
         if limit < 1:
             return []
@@ -381,7 +373,6 @@ class DatabaseProvider(Provider):
         )
         return [stored(self._form, self.queue_name, job) for job in failures]
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def retry(self, job_id: str) -> None:
         job = await self._find(job_id)
         if not isinstance(job, FailedJob):
@@ -391,7 +382,6 @@ class DatabaseProvider(Provider):
         except (ChainNotFailed, ChainNotFound) as error:
             raise self.not_found(job_id) from error
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
         """The newest first, whatever the state."""
         found: list[StoredJob] = []
@@ -413,7 +403,6 @@ class DatabaseProvider(Provider):
         except ValueError:
             return False
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def remove(self, job_id: str) -> None:
         job = await self._find(job_id)
         if job is None:

@@ -10,12 +10,23 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from msgspec import Raw
 
-from onward.errors import QueueDataError, QueueErrorCode, QueueRuntimeError
+from onward.errors import QueueRuntimeError
 from onward.model import Progress
-from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob, is_permanent, reported
+from onward.queue.contract import (
+    KeepsDeadLetters,
+    KeepsProgress,
+    LooksUp,
+    Pulls,
+    Removes,
+    StoredJob,
+    TakenJob,
+    unfit,
+    why_for_good,
+)
 from onward.queue.events import Emitter
-from onward.queue.model import Capabilities, QueueFailureReason, QueueJobStatus, QueuePage, QueueStats
+from onward.queue.model import FULL, QueueFailureReason, QueueJobStatus, QueuePage, QueueStats
 from onward.queue.options import Options
+from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.held import Held
 from onward.queue.providers.nats.link import Link, refused_in_words
 from onward.queue.providers.nats.messages import (
@@ -54,36 +65,17 @@ _TRIES = 5
 _INCONSISTENT = "NATS does not say the same twice of what is known of the job"
 
 
-class NatsProvider(Provider):
+class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsProgress):
     """One queue in NATS JetStream."""
 
     name = "nats"
+    capabilities = msgspec.structs.replace(FULL, priority=False, max_job_size=_USUAL_PAYLOAD - _ROOM)
 
     def __init__(self, streams: Streams, factory: ProviderFactory[Link], events: Emitter, *, wait: timedelta) -> None:
         super().__init__(streams.queue_name, events)
         self._streams, self._factory = streams, factory
         self.long_poll, self.lease = wait, LEASE
-        self.capabilities = Capabilities(
-            delayed_jobs=True,
-            retries=True,
-            backoff=True,
-            removal=True,
-            ordered=True,
-            batching=True,
-            long_polling=wait > timedelta(),
-            dead_letters=True,
-            lookup=True,
-            duplicates=True,
-            stalls=True,
-            results=True,
-            progress=True,
-            ttl=True,
-            remove=True,
-            listing=True,
-            keeps=True,
-            pull=True,
-            max_job_size=_USUAL_PAYLOAD - _ROOM,
-        )
+        self.declare(long_polling=wait > timedelta())
         self._was_open = False
         self._begin_anew()
 
@@ -108,7 +100,7 @@ class NatsProvider(Provider):
             await self._factory.let_go()
             raise
         self._held = Held(self.lease)
-        self.capabilities = msgspec.structs.replace(self.capabilities, max_job_size=self._max_payload - _ROOM)
+        self.declare(max_job_size=self._max_payload - _ROOM)
         self._was_open = True
 
     async def _close(self) -> None:
@@ -126,11 +118,9 @@ class NatsProvider(Provider):
 
     # -- adding
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         return await self._add((job, options, self._headers(job, options)))
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         ready = [(job, options, self._headers(job, options)) for job, options in jobs]  # before anything is sent
         return await add_each(self, self._add, ready)
@@ -149,28 +139,24 @@ class NatsProvider(Provider):
         theirs = native.pop("headers", {})
         problem = problem_with(theirs)
         if problem is not None:
-            raise self._refused(job, problem)
+            raise unfit(job, problem)
         headers = {JOB: in_header(record_of(job, options)), MESSAGE_ID: token(job.id), **ONLY_IF_NEW, **theirs}
         size = size_of(bytes(job.data), headers)
         if native:
-            raise self._refused(job, f'provider_options["nats"] has headers, and nothing else: {", ".join(native)}')
+            raise unfit(job, f'provider_options["nats"] has headers, and nothing else: {", ".join(native)}')
         if len(token(job.id)) > _LONGEST_ID:
-            raise self._refused(job, f"the id of a job has at most {_LONGEST_ID} characters on NATS, as in an URL")
+            raise unfit(job, f"the id of a job has at most {_LONGEST_ID} characters on NATS, as in an URL")
         if size > self._max_payload - _ROOM // 2:
             most = self._max_payload - _ROOM // 2
-            raise self._refused(job, f"the job has {size:,} bytes with its metadata; NATS takes {most:,}")
+            raise unfit(job, f"the job has {size:,} bytes with its metadata; NATS takes {most:,}")
         size, most = size_of(b"", headers), MOST_HEADERS - _NOTES
         if size > most:
             words = f"the job's metadata and headers have {size:,} bytes; they may have {most:,}: NATS takes 64 KiB"
-            raise self._refused(job, f"{words} of headers, of which some are kept for what becomes of the job")
+            raise unfit(job, f"{words} of headers, of which some are kept for what becomes of the job")
         return headers
-
-    def _refused(self, job: StoredJob, problem: str) -> QueueDataError:
-        return QueueDataError(problem, code=QueueErrorCode.VALIDATION, queue_name=self.queue_name, job_id=job.id)
 
     # -- taking
 
-    @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
         interruptions = self._interruptions
         if count < 1 or await self._is_being_deleted(wait):
@@ -396,7 +382,6 @@ class NatsProvider(Provider):
 
     # -- settling
 
-    @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         with self._held.settling(self._ours(job)):
             if self._streams.keeps_completed and not read_record(job.native.headers).remove_on_complete:
@@ -428,15 +413,14 @@ class NatsProvider(Provider):
             self.events.trouble(error, f"the headers of job {job.id!r} leave no room for its outcome, and are not kept")
             await self._store.end(kind, self._key(job), job.native, state, with_headers=False)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         with self._held.settling(self._ours(job)) as until:
             now = datetime.now(UTC)
             state = msgspec.structs.replace(
                 self._state_of(job), attempts=job.attempts + 1, is_open=False, error=words_of(error), processed_at=now
             )
-            if is_permanent(error) or state.attempts >= job.max_attempts:
-                reason = QueueFailureReason.PERMANENT if is_permanent(error) else QueueFailureReason.ATTEMPTS
+            reason = why_for_good(job, error)
+            if reason is not None:
                 await self._bury(job, msgspec.structs.replace(state, reason=reason, ended_at=now))
                 return None
             backoff = read_record(job.native.headers).backoff
@@ -452,7 +436,6 @@ class NatsProvider(Provider):
         await self._tell(job, _TERMINAL)
         await self._forget(job)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         await each(self._release, [job for job in jobs if self._held.has(job)])
 
@@ -467,7 +450,6 @@ class NatsProvider(Provider):
             await self._tell(job, word)
         self._known.pop(job.receipt_handle or "", None)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
         asked_at, ours = time.monotonic(), [job for job in jobs if self._held.has(job)]
         still = await each(self._is_renewed, ours)
@@ -489,7 +471,6 @@ class NatsProvider(Provider):
             return False
         return True
 
-    @reported(QueueErrorCode.PROCESSING)
     async def report_progress(self, job: TakenJob, progress: Progress) -> None:
         if self._held.has(job):
             state = msgspec.structs.replace(self._state_of(job), progress=progress, is_open=True)
@@ -536,7 +517,6 @@ class NatsProvider(Provider):
 
     # -- the queue
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def get_job(self, job_id: str) -> StoredJob | None:
         # In this order it is not missed when it ends between the two questions.
         raw = await self._store.unended(job_id)
@@ -544,7 +524,6 @@ class NatsProvider(Provider):
             return await self._store.as_job(raw, await self._store.delivered())
         return await self._store.ended(job_id)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def stats(self) -> QueueStats:
         try:
             return await self._store.counts()
@@ -552,15 +531,12 @@ class NatsProvider(Provider):
             await self._store.declare()  # somebody deleted the queue
             return await self._store.counts()
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def delete(self) -> None:
         await self._store.delete()
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
         return [job for _, job in await self._store.newest("failed", None, limit)] if limit > 0 else []
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def retry(self, job_id: str) -> None:
         raw = await self._store.get(self._streams.failed, self._streams.subject("failed", job_id))
         if raw is None:
@@ -568,7 +544,6 @@ class NatsProvider(Provider):
         record = msgspec.structs.replace(read_record(raw.headers), scheduled_for=None, expires_at=None)
         await self._store.revive(raw, in_header(record))
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
         if status in (QueueJobStatus.COMPLETED, QueueJobStatus.FAILED):
             found = await self._store.newest(status.value, None if after is None else int(after), limit + 1)
@@ -587,7 +562,6 @@ class NatsProvider(Provider):
                     break
         return found
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def remove(self, job_id: str) -> None:
         raw = await self._store.unended(job_id)
         if raw is not None:
@@ -601,10 +575,6 @@ class NatsProvider(Provider):
     async def purge(self, status: QueueJobStatus, older_than: timedelta) -> int:
         if older_than or status not in (QueueJobStatus.COMPLETED, QueueJobStatus.FAILED):
             return await super().purge(status, older_than)
-        return await self._cleared(status)
-
-    @reported(QueueErrorCode.PROVIDER_ERROR)
-    async def _cleared(self, status: QueueJobStatus) -> int:
         return await self._store.clear(
             self._streams.completed if status is QueueJobStatus.COMPLETED else self._streams.failed
         )

@@ -7,8 +7,8 @@ from typing import Any
 from onward.addresses import shown, wrong_address
 from onward.errors import QueueConfigurationError, QueueErrorCode
 from onward.queue.checks import Arguments, ProviderArguments
-from onward.queue.contract import ProviderFactory
 from onward.queue.model import KEEP_FAILED, Keep
+from onward.queue.provider import ProviderFactory
 
 try:
     import aio_pika
@@ -21,7 +21,7 @@ from aio_pika.abc import AbstractConnection
 from yarl import URL
 
 from onward.queue.providers.rabbitmq.link import Connect, Links
-from onward.queue.providers.rabbitmq.provider import RabbitMQProvider, capabilities_of
+from onward.queue.providers.rabbitmq.provider import RabbitMQProvider
 from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, LONGEST_KEPT, QueueType, Topology
 
 _HEARTBEAT = 10
@@ -84,8 +84,8 @@ class RabbitMQ(ProviderFactory[Links]):
                 "name", f"at most {_LONGEST_NAME} bytes, and begin with something else than amq.", queue_name
             )
         topology = Topology(queue_name, self._queue_type, self._max_priority, self._keep_failed)
-        capabilities = capabilities_of(topology, self._max_job_size)
-        return RabbitMQProvider(topology, self, self.events_of(queue_name), capabilities)
+        provider = RabbitMQProvider(topology, self, self.events_of(queue_name))
+        return provider.declare(max_job_size=self._max_job_size)
 
     async def _open(self) -> Links:
         links = Links(self._connect)

@@ -15,7 +15,7 @@ from aio_pika import Message
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from aiormq.exceptions import ChannelPreconditionFailed, DeliveryError, PublishError
 
-from onward.queue.contract import StoredJob, TakenJob, is_permanent
+from onward.queue.contract import StoredJob, TakenJob, why_for_good
 from onward.queue.model import QueueFailureReason
 from onward.queue.providers.rabbitmq.link import Line, Links, answered
 from onward.queue.providers.rabbitmq.messages import (
@@ -183,9 +183,9 @@ class Post:
 
     async def fail(self, message: AbstractIncomingMessage, job: TakenJob, error: BaseException) -> timedelta | None:
         """Tried again after the delay that is the answer, or failed for good."""
+        reason = why_for_good(job, error)
         job = msgspec.structs.replace(job, attempts=job.attempts + 1)
-        if is_permanent(error) or job.attempts >= job.max_attempts:
-            reason = QueueFailureReason.PERMANENT if is_permanent(error) else QueueFailureReason.ATTEMPTS
+        if reason is not None:
             await self._bury(message, job, reason, words_of(error))
             return None
         self._check(message)

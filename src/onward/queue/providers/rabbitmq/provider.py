@@ -13,10 +13,11 @@ from aio_pika.abc import AbstractIncomingMessage
 from msgspec import Raw
 
 from onward.errors import QueueError, QueueErrorCode
-from onward.queue.contract import Provider, ProviderFactory, PushHandler, StoredJob, TakenJob, reported
+from onward.queue.contract import KeepsDeadLetters, Pulls, Pushes, PushHandler, StoredJob, TakenJob
 from onward.queue.events import Emitter
 from onward.queue.model import Capabilities, QueueHealth, QueueStats
 from onward.queue.options import Options
+from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.rabbitmq.delivery import Delivery
 from onward.queue.providers.rabbitmq.failed import FailedJobs
 from onward.queue.providers.rabbitmq.link import Line, Links, answered, refused_in_words
@@ -28,35 +29,24 @@ from onward.queue.providers.together import add_each
 R = TypeVar("R")
 
 
-def capabilities_of(topology: Topology, max_job_size: int) -> Capabilities:
-    """What a queue of that kind can do."""
-    return Capabilities(
+class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
+    """One queue in RabbitMQ, with its failed and its delayed jobs."""
+
+    name = "rabbitmq"
+    capabilities = Capabilities(
         delayed_jobs=True,
-        priority=topology.max_priority > 0,
         retries=True,
         backoff=True,
         removal=True,
         ordered=True,
-        dead_letters=True,
         stalls=True,
         ttl=True,
-        push=True,
-        pull=True,
-        max_job_size=max_job_size,
         max_delay=LONGEST_DELAY,
     )
 
-
-class RabbitMQProvider(Provider):
-    """One queue in RabbitMQ, with its failed and its delayed jobs."""
-
-    name = "rabbitmq"
-
-    def __init__(
-        self, topology: Topology, factory: ProviderFactory[Links], events: Emitter, capabilities: Capabilities
-    ) -> None:
+    def __init__(self, topology: Topology, factory: ProviderFactory[Links], events: Emitter) -> None:
         super().__init__(topology.queue, events)
-        self.capabilities = capabilities
+        self.declare(priority=topology.max_priority > 0)
         self._topology, self._factory = topology, factory
         self._was_open = False
         self._begin_anew()
@@ -99,12 +89,10 @@ class RabbitMQProvider(Provider):
 
     # -- adding
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         job = self._fitted(job)
         return await self._add(job, new_message(job, options), options.delay)
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         fitted = [(self._fitted(job), options) for job, options in jobs]
         ready = [(job, new_message(job, options), options.delay) for job, options in fitted]
@@ -123,7 +111,6 @@ class RabbitMQProvider(Provider):
 
     # -- pull
 
-    @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
         taken: list[TakenJob] = []
         while len(taken) < count:
@@ -181,17 +168,14 @@ class RabbitMQProvider(Provider):
     def _unrun(self, message: AbstractIncomingMessage) -> TakenJob:
         return taken_job(message, self.queue_name, lock_token="")
 
-    @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         await self._settled(job, self._post.complete)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         if job.native is None:
             raise self.not_found(job.id)
         return await self._settled(job, lambda message: self._post.fail(message, job, error))
 
-    @reported(QueueErrorCode.PROCESSING)
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         for job in jobs:
             await self._settled(job, lambda message, job=job: self._post.give_back(message, job))  # type: ignore[misc]
@@ -211,7 +195,6 @@ class RabbitMQProvider(Provider):
 
     # -- push
 
-    @reported(QueueErrorCode.CONNECTION)
     async def process(
         self,
         handler: PushHandler,
@@ -243,12 +226,10 @@ class RabbitMQProvider(Provider):
 
     # -- the queue
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def delete(self) -> None:
         await self._post.delete_all()
         await self._pulling.close()
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def stats(self) -> QueueStats:
         # What is delayed is in queues that only who made them knows, and AMQP does not tell what is unacknowledged.
         return QueueStats(
@@ -256,16 +237,13 @@ class RabbitMQProvider(Provider):
             failed=(await self._post.look_at_failed()).messages,
         )
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def health(self) -> QueueHealth:
         consumers = (await self._post.declare(self._topology.queue)).consumers
         return QueueHealth.of(await self.stats(), active_workers=consumers)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
         return await self._failed.some(limit)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def retry(self, job_id: str) -> None:
         if not await self._failed.retry(job_id):
             raise self.not_found(job_id)

@@ -4,8 +4,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from onward.queue.checks import ProviderArguments
-from onward.queue.contract import ProviderFactory, limited
 from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, LARGEST_JOB, Keep
+from onward.queue.provider import ProviderFactory
 from onward.queue.providers.redis.connection import check_target, client_for, warn_of_eviction
 from onward.queue.providers.redis.provider import RedisProvider
 
@@ -62,7 +62,7 @@ class Redis(ProviderFactory[Any]):
                 "the name of a queue, which is the hash tag of its keys,", "without braces", queue_name
             )
         provider = RedisProvider(queue_name, self, self.events_of(queue_name), **self._settings)
-        return limited(provider, self._max_job_size)
+        return provider.declare(max_job_size=self._max_job_size)
 
     async def _open(self) -> Any:
         client = client_for(self._target, cluster=self._cluster, options=self._options)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from onward.addresses import wrong_address
 from onward.queue.checks import ProviderArguments
-from onward.queue.contract import ProviderFactory
+from onward.queue.provider import ProviderFactory
 from onward.queue.providers.sqs.calls import Calls, Refusal
 from onward.queue.providers.sqs.facts import LONGEST_HOLD, MOST_ATTEMPTS, NewQueue
 from onward.queue.providers.sqs.native import AioConfig, BotoCoreError, NoRegionError, get_session

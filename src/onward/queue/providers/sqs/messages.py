@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from onward.model import Backoff
-from onward.queue.contract import StoredJob, TakenJob, in_words, is_permanent
+from onward.queue.contract import StoredJob, TakenJob
 from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
 from onward.queue.options import Options
 from onward.queue.providers.sqs.facts import is_fifo
@@ -117,12 +117,6 @@ def dead_job(job: TakenJob, failure: Failure) -> StoredJob:
         error=failure.error,
         reason=failure.reason,
     )
-
-
-def failure_of(job: TakenJob, error: BaseException) -> Failure:
-    """Of an attempt that was the last."""
-    reason = QueueFailureReason.PERMANENT if is_permanent(error) else QueueFailureReason.ATTEMPTS
-    return Failure(error=in_words(error), reason=reason, attempts=job.attempts + 1, failed_at=datetime.now(UTC))
 
 
 def _common(message: Message, queue_name: str, max_attempts: int) -> dict[str, Any]:

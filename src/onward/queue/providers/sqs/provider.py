@@ -8,14 +8,13 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Raw
 
-from onward.errors import QueueErrorCode
-from onward.queue.contract import Provider, StoredJob, TakenJob, is_permanent, reported
+from onward.queue.contract import KeepsDeadLetters, Pulls, StoredJob, TakenJob, in_words, why_for_good
 from onward.queue.events import Emitter
 from onward.queue.model import Capabilities, QueueFailureReason, QueueStats
 from onward.queue.options import Options
+from onward.queue.provider import Provider
 from onward.queue.providers.grouped import Grouped
 from onward.queue.providers.held import Held
 from onward.queue.providers.sqs.calls import MOST, Calls, Failed, NoSuchQueue
@@ -27,7 +26,6 @@ from onward.queue.providers.sqs.messages import (
     dead_job,
     dead_job_of,
     dead_message_of,
-    failure_of,
     job_of,
 )
 from onward.queue.providers.sqs.sending import Sending
@@ -40,26 +38,21 @@ _LARGEST = 1 << 20
 logger = logging.getLogger("onward.queue")
 
 
-class SQSProvider(Provider):
+class SQSProvider(Provider, Pulls, KeepsDeadLetters):
     """One queue at SQS. What depends on the queue is known once it is connected."""
 
     name = "sqs"
+    capabilities = Capabilities(backoff=True, batching=True, ttl=True, max_job_size=_LARGEST, max_batch_size=MOST)
 
     def __init__(self, queue_name: str, factory: "SQS", *, events: Emitter) -> None:
         super().__init__(queue_name, events)
         self._factory = factory
         self.long_poll = factory.wait
-        self.capabilities = Capabilities(
+        self.declare(
             delayed_jobs=not is_fifo(queue_name),
-            backoff=True,
             ordered=is_fifo(queue_name),
-            batching=True,
             long_polling=factory.wait > timedelta(),
             dead_letters=factory.create is not None,
-            ttl=True,
-            pull=True,
-            max_job_size=_LARGEST,
-            max_batch_size=MOST,
             max_delay=timedelta() if is_fifo(queue_name) else timedelta(minutes=15),
         )
 
@@ -77,11 +70,7 @@ class SQSProvider(Provider):
                 "the maxReceiveCount of its redrive policy is 1. Set it to 4 or more.",
                 self.queue_name,
             )
-        self.capabilities = msgspec.structs.replace(
-            self.capabilities,
-            max_job_size=self._facts.max_bytes,
-            dead_letters=self._facts.failed_arn is not None,
-        )
+        self.declare(max_job_size=self._facts.max_bytes, dead_letters=self._facts.failed_arn is not None)
         self._sending = Sending(self._calls, self._facts)
         self._held = Held(self._facts.visibility)
         self._delete = Grouped[str, Failed | None](self._delete_all, most=MOST)
@@ -105,17 +94,14 @@ class SQSProvider(Provider):
             return "more than 12 hours between two attempts"
         return super().lacks(option, value)
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         return await self._sending.one(job, options)
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         return await self._sending.many(jobs)
 
     # -- taking and settling
 
-    @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
         if count < 1:
             return []
@@ -132,12 +118,8 @@ class SQSProvider(Provider):
 
     async def _expire(self, job: TakenJob) -> None:
         """Those that came with it must not be forgotten if that fails: SQS shows it again, and it is too late still."""
-        failure = Failure(
-            error=f"nobody began it before {job.expires_at}",
-            reason=QueueFailureReason.EXPIRED,
-            attempts=job.attempts,
-            failed_at=datetime.now(UTC),
-        )
+        words = f"nobody began it before {job.expires_at}"
+        failure = _failure(words, QueueFailureReason.EXPIRED, attempts=job.attempts)
         try:
             with self._held.settling(job):
                 await self._bury(job, failure)
@@ -146,23 +128,21 @@ class SQSProvider(Provider):
         else:
             self.on_ended(dead_job(job, failure))
 
-    @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         with self._held.settling(self._ours(job)):
             await self._remove(job)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         with self._held.settling(self._ours(job)):
-            if is_permanent(error) or job.attempts + 1 >= job.max_attempts:
-                await self._bury(job, failure_of(job, error))
+            reason = why_for_good(job, error)
+            if reason is not None:
+                await self._bury(job, _failure(in_words(error), reason, attempts=job.attempts + 1))
                 return None
             delay = self._retry_delay(job)
             [failed] = await self._change_visibility([job], delay)
             self._check(job, failed)
             return delay
 
-    @reported(QueueErrorCode.PROCESSING)
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         ours = [job for job in jobs if self._held.has(job)]
         outcomes = await self._change_visibility(ours, timedelta())
@@ -173,7 +153,6 @@ class SQSProvider(Provider):
         if refused:
             raise refused[0].as_error()
 
-    @reported(QueueErrorCode.PROCESSING)
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
         asked_at = time.monotonic()
         ours = [job for job in jobs if self._held.has(job)]
@@ -235,7 +214,6 @@ class SQSProvider(Provider):
 
     # -- the queue
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def stats(self) -> QueueStats:
         here = await self._counts(self._facts.url)
         dead_letters = await self._failed_queue()
@@ -251,7 +229,6 @@ class SQSProvider(Provider):
         answer = await self._calls("get_queue_attributes", QueueUrl=url, AttributeNames=names)
         return [int(answer["Attributes"][name]) for name in names]
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
         dead_letters = await self._failed_queue()
         if dead_letters is None:
@@ -263,7 +240,6 @@ class SQSProvider(Provider):
         ]
         return sorted(jobs, key=lambda job: job.failed_at or job.created_at, reverse=True)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def retry(self, job_id: str) -> None:
         dead_letters = await self._failed_queue()
         if dead_letters is None:
@@ -271,7 +247,6 @@ class SQSProvider(Provider):
         if not await dead_letters.revive(job_id, queue_name=self.queue_name, queue_url=self._facts.url):
             raise self.not_found(job_id)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def delete(self) -> None:
         """The queue, and its dead letters where they are for this queue alone. SQS makes no new one for a minute."""
         await _deleted(self._calls, self._facts.url)
@@ -286,6 +261,10 @@ class SQSProvider(Provider):
         if self._dead_letters is None and self._facts.failed_arn is not None:
             self._dead_letters = DeadLetters(self._calls, await url_of(self._calls, self._facts.failed_arn))
         return self._dead_letters
+
+
+def _failure(words: str, reason: QueueFailureReason, *, attempts: int) -> Failure:
+    return Failure(error=words, reason=reason, attempts=attempts, failed_at=datetime.now(UTC))
 
 
 async def _deleted(calls: Calls, url: str) -> None:

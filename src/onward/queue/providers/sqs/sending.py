@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from onward.errors import QueueDataError, QueueErrorCode, QueuePartlyAdded
-from onward.queue.contract import StoredJob
+from onward.errors import QueuePartlyAdded
+from onward.queue.contract import StoredJob, unfit
 from onward.queue.options import Options
 from onward.queue.providers.sqs.calls import MOST, Calls
 from onward.queue.providers.sqs.facts import Facts
@@ -48,13 +48,10 @@ class Sending:
             message = message_of(job, options)
             problem = problem_with(message, self._facts.max_bytes)
         except (TypeError, ValueError) as error:
-            raise self._refused(job, f"its metadata is not JSON: {error}") from error
+            raise unfit(job, f"its metadata is not JSON: {error}") from error
         if problem is not None:
-            raise self._refused(job, problem)
+            raise unfit(job, problem)
         return message
-
-    def _refused(self, job: StoredJob, problem: str) -> QueueDataError:
-        return QueueDataError(problem, code=QueueErrorCode.VALIDATION, queue_name=job.queue_name, job_id=job.id)
 
     def _stored(self, job: StoredJob) -> StoredJob:
         return msgspec.structs.replace(job, max_attempts=self._facts.max_attempts)
