@@ -1,6 +1,5 @@
 """What queues and their workers tell those who listen: one frozen class per event."""
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,6 +9,7 @@ from weakref import WeakSet
 
 import msgspec
 
+from onward.errands import Errands
 from onward.errors import QueueConfigurationError, QueueErrorCode
 from onward.queue.crew import Crew
 from onward.queue.model import QueueFailureReason, QueueJob, QueueJobStatus
@@ -148,7 +148,7 @@ class Emitter:
         self._queue_name = queue_name
         self._troubles = troubles or self
         self._listeners: dict[str, list[Listener]] = {}
-        self._awaiting: set[asyncio.Task[None]] = set()
+        self._awaiting = Errands()
         self.crew = Crew()
         """The workers that share this emitter."""
         self.sharers: WeakSet[Any] = WeakSet()
@@ -184,10 +184,7 @@ class Emitter:
                 self._tell_of_listener(event, error)
             else:
                 if inspect.isawaitable(answer):
-                    # Owned by this emitter: `settle` waits for it.
-                    task = asyncio.get_running_loop().create_task(self._heard(event, answer))
-                    self._awaiting.add(task)
-                    task.add_done_callback(self._awaiting.discard)
+                    self._awaiting.start(self._heard(event, answer))
 
     async def _heard(self, event: QueueEvent, answer: Awaitable[object]) -> None:
         try:
@@ -202,10 +199,7 @@ class Emitter:
 
     async def settle(self, within: float) -> None:
         """Wait for listeners that are awaited; for so many seconds."""
-        here = asyncio.get_running_loop()
-        awaiting = [task for task in self._awaiting if task.get_loop() is here and task is not asyncio.current_task()]
-        if awaiting:
-            await asyncio.wait(awaiting, timeout=within)
+        await self._awaiting.settle(within)
 
     def trouble(self, error: Exception, message: str) -> None:
         """Something failed that no caller was told."""

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Raw
 
+from onward.errands import Errands
 from onward.errors import QueueError
 from onward.queue.contract import Consumer, GivenBack, Pushes, TakenJob
 from onward.queue.handler import Handler
@@ -27,6 +28,7 @@ class Pushing:
         self._concurrency = concurrency
         self._consumer: Consumer | None = None
         self._stopped = asyncio.Event()
+        self._handling = Errands()
         self._unsettled: dict[_Delivered, tuple[Running, Outcome]] = {}
         """Jobs whose handler has ended and whose outcome the provider is about to settle.
 
@@ -59,6 +61,7 @@ class Pushing:
         finally:
             await consumer.stop()
             await consumer.wait()
+            await self._handling.end()
             self._consumer = None
 
     async def _deliver(self, job: TakenJob) -> Raw | None:
@@ -68,10 +71,8 @@ class Pushing:
         try:
             # In a task of its own, which is cancelled with this one: a handler may cancel the task it runs in, and
             # that must not look as if the provider did.
-            handling = asyncio.get_running_loop().create_task(
-                running.run(self._handler, self._threads, batch=False), name=f"onward queue job {job.id}"
-            )
-            outcomes = await handling
+            run = running.run(self._handler, self._threads, batch=False)
+            outcomes = await self._handling.begin(run, name=f"onward queue job {job.id}")
             if not outcomes:
                 raise GivenBack
             await self._hands.reporting.send(job.id)

@@ -3,6 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from onward.errands import Errands
 from onward.queue.providers.bullmq.native import ResponseError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ class Bell:
     def __init__(self, client: "Redis", marker: str, *, name: str | None = None) -> None:
         self._client, self._marker, self._name = client, marker, name
         self._woken = asyncio.Event()
+        self._errands = Errands()
         self._asking: asyncio.Task[None] | None = None
         """The question to Redis under way; one that outlives its wait is left, and answers the next one."""
         self._line: Any = None
@@ -35,7 +37,7 @@ class Bell:
         """Until the marker comes, or woken, or that long."""
         asking = self._asking
         if asking is None:
-            asking = self._asking = asyncio.get_running_loop().create_task(self._ask(max(seconds, _LEAST)))
+            asking = self._asking = self._errands.begin(self._ask(max(seconds, _LEAST)))
             asking.add_done_callback(lambda _: self._woken.set())
         if not asking.done():
             await self.sleep(seconds)

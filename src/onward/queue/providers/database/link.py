@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from onward.client.app import Onward
+from onward.errands import Errands
 from onward.lifecycle.settle import given_back
 from onward.model import JobId
 from onward.state.contract import Held, ProgressReport, Renewal, Settlement, TakenJob, TypeClaim
@@ -34,8 +35,8 @@ class Link:
         self._may_have_strays = False
         self._answers: dict[tuple[JobId, int], asyncio.Future[bool]] = {}
         self._afterwards: dict[tuple[JobId, int], Callable[[], None]] = {}
-        # Owned by this link: `close` waits for it.
-        self._settling = asyncio.get_running_loop().create_task(self._settler.run(), name="onward queue settler")
+        self._errands = Errands()
+        self._settling = self._errands.begin(self._settler.run(), name="onward queue settler")
 
     async def close(self) -> None:
         """Settle what is left, if that is soon done, and let the app go."""

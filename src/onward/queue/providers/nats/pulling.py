@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from onward.queue.providers.nats.link import ANSWER, Link, sound
-from onward.queue.providers.nats.native import Client, Msg
+from onward.queue.providers.nats.link import ANSWER, Link, SoundClient, sound
+from onward.queue.providers.nats.native import Msg
 
 _LATE = 1.0
 """Seconds after which the server's word that nothing came is overdue."""
@@ -51,7 +51,9 @@ _Item: TypeAlias = Arrival | _Interrupted | _Lost | _Refused
 class Pulling:
     """From one consumer, over one connection."""
 
-    def __init__(self, link: Link, client: Client, subject: str, when_made: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self, link: Link, client: SoundClient, subject: str, when_made: Callable[[], Awaitable[object]]
+    ) -> None:
         self._link, self.client, self._subject, self._when_made = link, client, subject, when_made
         self._inbox = client.new_inbox()
         self._numbers = itertools.count()
@@ -69,7 +71,7 @@ class Pulling:
         self._link.forget(self._lose)
         with suppress(Exception):  # else the connection is lost, and with it whatever was on its way
             async with asyncio.timeout(ANSWER):
-                await sound(self._subscription.drain())  # type: ignore[no-untyped-call]
+                await sound(self.client.calls, self._subscription.drain())  # type: ignore[no-untyped-call]
 
     def interrupt(self) -> None:
         """End the waits under way."""

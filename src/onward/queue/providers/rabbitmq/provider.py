@@ -12,6 +12,7 @@ from aio_pika import Message
 from aio_pika.abc import AbstractIncomingMessage
 from msgspec import Raw
 
+from onward.errands import Errands
 from onward.errors import QueueError, QueueErrorCode
 from onward.queue.contract import KeepsDeadLetters, Pulls, Pushes, PushHandler, StoredJob, TakenJob
 from onward.queue.events import Emitter
@@ -55,6 +56,7 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
         """Whatever is left of a connection whose event loop ended before it was closed is worth nothing."""
         self._held: dict[str, AbstractIncomingMessage] = {}
         """Fetched and not settled yet, by lock token."""
+        self._errands = Errands()
         self._asked: asyncio.Task[AbstractIncomingMessage | None] | None = None
         """A question for a message whose answer nobody has had yet."""
         self._asking = asyncio.Lock()
@@ -145,8 +147,7 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
         """
         async with self._asking:
             if self._asked is None:
-                # Owned by this provider: the next call or `_close` waits for it.
-                self._asked = asyncio.get_running_loop().create_task(self._ask())
+                self._asked = self._errands.begin(self._ask())
             asked = self._asked
             await asyncio.wait([asked])
             self._asked = None
