@@ -208,6 +208,11 @@ class Removes(Lists, Protocol):
                     return removed
 
 
+@runtime_checkable
+class Stores(Pulls, LooksUp, Pauses, KeepsDeadLetters, Removes, KeepsProgress, Protocol):
+    """The backend is a store and no broker: all of these."""
+
+
 async def _is_removed(provider: Removes, job_id: str) -> bool:
     try:
         await provider.remove(job_id)

@@ -4,7 +4,7 @@ client raises is put in our words. One is bound to one queue; a factory makes se
 import asyncio
 import functools
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar
 
@@ -37,6 +37,8 @@ from onward.queue.events import Emitter, Failed
 from onward.queue.model import Capabilities, QueueHealth, QueueJob, QueueStats
 from onward.queue.options import Options, lacking
 
+E = TypeVar("E", QueueConfigurationError, QueueDataError, QueueRuntimeError)
+I = TypeVar("I")  # noqa: E741 - an item
 N = TypeVar("N")
 R = TypeVar("R")
 _Call = Callable[..., Coroutine[Any, Any, Any]]
@@ -224,14 +226,30 @@ class Provider:
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         """Store several, in as few round trips as the backend allows. When it took some and not others it raises
         QueuePartlyAdded, which names the former; any other error means that none was added, or that nobody knows."""
+
+        async def add(part: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
+            return [await self.add(job, options) for job, options in part]
+
+        return await self.add_in_parts(jobs, 1, add)
+
+    async def add_in_parts(
+        self, jobs: Sequence[I], most: int, add: Callable[[Sequence[I]], Awaitable[Sequence[StoredJob | Exception]]]
+    ) -> list[StoredJob]:
+        """Have `add` store so many at a time: it answers for each what was stored, or why it was not; or it raises when
+        it stored none of them. What becomes of that is as `add_many` promises."""
         added: list[StoredJob] = []
-        for job, options in jobs:
+        for first in range(0, len(jobs), most):
+            answers: Sequence[StoredJob | Exception]
             try:
-                added.append(await self.add(job, options))
-            except QueueError as error:
-                if not added:
-                    raise
-                raise self.partly_added([one.id for one in added], len(jobs), error) from error
+                answers = await add(jobs[first : first + most])
+            except Exception as error:  # noqa: BLE001 - raised below
+                answers = [error]
+            added += [answer for answer in answers if not isinstance(answer, Exception)]
+            refused = next((answer for answer in answers if isinstance(answer, Exception)), None)
+            if refused is not None and added:
+                raise self.partly_added(added, len(jobs), refused) from refused
+            if refused is not None:
+                raise refused
         return added
 
     def lacks(self, option: str, value: Any) -> str | None:
@@ -253,57 +271,42 @@ class Provider:
     # -- errors
 
     def unsupported(self, feature: str) -> QueueConfigurationError:
-        return QueueConfigurationError(
-            f"{self.name} does not support {feature}; ask queue.capabilities first",
-            code=QueueErrorCode.UNSUPPORTED_FEATURE,
-            queue_name=self.queue_name,
-        )
+        problem = f"{self.name} does not support {feature}; ask queue.capabilities first"
+        return self._error(QueueConfigurationError, problem, QueueErrorCode.UNSUPPORTED_FEATURE)
 
     def shut_down(self) -> QueueRuntimeError:
-        return QueueRuntimeError(
-            f"{self.name} is not connected: connect() first, and do not use it after disconnect()",
-            code=QueueErrorCode.SHUTDOWN,
-            queue_name=self.queue_name,
-        )
+        problem = f"{self.name} is not connected: connect() first, and do not use it after disconnect()"
+        return self._error(QueueRuntimeError, problem, QueueErrorCode.SHUTDOWN)
 
     def elsewhere(self, *, has_ended: bool) -> QueueConfigurationError:
         problem = elsewhere(self.name, has_ended=has_ended)
-        return QueueConfigurationError(problem, code=QueueErrorCode.INVALID_OPTION, queue_name=self.queue_name)
+        return self._error(QueueConfigurationError, problem, QueueErrorCode.INVALID_OPTION)
 
     def duplicate(self, job_id: str) -> QueueDataError:
-        return QueueDataError(
-            f"a job with id {job_id!r} is already there",
-            code=QueueErrorCode.DUPLICATE,
-            queue_name=self.queue_name,
-            job_id=job_id,
-        )
-
-    def partly_added(self, added: Sequence[str], wanted: int, error: Exception) -> QueuePartlyAdded:
-        return QueuePartlyAdded(
-            f"{self.name} took {len(added)} of {wanted} jobs: {error}",
-            added=added,
-            queue_name=self.queue_name,
-            cause=error,
-        )
+        problem = f"a job with id {job_id!r} is already there"
+        return self._error(QueueDataError, problem, QueueErrorCode.DUPLICATE, job_id)
 
     def not_active(self, job_id: str) -> QueueRuntimeError:
-        return QueueRuntimeError(
-            f"job {job_id!r} is not active: it ended, or its lock passed to another worker",
-            code=QueueErrorCode.PROCESSING,
-            queue_name=self.queue_name,
-            job_id=job_id,
-        )
+        problem = f"job {job_id!r} is not active: it ended, or its lock passed to another worker"
+        return self._error(QueueRuntimeError, problem, QueueErrorCode.PROCESSING, job_id)
 
     def held(self, job_id: str) -> QueueRuntimeError:
-        return QueueRuntimeError(
-            f"job {job_id!r} is being run: wait until it has ended",
-            code=QueueErrorCode.PROCESSING,
-            queue_name=self.queue_name,
-            job_id=job_id,
-        )
+        problem = f"job {job_id!r} is being run: wait until it has ended"
+        return self._error(QueueRuntimeError, problem, QueueErrorCode.PROCESSING, job_id)
+
+    def _error(self, kind: type[E], problem: str, code: QueueErrorCode, job_id: str | None = None) -> E:
+        return kind(problem, code=code, queue_name=self.queue_name, job_id=job_id)
 
     def not_found(self, job_id: str) -> QueueNotFound:
         return QueueNotFound(queue_name=self.queue_name, resource_id=job_id)
+
+    def partly_added(self, added: Sequence[StoredJob], wanted: int, error: Exception) -> QueuePartlyAdded:
+        return QueuePartlyAdded(
+            f"{self.name} took {len(added)} of {wanted} jobs: {error}",
+            added=[job.id for job in added],
+            queue_name=self.queue_name,
+            cause=error,
+        )
 
     def failure(
         self, what: str, error: Exception, code: QueueErrorCode, job_id: str | None = None

@@ -18,19 +18,7 @@ from msgspec import Raw
 
 from onward.model import Progress
 from onward.queue.checks import ProviderArguments
-from onward.queue.contract import (
-    KeepsDeadLetters,
-    KeepsProgress,
-    LooksUp,
-    Pauses,
-    Pulls,
-    Removes,
-    StoredJob,
-    TakenJob,
-    in_words,
-    unfit,
-    why_for_good,
-)
+from onward.queue.contract import StoredJob, Stores, TakenJob, in_words, unfit, why_for_good
 from onward.queue.events import Emitter
 from onward.queue.model import (
     FULL,
@@ -129,9 +117,7 @@ class Memory(ProviderFactory[None]):
     ) -> None:
         super().__init__()
         arguments = ProviderArguments("Memory")
-        arguments.keep("keep_completed", keep_completed)
-        arguments.keep("keep_failed", keep_failed)
-        arguments.whole("max_job_size", max_job_size, least=1)
+        arguments.keeps(keep_completed, keep_failed, max_job_size)
         self._max_job_size = max_job_size
         self._keep: dict[QueueJobStatus, Keep] = dict(zip(_FINISHED, (keep_completed, keep_failed), strict=True))
         self._contents: dict[str, _Contents] = {}
@@ -142,7 +128,7 @@ class Memory(ProviderFactory[None]):
         return provider.declare(max_job_size=self._max_job_size)
 
 
-class MemoryProvider(Provider, Pulls, LooksUp, Pauses, KeepsDeadLetters, Removes, KeepsProgress):
+class MemoryProvider(Provider, Stores):
     """One queue in this process."""
 
     name = "memory"

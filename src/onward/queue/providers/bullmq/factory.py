@@ -53,9 +53,7 @@ class BullMQ(ProviderFactory[Any]):
         arguments.duration("lock", lock, least=timedelta(seconds=1))
         arguments.duration("stalled_interval", stalled_interval, least=timedelta(milliseconds=1))
         arguments.whole("max_stalled", max_stalled, least=0)
-        arguments.keep("keep_completed", keep_completed)
-        arguments.keep("keep_failed", keep_failed)
-        arguments.whole("max_job_size", max_job_size, least=1)
+        arguments.keeps(keep_completed, keep_failed, max_job_size)
         self._arguments, self._max_job_size = arguments, max_job_size
         self._target, self._options = target, client_options
         self._settings = Settings(

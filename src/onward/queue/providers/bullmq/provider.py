@@ -11,17 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from onward.model import Progress
-from onward.queue.contract import (
-    KeepsDeadLetters,
-    KeepsProgress,
-    LooksUp,
-    Pauses,
-    Pulls,
-    Removes,
-    StoredJob,
-    TakenJob,
-    unfit,
-)
+from onward.queue.contract import StoredJob, Stores, TakenJob, unfit
 from onward.queue.events import Emitter
 from onward.queue.model import FULL, LARGEST_JOB, QueueHealth, QueueJobStatus, QueuePage, QueueStats
 from onward.queue.options import Options
@@ -46,7 +36,7 @@ _LISTS: dict[QueueJobStatus, tuple[str, ...]] = {
 _CLEANED: dict[QueueJobStatus, tuple[str, ...]] = {**_LISTS, QueueJobStatus.WAITING: ("wait", "paused", "prioritized")}
 
 
-class BullMQProvider(Provider, Pulls, LooksUp, Pauses, KeepsDeadLetters, Removes, KeepsProgress):
+class BullMQProvider(Provider, Stores):
     """One queue of BullMQ's."""
 
     name = "bullmq"
@@ -95,34 +85,20 @@ class BullMQProvider(Provider, Pulls, LooksUp, Pauses, KeepsDeadLetters, Removes
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         new = self._new(job, options)
         try:
-            [error] = await self._add([new], scripts_are_known=True)
+            [added] = await self._add([new], scripts_are_known=True)
         except NoScriptError:  # a server that was started anew; nothing was added
-            [error] = await self._add([new])
-        if error is not None:
-            raise error
-        return self._added(new)
+            [added] = await self._add([new])
+        if isinstance(added, Exception):
+            raise added
+        return added
 
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         """500 in one transaction; when an id is taken, the others of its transaction are added all the same."""
-        new = [self._new(job, options) for job, options in jobs]
-        added: list[StoredJob] = []
-        for first in range(0, len(new), _MOST_ADDED):
-            part = new[first : first + _MOST_ADDED]
-            try:
-                errors = await self._add(part)
-            except Exception as error:
-                if not added:
-                    raise
-                raise self.partly_added([one.id for one in added], len(new), error) from error
-            added += [self._added(job) for job, error in zip(part, errors, strict=True) if error is None]
-            refused = [error for error in errors if error is not None]
-            if refused:
-                raise self.partly_added([one.id for one in added], len(new), refused[0]) if added else refused[0]
-        return added
+        return await self.add_in_parts([self._new(job, options) for job, options in jobs], _MOST_ADDED, self._add)
 
-    async def _add(self, jobs: Sequence[Any], *, scripts_are_known: bool = False) -> list[Exception | None]:
-        """Why each was not added, if so. BullMQ answers alike for a job it added and for one that was there: within one
-        transaction we ask first."""
+    async def _add(self, jobs: Sequence[Any], *, scripts_are_known: bool = False) -> list[StoredJob | Exception]:
+        """What was added, or why it was not. BullMQ answers alike for a job it added and for one that was there: within
+        one transaction we ask first."""
         async with self._client.pipeline(transaction=True) as pipe:
             for job in jobs:
                 pipe.exists(self._queue.toKey(job.id))
@@ -130,16 +106,14 @@ class BullMQProvider(Provider, Pulls, LooksUp, Pauses, KeepsDeadLetters, Removes
             if scripts_are_known:
                 pipe.scripts.clear()  # saves the question whether the server has them, a round trip
             answers = await pipe.execute()
-        return [self._refusal(*one) for one in zip(jobs, answers[::2], answers[1::2], strict=True)]
+        return [self._added(*one) for one in zip(jobs, answers[::2], answers[1::2], strict=True)]
 
-    def _refusal(self, job: Any, existed: int, answer: Any) -> Exception | None:
+    def _added(self, job: Any, existed: int, answer: Any) -> StoredJob | Exception:
         if isinstance(answer, int):
             refusal: Exception = self._queue.scripts.finishedErrors({"code": answer, "parentKey": job.parentKey})
             return refusal
-        # The latter: by the native option `deduplication`.
-        return self.duplicate(answer) if existed or answer != job.id else None
-
-    def _added(self, job: Any) -> StoredJob:
+        if existed or answer != job.id:  # the latter by the native option `deduplication`
+            return self.duplicate(answer)
         return self._in_our_words(job, QueueJobStatus.DELAYED if job.delay else QueueJobStatus.WAITING)
 
     def _new(self, job: StoredJob, options: Options) -> Any:

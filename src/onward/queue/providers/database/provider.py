@@ -28,18 +28,7 @@ from onward.lifecycle.after_commit import Effects
 from onward.lifecycle.start import start_jobs
 from onward.model import FailedJob, Job, JobStatus, LossReason, Progress, RunningJob
 from onward.notify.contract import Hint, HintKind, Listener
-from onward.queue.contract import (
-    JoinsTransactions,
-    KeepsDeadLetters,
-    KeepsProgress,
-    LooksUp,
-    Pauses,
-    Pulls,
-    Removes,
-    StoredJob,
-    TakenJob,
-    unfit,
-)
+from onward.queue.contract import JoinsTransactions, StoredJob, Stores, TakenJob, unfit
 from onward.queue.events import Emitter
 from onward.queue.model import Keep, QueueFailureReason, QueueJob, QueueJobStatus, QueuePage, QueueStats
 from onward.queue.options import Options
@@ -79,7 +68,7 @@ _STATUSES = {
 }
 
 
-class DatabaseProvider(Provider, Pulls, LooksUp, Pauses, KeepsDeadLetters, Removes, KeepsProgress, JoinsTransactions):
+class DatabaseProvider(Provider, Stores, JoinsTransactions):
     """One queue in a database: a job type whose chains have one job."""
 
     name = "database"

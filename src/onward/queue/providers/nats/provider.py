@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import msgspec
 from msgspec import Raw
@@ -99,7 +100,7 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
         except BaseException:
             await self._factory.let_go()
             raise
-        self._held = Held(self.lease)
+        self._held = Held(self, self.lease)
         self.declare(max_job_size=self._max_payload - _ROOM)
         self._was_open = True
 
@@ -383,7 +384,7 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
     # -- settling
 
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
-        with self._held.settling(self._ours(job)):
+        with self._held.settling(job):
             if self._streams.keeps_completed and not read_record(job.native.headers).remove_on_complete:
                 await self._note_completed(job, result)
             await self._tell(job, _TERMINAL)
@@ -414,7 +415,7 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
             await self._store.end(kind, self._key(job), job.native, state, with_headers=False)
 
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
-        with self._held.settling(self._ours(job)) as until:
+        with self._held.settling(job) as until:
             now = datetime.now(UTC)
             state = msgspec.structs.replace(
                 self._state_of(job), attempts=job.attempts + 1, is_open=False, error=words_of(error), processed_at=now
@@ -451,18 +452,7 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
         self._known.pop(job.receipt_handle or "", None)
 
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
-        asked_at, ours = time.monotonic(), [job for job in jobs if self._held.has(job)]
-        still = await each(self._is_renewed, ours)
-        for job, is_ours in zip(ours, still, strict=True):
-            if self._held.knows(job) and is_ours:  # else it was settled meanwhile
-                self._held.renewed(job, asked_at)
-        gone = {job.receipt_handle for job, is_ours in zip(ours, still, strict=True) if not is_ours}
-        lost = [
-            job for job in jobs if self._held.knows(job) and (job.receipt_handle in gone or not self._held.has(job))
-        ]
-        for job in lost:
-            self._held.drop(job)
-        return lost
+        return await self._held.renew(jobs, partial(each, self._is_renewed))
 
     async def _is_renewed(self, job: TakenJob) -> bool:
         try:
@@ -478,13 +468,6 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
                 await self._note(job.native, state)
             except QueueRuntimeError:
                 self._held.drop(job)
-
-    def _ours(self, job: TakenJob) -> TakenJob:
-        if job.receipt_handle is None:
-            raise self.not_found(job.id)
-        if not self._held.has(job):
-            raise self.not_active(job.id)
-        return job
 
     def _key(self, job: TakenJob) -> str:
         """What its subject stands for: the id, unless another program says otherwise in a header."""

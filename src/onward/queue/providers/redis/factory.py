@@ -45,9 +45,7 @@ class Redis(ProviderFactory[Any]):
         check_target(arguments, target, client_options)
         arguments.flag("cluster", cluster)
         arguments.duration("lease", lease, least=timedelta(seconds=1))
-        arguments.keep("keep_completed", keep_completed)
-        arguments.keep("keep_failed", keep_failed)
-        arguments.whole("max_job_size", max_job_size, least=1)
+        arguments.keeps(keep_completed, keep_failed, max_job_size)
         self._target, self._cluster, self._options = target, cluster, client_options
         self._arguments, self._max_job_size = arguments, max_job_size
         self._settings: dict[str, Any] = {

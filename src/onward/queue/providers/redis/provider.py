@@ -15,18 +15,7 @@ from msgspec import Raw
 
 from onward.errors import QueueErrorCode, QueueRuntimeError
 from onward.model import Progress
-from onward.queue.contract import (
-    KeepsDeadLetters,
-    KeepsProgress,
-    LooksUp,
-    Pauses,
-    Pulls,
-    Removes,
-    StoredJob,
-    TakenJob,
-    in_words,
-    why_for_good,
-)
+from onward.queue.contract import StoredJob, Stores, TakenJob, in_words, why_for_good
 from onward.queue.events import Emitter
 from onward.queue.model import (
     FULL,
@@ -43,7 +32,7 @@ from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.grouped import Grouped
 from onward.queue.providers.redis import record
 from onward.queue.providers.redis.connection import hopeless, longest_block
-from onward.queue.providers.redis.record import Ending, Record, is_text, microseconds, moment
+from onward.queue.providers.redis.record import Addition, Ending, Record, is_text, microseconds, moment
 from onward.queue.providers.redis.scripts import MOVED, QueueKeys, Scripts
 from onward.queue.providers.redis.waking import Taken, Waking
 
@@ -65,7 +54,7 @@ _HEARD_OF = 5_000_000
 """Microseconds: an idle worker asks more often than that."""
 
 
-class RedisProvider(Provider, Pulls, LooksUp, Pauses, KeepsDeadLetters, Removes, KeepsProgress):
+class RedisProvider(Provider, Stores):
     """One queue in Redis."""
 
     name = "redis"
@@ -137,17 +126,14 @@ class RedisProvider(Provider, Pulls, LooksUp, Pauses, KeepsDeadLetters, Removes,
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         """All of them or none, up to 10,000: larger numbers are added in parts."""
         jobs = [record.overridden(job, options) if options.native else (job, options) for job, options in jobs]
-        additions = [record.addition(job, options) for job, options in jobs]
-        for first in range(0, len(additions), _MOST_ADDED):
-            try:
-                [duplicate] = await self._add_groups([_pack(additions[first : first + _MOST_ADDED])])
-                if duplicate:
-                    raise self.duplicate(duplicate.decode())
-            except Exception as error:
-                if first == 0:
-                    raise
-                raise self.partly_added([job.id for job, _ in jobs[:first]], len(jobs), error) from error
-        return [job for job, _ in jobs]
+        ready = [(job, record.addition(job, options)) for job, options in jobs]
+        return await self.add_in_parts(ready, _MOST_ADDED, self._add_all)
+
+    async def _add_all(self, ready: Sequence[tuple[StoredJob, Addition]]) -> list[StoredJob]:
+        [duplicate] = await self._add_groups([_pack([addition for _, addition in ready])])
+        if duplicate:
+            raise self.duplicate(duplicate.decode())
+        return [job for job, _ in ready]
 
     async def _add_groups(self, groups: Sequence[bytes]) -> Sequence[bytes]:
         duplicates: Sequence[bytes] = await self._run("add", *groups)

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -72,7 +71,7 @@ class SQSProvider(Provider, Pulls, KeepsDeadLetters):
             )
         self.declare(max_job_size=self._facts.max_bytes, dead_letters=self._facts.failed_arn is not None)
         self._sending = Sending(self._calls, self._facts)
-        self._held = Held(self._facts.visibility)
+        self._held = Held(self, self._facts.visibility)
         self._delete = Grouped[str, Failed | None](self._delete_all, most=MOST)
         self._dead_letters: DeadLetters | None = None
 
@@ -129,11 +128,11 @@ class SQSProvider(Provider, Pulls, KeepsDeadLetters):
             self.on_ended(dead_job(job, failure))
 
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
-        with self._held.settling(self._ours(job)):
+        with self._held.settling(job):
             await self._remove(job)
 
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
-        with self._held.settling(self._ours(job)):
+        with self._held.settling(job):
             reason = why_for_good(job, error)
             if reason is not None:
                 await self._bury(job, _failure(in_words(error), reason, attempts=job.attempts + 1))
@@ -154,24 +153,11 @@ class SQSProvider(Provider, Pulls, KeepsDeadLetters):
             raise refused[0].as_error()
 
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
-        asked_at = time.monotonic()
-        ours = [job for job in jobs if self._held.has(job)]
-        outcomes = await self._change_visibility(ours, self._facts.visibility)
-        for job, failed in zip(ours, outcomes, strict=True):
-            if failed is None and self._held.knows(job):  # else it was settled meanwhile
-                self._held.renewed(job, asked_at)
-        refused = {job.id for job, failed in zip(ours, outcomes, strict=True) if failed is not None and failed.is_gone}
-        lost = [job for job in jobs if self._held.knows(job) and (job.id in refused or not self._held.has(job))]
-        for job in lost:
-            self._held.drop(job)
-        return lost
+        return await self._held.renew(jobs, self._hold_longer)
 
-    def _ours(self, job: TakenJob) -> TakenJob:
-        if job.receipt_handle is None:
-            raise self.not_found(job.id)
-        if not self._held.has(job):
-            raise self.not_active(job.id)
-        return job
+    async def _hold_longer(self, jobs: Sequence[TakenJob]) -> list[bool | None]:
+        outcomes = await self._change_visibility(jobs, self._facts.visibility)
+        return [True if failed is None else False if failed.is_gone else None for failed in outcomes]
 
     def _check(self, job: TakenJob, failed: Failed | None) -> None:
         if failed is not None:
