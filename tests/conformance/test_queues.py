@@ -22,7 +22,7 @@ from onward.queue.providers.nats import Nats
 from onward.queue.providers.rabbitmq import RabbitMQ
 from onward.queue.providers.redis import Redis
 from onward.queue.providers.sqs import SQS, NewQueue, SQSProvider
-from onward.queue.providers.sqs.facts import found_or_made
+from onward.queue.providers.sqs.calls import found_or_made
 from onward.testing.queue.session import KEPT
 from onward.testing.queue.suite import *  # noqa: F403
 from servers import SQS_CLIENT

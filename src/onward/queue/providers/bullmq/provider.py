@@ -1,25 +1,48 @@
-"""One queue of BullMQ's."""
+"""Queues that BullMQ keeps in one Redis: one of them, and what makes several on one connection."""
 
 import asyncio
 import base64
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
 
 from onward.model import Progress
+from onward.queue.checks import ProviderArguments
 from onward.queue.contract import StoredJob, Stores, TakenJob, unfit
 from onward.queue.events import Emitter
-from onward.queue.model import FULL, LARGEST_JOB, QueueHealth, QueueJobStatus, QueuePage, QueueStats
+from onward.queue.model import (
+    FULL,
+    KEEP_COMPLETED,
+    KEEP_FAILED,
+    LARGEST_JOB,
+    Keep,
+    QueueHealth,
+    QueueJobStatus,
+    QueuePage,
+    QueueStats,
+)
 from onward.queue.options import Options
 from onward.queue.provider import Provider, ProviderFactory
-from onward.queue.providers.bullmq.native import Job, NoScriptError, Queue, ResponseError, is_gone, is_refusal
+from onward.queue.providers.bullmq.native import (
+    Job,
+    NoScriptError,
+    Queue,
+    RedisCluster,
+    ResponseError,
+    is_gone,
+    is_refusal,
+)
 from onward.queue.providers.bullmq.taker import Settings, Taker
 from onward.queue.providers.bullmq.translation import MOST_URGENT, STATUS, from_native, problem_with_id, to_native
-from onward.queue.providers.redis.connection import hopeless
+from onward.queue.providers.redis.connection import check_target, client_for, hopeless, warn_of_eviction
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
 
 _MOST_ADDED = 500
 """Jobs that one transaction adds, so that others get their turn."""
@@ -277,3 +300,72 @@ class BullMQProvider(Provider, Stores):
             if is_refusal(error):
                 raise self.not_found(job_id) from error
             raise
+
+
+class BullMQ(ProviderFactory[Any]):
+    """Queues that Node.js programs share: `Queue("emails", provider=BullMQ("redis://localhost"))`.
+
+    Give an address with options for the `redis` package (`BullMQ(url, password=…, ssl_ca_certs=…)`), or a client of one
+    server, which lends its settings, not its connections. `prefix` begins every key, as in BullMQ's own options.
+
+    A worker that is not heard of for `lock` loses its jobs; the next worker that looks for such jobs, every
+    `stalled_interval`, puts them back. One that was lost more than `max_stalled` times fails, whatever its attempts.
+    `keep_completed` and `keep_failed` say how many finished jobs of each queue are kept and for how long, unless a job
+    says otherwise. `max_job_size` is how many bytes of JSON the data of a job may have.
+
+    >>> BullMQ("redis://localhost:6379/0").for_queue("emails").capabilities.keeps
+    True
+    """
+
+    def __init__(
+        self,
+        target: "str | Redis",
+        *,
+        prefix: str = "bull",
+        lock: timedelta = timedelta(seconds=30),
+        stalled_interval: timedelta = timedelta(seconds=30),
+        max_stalled: int = 3,
+        keep_completed: Keep = KEEP_COMPLETED,
+        keep_failed: Keep = KEEP_FAILED,
+        max_job_size: int = LARGEST_JOB,
+        **client_options: Any,
+    ) -> None:
+        super().__init__()
+        arguments = ProviderArguments("BullMQ")
+        given: object = target
+        if isinstance(given, RedisCluster):
+            arguments.refuse_because("target must be an address or a client of one server, not of a cluster")
+        check_target(arguments, target, client_options)
+        arguments.one_of("prefix", prefix, lambda value: isinstance(value, str) and bool(value), "a non-empty string")
+        arguments.duration("lock", lock, least=timedelta(seconds=1))
+        arguments.duration("stalled_interval", stalled_interval, least=timedelta(milliseconds=1))
+        arguments.whole("max_stalled", max_stalled, least=0)
+        arguments.keeps(keep_completed, keep_failed, max_job_size)
+        self._arguments, self._max_job_size = arguments, max_job_size
+        self._target, self._options = target, client_options
+        self._settings = Settings(
+            prefix=prefix,
+            lock=lock,
+            stalled_interval=stalled_interval,
+            max_stalled=max_stalled,
+            keep_completed=keep_completed,
+            keep_failed=keep_failed,
+        )
+
+    def for_queue(self, queue_name: str) -> BullMQProvider:
+        if ":" in queue_name:
+            self._arguments.refuse("the name of a queue", "without ':'", queue_name)
+        provider = BullMQProvider(queue_name, self, self.events_of(queue_name), self._settings)
+        return provider.declare(max_job_size=self._max_job_size)
+
+    async def _open(self) -> Any:
+        client = client_for(self._target, cluster=False, options=self._options, decode_responses=True)
+        try:
+            await warn_of_eviction(client)
+        except BaseException:
+            await self._close(client)
+            raise
+        return client
+
+    async def _close(self, connection: Any) -> None:
+        await connection.aclose()

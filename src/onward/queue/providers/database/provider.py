@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
@@ -34,15 +34,18 @@ from onward.queue.model import Keep, QueueFailureReason, QueueJob, QueueJobStatu
 from onward.queue.options import Options
 from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.database.forms import Form
-from onward.queue.providers.database.link import Link
-from onward.queue.providers.database.reading import EXPIRED, STALLED, Taken, active, stored
-from onward.queue.providers.database.writing import (
+from onward.queue.providers.database.jobs import (
+    EXPIRED,
+    STALLED,
+    Taken,
+    active,
     completed,
     crashed,
     expired,
     failed,
     is_expired,
     new_chain,
+    stored,
     unreadable,
 )
 from onward.queue.retention import Retention
@@ -51,6 +54,9 @@ from onward.state.contract import TakenJob as Row
 from onward.state.driver import Connection
 from onward.state.rows import read_errors
 from onward.worker.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from onward.queue.providers.database.factory import Link
 
 _POLL_WITHOUT_HINTS = 1.0
 _LOOK = 15.0
@@ -77,7 +83,7 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
     def __init__(
         self,
         queue_name: str,
-        factory: ProviderFactory[Link],
+        factory: "ProviderFactory[Link]",
         form: Form,
         *,
         lease: timedelta,
@@ -209,36 +215,35 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
             self._listener.wake()
 
     async def _begin(self, row: Row) -> TakenJob | None:
-        try:
-            job = active(self._form, self.queue_name, row, holder=self._link.worker)
-        except PayloadError as error:
-            await self._end(row, unreadable(row, self._link.worker, error), str(row.id), error.problem)
-            return None
-        facts = job.native.facts
-        if is_expired(facts, row):
-            await self._end(row, expired(facts, row, self._link.worker), job.id, "", job=job)
-            return None
-        return job
+        job = await self._read(row)
+        if job is None or not is_expired(job.native.facts, row):
+            return job
+        await self._end(job, expired(job.native.facts, row, self._link.worker))
+        return None
 
     async def _crashed(self, row: Row) -> None:
-        try:
-            job = active(self._form, self.queue_name, row, holder=self._link.worker)
-        except PayloadError as error:
-            await self._end(row, unreadable(row, self._link.worker, error), str(row.id), error.problem)
-        else:
-            await self._end(row, crashed(job.native.facts, row, self._link.worker), job.id, "", job=job)
+        job = await self._read(row)
+        if job is not None:
+            await self._end(job, crashed(job.native.facts, row, self._link.worker))
 
-    async def _end(
-        self, row: Row, settlement: Settlement, job_id: str, problem: str, *, job: StoredJob | None = None
-    ) -> None:
+    async def _read(self, row: Row) -> TakenJob | None:
+        """The job; None where it cannot be read, and fails for that."""
+        try:
+            return active(self._form, self.queue_name, row, holder=self._link.worker)
+        except PayloadError as error:
+            job = QueueJob(
+                id=str(row.id), name="", queue_name=self.queue_name, data=Raw(b"null"), created_at=row.created_at
+            )
+            await self._end(job, unreadable(row, self._link.worker, error), error.problem)
+            return None
+
+    async def _end(self, job: StoredJob, settlement: Settlement, problem: str = "") -> None:
         """Have it settled, and tell of what has failed that way."""
         if settlement.kind != "fail":
             await self._link.put(settlement)
             return
         error = read_errors(settlement.errors)[-1] if settlement.errors else None
         reason = _REASONS.get(error.type if error is not None else "", QueueFailureReason.PERMANENT)
-        if job is None:
-            job = QueueJob(id=job_id, name="", queue_name=self.queue_name, data=Raw(b"null"), created_at=row.created_at)
         ended = msgspec.structs.replace(
             job,
             status=QueueJobStatus.FAILED,
