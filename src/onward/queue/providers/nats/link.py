@@ -13,7 +13,20 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from onward.errands import Errands
-from onward.queue.providers.nats.native import Client, JetStreamContext, Msg, errors, js_errors
+from onward.errors import QueueConfigurationError, QueueErrorCode
+
+try:
+    from nats import errors
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js import JetStreamContext, api
+    from nats.js import errors as js_errors
+except ImportError as missing:  # pragma: no cover - the tests have it
+    # Whoever imports the client by itself imports this one before.
+    raise QueueConfigurationError(
+        "nats-py is not installed: pip install 'onward[nats]'", code=QueueErrorCode.INVALID_OPTION
+    ) from missing
+
 
 R = TypeVar("R")
 ANSWER, CONNECT, FAREWELL = 5.0, 5.0, 2.0
