@@ -803,7 +803,7 @@ class TestAtTheSameTime:
         """It does not know yet, as if its message had been long on its way."""
         late, other = await bench.provider(lease=2 * SECOND), await bench.provider(lease=2 * SECOND)
         [lost] = await arrived(late, 1)
-        late._held.renewed(lost, time.monotonic() + 60)
+        late._held.take([lost.receipt_handle or ""], time.monotonic() + 60)
         await asyncio.sleep(2.1)
         return late, other, lost
 

@@ -19,7 +19,7 @@ try:
     from nats import errors
     from nats.aio.client import Client
     from nats.aio.msg import Msg
-    from nats.js import JetStreamContext, api
+    from nats.js import JetStreamContext
     from nats.js import errors as js_errors
 except ImportError as missing:  # pragma: no cover - the tests have it
     # Whoever imports the client by itself imports this one before.
