@@ -10,14 +10,7 @@ from msgspec import Raw
 from onward.errors import Permanent, QueueDataError, QueueError, QueueErrorCode
 from onward.model import Progress
 from onward.options import LONGEST_ERROR, cut
-from onward.queue.model import (
-    ActiveJob,
-    Capabilities,
-    QueueFailureReason,
-    QueueJob,
-    QueueJobStatus,
-    QueuePage,
-)
+from onward.queue.model import ActiveJob, Capabilities, QueueFailureReason, QueueJob, QueueJobStatus, QueuePage
 from onward.queue.options import Options
 
 StoredJob: TypeAlias = QueueJob[Raw]

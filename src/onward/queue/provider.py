@@ -128,6 +128,9 @@ class Provider:
     is_bound_to_loop: bool = True
     """Whether what it opens works in one event loop only."""
 
+    was_open: bool = False
+    """Whether the backend let us in: one that does not later on is on its way up or down, or will be told otherwise."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name, code in _CODES.items():
@@ -178,6 +181,7 @@ class Provider:
     async def _open_reported(self) -> None:
         try:
             await self._open()
+            self.was_open = True
         except QueueError:
             raise
         except Exception as error:

@@ -178,12 +178,10 @@ class Queue(Listening, Generic[T]):
         elif self._outbox is not None:
             stored = await self._outbox.add_within(tx, *self._new(name, data, id, options))
         else:
-            stored = await self._call(lambda: self._joined().add_within(tx, *self._new(name, data, id, options)))
+            feature = "tx=: pass outbox=app to Queue, which keeps the job in the app's database until then"
+            join = partial(self.provider.role, JoinsTransactions, feature)
+            stored = await self._call(lambda: join().add_within(tx, *self._new(name, data, id, options)))
         return with_data(stored, data)
-
-    def _joined(self) -> JoinsTransactions:
-        feature = "tx=: pass outbox=app to Queue, which keeps the job in the app's database until then"
-        return self.provider.role(JoinsTransactions, feature)
 
     async def add_many(
         self, name: str | Step[T, Any], data: Iterable[T], **options: Unpack[JobOptions]
@@ -319,16 +317,14 @@ class Queue(Listening, Generic[T]):
     async def dead_letters(self, limit: int = 100) -> Sequence[QueueJob[T]]:
         """Jobs that failed for good, the newest first."""
         self._arguments.whole("limit", limit, least=0)
-        jobs = await self._call(lambda: self._dead_letters("listing").dead_letters(limit))
+        feature = "listing failed jobs"
+        jobs = await self._call(lambda: self.provider.role(KeepsDeadLetters, feature).dead_letters(limit))
         return [self._payload.shown(job) for job in jobs]
 
     async def retry(self, job_id: str) -> None:
         """Put a failed job back, with no attempts and no stalls counted."""
         self._check_id(job_id)
-        await self._call(lambda: self._dead_letters("retrying").retry(job_id))
-
-    def _dead_letters(self, what: str) -> KeepsDeadLetters:
-        return self.provider.role(KeepsDeadLetters, f"{what} failed jobs")
+        await self._call(lambda: self.provider.role(KeepsDeadLetters, "retrying failed jobs").retry(job_id))
 
     async def wait(self, job_id: str, *, timeout: timedelta | None = None) -> Any:
         """The result of a job, once it has completed; raises QueueJobFailed or QueueWaitTimeout.

@@ -97,7 +97,7 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
         self._factory, self._form, self._hold = factory, form, lease.total_seconds()
         self._claims = [TypeClaim(form.type_name, version, self._hold) for version in form.versions]
         self._listener: Listener | None = None
-        self._interrupted = self._was_open = False
+        self._interrupted = False
 
     async def _open(self) -> None:
         self._link = await self._factory.hold()
@@ -115,7 +115,6 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
         )
 
         self._retention = Retention(self._app, self._form.type_name, self._keep)
-        self._was_open = True
 
     async def _close(self) -> None:
         self.interrupt()
@@ -125,9 +124,8 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
         await self._factory.let_go()
 
     def hopeless(self, error: BaseException) -> str | None:
-        """Once it let us in, a database that does not is being changed, or will be told otherwise."""
         is_refused = isinstance(error, DatabaseError) and not isinstance(error, DatabaseUnavailable)
-        return str(error) if is_refused and not self._was_open else super().hopeless(error)
+        return str(error) if is_refused and not self.was_open else super().hopeless(error)
 
     # -- adding
 

@@ -72,7 +72,6 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
         self._streams, self._factory = streams, factory
         self.long_poll, self.lease = wait, LEASE
         self.declare(long_polling=wait > timedelta())
-        self._was_open = False
 
     async def _open(self) -> None:
         self._link = await self._factory.hold()
@@ -87,7 +86,6 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
         self._notes = Notes(self._store, self.not_active)
         self._incoming = Incoming(self._link, self._store)
         self.declare(max_job_size=self._max_payload - _ROOM)
-        self._was_open = True
 
     async def _close(self) -> None:
         for arrival in await self._incoming.close():
@@ -95,8 +93,7 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
         await self._factory.let_go()
 
     def hopeless(self, error: BaseException) -> str | None:
-        """Once it let us in, a server that does not is on its way up or down, or will be told otherwise."""
-        return None if self._was_open else refused_in_words(error) or super().hopeless(error)
+        return None if self.was_open else refused_in_words(error) or super().hopeless(error)
 
     # -- adding
 

@@ -63,7 +63,6 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
         super().__init__(topology.queue, events)
         self.declare(priority=topology.max_priority > 0)
         self._topology, self._factory = topology, factory
-        self._was_open = False
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -84,7 +83,6 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
             self._failed = FailedJobs(self._links.other, self._post)
             self._pulling = Line(self._links.other)
             await self._post.declare_all()
-            self._was_open = True
         except BaseException:
             await self._close()
             raise
@@ -100,8 +98,7 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
         await self._factory.let_go()
 
     def hopeless(self, error: BaseException) -> str | None:
-        """Once it let us in, a broker that does not is on its way up or down, or will be told otherwise."""
-        return None if self._was_open else refused_in_words(error) or super().hopeless(error)
+        return None if self.was_open else refused_in_words(error) or super().hopeless(error)
 
     # -- adding
 

@@ -115,3 +115,26 @@ async def warn_of_eviction(client: "Redis | RedisCluster") -> None:
             "refuses new jobs instead.",
             ", ".join(careless),
         )
+
+
+async def opened(
+    target: "str | Redis | RedisCluster",
+    *,
+    options: dict[str, Any],
+    cluster: bool = False,
+    decode_responses: bool = False,
+) -> Any:
+    """A client whose server has answered, and was looked at."""
+    client = client_for(target, cluster=cluster, options=options, decode_responses=decode_responses)
+    try:
+        await warn_of_eviction(client)
+    except BaseException:
+        await left(client, target)
+        raise
+    return client
+
+
+async def left(client: Any, target: object) -> None:
+    """Close it, unless it was given."""
+    if client is not target:
+        await client.aclose()

@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from onward.errors import QueueErrorCode, QueueRuntimeError
 from onward.model import Progress
+from onward.queue.checks import is_named
 from onward.queue.contract import StoredJob, Stores, TakenJob, in_words, why_for_good
 from onward.queue.events import Emitter
 from onward.queue.model import (
@@ -32,7 +33,7 @@ from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.grouped import Grouped
 from onward.queue.providers.redis import record
 from onward.queue.providers.redis.connection import hopeless, longest_block
-from onward.queue.providers.redis.record import Addition, Ending, Record, is_text, microseconds, moment
+from onward.queue.providers.redis.record import Addition, Ending, Record, microseconds, moment
 from onward.queue.providers.redis.scripts import MOVED, QueueKeys, Scripts
 from onward.queue.providers.redis.waking import Taken, Waking
 
@@ -322,7 +323,7 @@ class RedisProvider(Provider, Stores):
         if status in (QueueJobStatus.WAITING, QueueJobStatus.ACTIVE):
             return super().is_page(status, after)
         at, _, job_id = after.partition("/")
-        return super().is_page(status, at) and is_text(job_id)
+        return super().is_page(status, at) and is_named(job_id)
 
     async def _list(self, status: QueueJobStatus, after: str | None, limit: int) -> QueuePage[Raw]:
         following, found = await self._run("list", status, after or "", limit)

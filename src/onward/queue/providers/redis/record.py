@@ -193,14 +193,6 @@ def _readable(stored: bytes) -> Record:
         return _UNREADABLE
 
 
-def is_text(value: str) -> bool:
-    """Whether it can be an id: not empty, and no half of a character."""
-    try:
-        return value.encode() != b""
-    except UnicodeEncodeError:
-        return False
-
-
 def microseconds(duration: timedelta) -> int:
     """As scripts count time."""
     return duration // _MICROSECOND

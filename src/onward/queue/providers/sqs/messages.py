@@ -14,6 +14,7 @@ from onward.model import Backoff
 from onward.queue.contract import StoredJob, TakenJob
 from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
 from onward.queue.options import Options
+from onward.queue.providers.readable import as_json
 from onward.queue.providers.sqs.calls import MOST, Calls, is_fifo
 
 Message: TypeAlias = dict[str, Any]
@@ -93,9 +94,9 @@ def job_of(message: Message, *, queue_name: str, max_attempts: int) -> TakenJob:
     )
 
 
-def dead_job_of(message: Message, *, queue_name: str, max_attempts: int) -> StoredJob:
-    """A message among the dead letters as a job; one that SQS itself moved there has no error: its workers died."""
-    failure = _failure(_texts(message))
+def dead_job_of(message: Message, queue_name: str, max_attempts: int, failure: Failure | None = None) -> StoredJob:
+    """A message as a job that has failed; one that SQS moved to the dead letters has no error: its workers died."""
+    failure = failure or _failure(_texts(message))
     return QueueJob(
         **_common(message, queue_name, max_attempts),
         status=QueueJobStatus.FAILED,
@@ -106,27 +107,14 @@ def dead_job_of(message: Message, *, queue_name: str, max_attempts: int) -> Stor
     )
 
 
-def dead_job(job: TakenJob, failure: Failure) -> StoredJob:
-    """A job that has just failed."""
-    common = _common(job.native, job.queue_name, job.max_attempts)
-    return QueueJob(
-        **common,
-        status=QueueJobStatus.FAILED,
-        attempts=failure.attempts,
-        failed_at=failure.failed_at,
-        error=failure.error,
-        reason=failure.reason,
-    )
-
-
 def _common(message: Message, queue_name: str, max_attempts: int) -> dict[str, Any]:
     texts = _texts(message)
-    body: str = message["Body"]
+    body = message["Body"].encode()
     return {
         "id": id_of(message),
         "name": texts.get(_NAME, queue_name),
         "queue_name": queue_name,
-        "data": Raw((body if _NAME in texts else _as_json(body)).encode()),
+        "data": Raw(body) if _NAME in texts else as_json(body),
         "max_attempts": max_attempts,
         "created_at": _created(texts, message["Attributes"]),
         "expires_at": datetime.fromisoformat(texts[_EXPIRES]) if _EXPIRES in texts else None,
@@ -207,15 +195,6 @@ def _json(value: object) -> str:
 def _sendable(text: str) -> str:
     """JSON in which the few characters that SQS refuses are escaped; they can only be inside strings."""
     return _UNSENDABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def _as_json(body: str) -> str:
-    """What others sent may be plain text: a JSON string then."""
-    try:
-        msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        return msgspec.json.encode(body).decode()
-    return body
 
 
 def _as_id(job_id: str) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw
 
-from onward.errors import QueuePartlyAdded
 from onward.queue.contract import KeepsDeadLetters, Pulls, StoredJob, TakenJob, in_words, unfit, why_for_good
 from onward.queue.events import Emitter
 from onward.queue.model import Capabilities, QueueFailureReason, QueueStats
@@ -23,9 +22,9 @@ from onward.queue.providers.sqs.calls import (
     LONGEST_HOLD,
     MOST,
     Calls,
-    Facts,
     Failed,
     NoSuchQueue,
+    Refusal,
     found_or_made,
     is_fifo,
     own_failed_name,
@@ -36,7 +35,6 @@ from onward.queue.providers.sqs.messages import (
     Failure,
     Message,
     backoff_of,
-    dead_job,
     dead_job_of,
     dead_message_of,
     job_of,
@@ -52,70 +50,6 @@ if TYPE_CHECKING:
 
 _LARGEST_CALL = 1 << 18
 """Bytes: what SQS took of old, and every imitation takes."""
-
-
-class Sending:
-    """Sends jobs to one queue."""
-
-    def __init__(self, calls: Calls, facts: Facts) -> None:
-        self._calls, self._facts = calls, facts
-
-    async def one(self, job: StoredJob, options: Options) -> StoredJob:
-        await self._calls("send_message", QueueUrl=self._facts.url, **self._message(job, options))
-        return self._stored(job)
-
-    async def many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
-        """All of them, or an error that says which."""
-        messages = [self._message(job, options) for job, options in jobs]  # before anything is sent
-        added: list[StoredJob] = []
-        for start, end in _calls([size_of(message) for message in messages]):
-            batch = [job for job, _ in jobs[start:end]]
-            try:
-                outcomes = await self._calls.batch("send_message_batch", self._facts.url, messages[start:end])
-            except Exception as error:
-                if not added:
-                    raise
-                raise self._partly(added, len(jobs), str(error), cause=error) from error
-            refused = [f"{job.id}: {failed.message}" for job, failed in zip(batch, outcomes, strict=True) if failed]
-            added += [self._stored(job) for job, failed in zip(batch, outcomes, strict=True) if failed is None]
-            if refused:
-                raise self._partly(added, len(jobs), "; ".join(refused))
-        return added
-
-    def _message(self, job: StoredJob, options: Options) -> Message:
-        try:
-            message = message_of(job, options)
-            problem = problem_with(message, self._facts.max_bytes)
-        except (TypeError, ValueError) as error:
-            raise unfit(job, f"its metadata is not JSON: {error}") from error
-        if problem is not None:
-            raise unfit(job, problem)
-        return message
-
-    def _stored(self, job: StoredJob) -> StoredJob:
-        return msgspec.structs.replace(job, max_attempts=self._facts.max_attempts)
-
-    def _partly(
-        self, added: Sequence[StoredJob], count: int, words: str, cause: Exception | None = None
-    ) -> QueuePartlyAdded:
-        return QueuePartlyAdded(
-            f"sqs took {len(added)} of {count} jobs: {words}",
-            added=[job.id for job in added],
-            queue_name=self._facts.name,
-            cause=cause,
-        )
-
-
-def _calls(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """From which message to which one call goes: ten at most, and not too many bytes."""
-    start = total = 0
-    for end, size in enumerate(sizes):
-        if end > start and (end - start == MOST or total + size > _LARGEST_CALL):
-            yield start, end
-            start, total = end, 0
-        total += size
-    if sizes:
-        yield start, len(sizes)
 
 
 _LARGEST = 1 << 20
@@ -156,7 +90,6 @@ class SQSProvider(Provider, Pulls, KeepsDeadLetters):
                 self.queue_name,
             )
         self.declare(max_job_size=self._facts.max_bytes, dead_letters=self._facts.failed_arn is not None)
-        self._sending = Sending(self._calls, self._facts)
         self._held = Held(self, self._facts.visibility)
         self._delete = Grouped[str, Failed | None](self._delete_all, most=MOST)
         self._dead_letters: DeadLetters | None = None
@@ -180,10 +113,39 @@ class SQSProvider(Provider, Pulls, KeepsDeadLetters):
         return super().lacks(option, value)
 
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
-        return await self._sending.one(job, options)
+        await self._calls("send_message", QueueUrl=self._facts.url, **self._message(job, options))
+        return self._stored(job)
 
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
-        return await self._sending.many(jobs)
+        messages = [self._message(job, options) for job, options in jobs]  # before anything is sent
+        added: list[StoredJob] = []
+        for start, end in _calls([size_of(message) for message in messages]):
+            batch = [job for job, _ in jobs[start:end]]
+            try:
+                outcomes = await self._calls.batch("send_message_batch", self._facts.url, messages[start:end])
+            except Exception as error:
+                if not added:
+                    raise
+                raise self.partly_added(added, len(jobs), error) from error
+            refused = [f"{job.id}: {failed.message}" for job, failed in zip(batch, outcomes, strict=True) if failed]
+            added += [self._stored(job) for job, failed in zip(batch, outcomes, strict=True) if failed is None]
+            if refused:
+                raise self.partly_added(added, len(jobs), Refusal("; ".join(refused)))
+        return added
+
+    def _message(self, job: StoredJob, options: Options) -> Message:
+        """Checked before anything is sent."""
+        try:
+            message = message_of(job, options)
+            problem = problem_with(message, self._facts.max_bytes)
+        except (TypeError, ValueError) as error:
+            raise unfit(job, f"its metadata is not JSON: {error}") from error
+        if problem is not None:
+            raise unfit(job, problem)
+        return message
+
+    def _stored(self, job: StoredJob) -> StoredJob:
+        return msgspec.structs.replace(job, max_attempts=self._facts.max_attempts)
 
     # -- taking and settling
 
@@ -211,7 +173,7 @@ class SQSProvider(Provider, Pulls, KeepsDeadLetters):
         except Exception as error:  # noqa: BLE001 - told; the next fetch tries again
             self.events.trouble(error, f"job {job.id!r} has expired, and cannot be moved: {error}")
         else:
-            self.on_ended(dead_job(job, failure))
+            self.on_ended(dead_job_of(job.native, self.queue_name, job.max_attempts, failure))
 
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         with self._held.settling(job):
@@ -306,10 +268,7 @@ class SQSProvider(Provider, Pulls, KeepsDeadLetters):
         if dead_letters is None:
             raise self.unsupported("listing failed jobs without a redrive policy on the queue")
         most = self._facts.max_attempts
-        jobs = [
-            dead_job_of(message, queue_name=self.queue_name, max_attempts=most)
-            for message in await dead_letters.some(limit)
-        ]
+        jobs = [dead_job_of(message, self.queue_name, most) for message in await dead_letters.some(limit)]
         return sorted(jobs, key=lambda job: job.failed_at or job.created_at, reverse=True)
 
     async def retry(self, job_id: str) -> None:
@@ -342,3 +301,15 @@ def _failure(words: str, reason: QueueFailureReason, *, attempts: int) -> Failur
 async def _deleted(calls: Calls, url: str) -> None:
     with suppress(NoSuchQueue):
         await calls("delete_queue", QueueUrl=url)
+
+
+def _calls(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """From which message to which one call goes: ten at most, and not too many bytes."""
+    start = total = 0
+    for end, size in enumerate(sizes):
+        if end > start and (end - start == MOST or total + size > _LARGEST_CALL):
+            yield start, end
+            start, total = end, 0
+        total += size
+    if sizes:
+        yield start, len(sizes)
