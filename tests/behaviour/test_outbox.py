@@ -22,8 +22,9 @@ from onward.queue import (
     QueueJobStatus,
     QueueRuntimeError,
 )
-from onward.queue.contract import Provider, StoredJob
+from onward.queue.contract import StoredJob
 from onward.queue.options import Options
+from onward.queue.provider import Provider
 from onward.queue.providers.database import Database
 from support import SOON, Recorder
 

@@ -33,8 +33,8 @@ from onward.errors import (
 )
 from onward.model import Backoff
 from onward.queue import Queue, QueueWorker
-from onward.queue.contract import Provider
 from onward.queue.model import Keep, QueueFailureReason, QueueJobStatus
+from onward.queue.provider import Provider
 from onward.queue.providers.rabbitmq import RabbitMQ, delivery
 from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, Topology, every_delay, roughly, rounded
 from proxy import proxied

@@ -317,7 +317,7 @@ class TestEnds:
     async def test_closing_after_a_start_that_failed(self) -> None:
         worker = QueueWorker("letters", ignore, provider=Pushing())
         for _ in range(2):
-            with pytest.raises(ConnectionError):
+            with pytest.raises(QueueRuntimeError, match="not now"):
                 await worker.start()
             await worker.close()
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from onward.errors import QueueError
 from onward.pacing import Pacing
-from onward.queue.contract import Provider, StoredJob, TakenJob
+from onward.queue.contract import StoredJob, TakenJob
 from onward.queue.events import Drained, Emitter, Failed, QueueEvent, Trouble
+from onward.queue.provider import Provider
 from onward.queue.reporting import Reporting
 from onward.queue.running import Running, Told
 

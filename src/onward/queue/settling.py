@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from onward.errors import QueueError, QueueErrorCode
 from onward.pacing import Pacing
-from onward.queue.contract import Provider
+from onward.queue.contract import LooksUp, Pulls
 from onward.queue.model import QueueJobStatus
 from onward.queue.running import Outcome
 
@@ -46,7 +46,7 @@ async def persist(
 class Settling:
     """One outcome on its way to the provider."""
 
-    def __init__(self, provider: Provider, outcome: Outcome) -> None:
+    def __init__(self, provider: Pulls, outcome: Outcome) -> None:
         self._provider, self._outcome = provider, outcome
         self._may_have_arrived = False
 
@@ -65,7 +65,7 @@ class Settling:
 
     async def _has_arrived(self) -> bool:
         """Whether an earlier try, whose answer did not come, is why the job is no longer ours."""
-        if not self._provider.capabilities.lookup:
+        if not isinstance(self._provider, LooksUp):
             return False
         stored = await self._provider.get_job(self._outcome.job.id)
         if stored is None:

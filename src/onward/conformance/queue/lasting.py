@@ -18,8 +18,8 @@ from onward.errors import (
     QueueWaitTimeout,
 )
 from onward.model import Progress
-from onward.queue.contract import Provider
 from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
+from onward.queue.provider import Provider
 
 __all__ = ["TestKeeping", "TestListing", "TestProgress", "TestReasons", "TestRemoving", "TestResults", "TestStalls"]
 __all__ += ["TestTimeToLive"]
@@ -94,10 +94,10 @@ class TestStalls:
 
         # Where stalls are not told apart, a fetch that was lost counts as an attempt, of which there are not many.
         for n in range(12) if session.capabilities.stalls else (0, 4):
-            fetching = asyncio.get_running_loop().create_task(provider.fetch(1))
-            await asyncio.sleep(n * 0.0003)
-            fetching.cancel()
-            await asyncio.wait([fetching])
+            async with asyncio.TaskGroup() as tasks:
+                fetching = tasks.create_task(provider.fetch(1))
+                await asyncio.sleep(n * 0.0003)
+                fetching.cancel()
             if not fetching.cancelled():
                 await provider.release(list(fetching.result()))
         [job] = await arrived(provider, 1)

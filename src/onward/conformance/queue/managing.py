@@ -4,7 +4,7 @@ import pytest
 
 from onward.conformance.queue.session import A_WHILE, Session, arrived, names, until
 from onward.errors import Permanent, QueueConfigurationError, QueueErrorCode, QueueNotFound
-from onward.queue.contract import Provider
+from onward.queue.contract import Pulls
 from onward.queue.model import QueueJobStatus
 
 __all__ = ["TestDeadLetters", "TestDeleting", "TestLookingUp", "TestNumbers", "TestPausing"]
@@ -156,7 +156,7 @@ class TestDeadLetters:
         assert (caught.value.resource_id, caught.value.resource_type) == ("no-such-job", "job")
         assert caught.value.code == QueueErrorCode.JOB_NOT_FOUND
 
-    async def _fail(self, provider: Provider, count: int) -> None:
+    async def _fail(self, provider: Pulls, count: int) -> None:
         for job in await arrived(provider, count):
             await provider.nack(job, _gone())
 

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from onward.queue.contract import Provider, ProviderFactory, TakenJob
+from onward.queue.contract import Pulls, TakenJob
 from onward.queue.model import Capabilities, QueueJob
 from onward.queue.options import JobOptions, UnsupportedFeature
+from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.queue import Queue
 from onward.queue.worker import QueueWorker
 
@@ -20,6 +21,10 @@ A_WHILE = timedelta(seconds=1)
 """A delay that every backend can keep."""
 KEPT = 3
 """How many finished jobs of each kind a brief factory keeps."""
+
+
+class FetchingProvider(Provider, Pulls):
+    """What the suite asks of providers: there is no type for one that is both."""
 
 
 class Session:
@@ -48,9 +53,9 @@ class Session:
         """Close workers and providers; the queue stays."""
         await self._stack.aclose()
 
-    async def provider(self, *, brief: bool = False) -> Provider:
+    async def provider(self, *, brief: bool = False) -> FetchingProvider:
         """One more provider, as another process would have it."""
-        provider = self._make_factory(brief=brief).for_queue(self.name)
+        provider = cast(FetchingProvider, self._make_factory(brief=brief).for_queue(self.name))
         await provider.connect()
         self._stack.push_async_callback(provider.disconnect)
         return provider
@@ -91,7 +96,7 @@ async def session(queue_name: str, make_factory: Callable[..., ProviderFactory[A
             await session.queue.disconnect()
 
 
-async def arrived(provider: Provider, count: int) -> list[TakenJob]:
+async def arrived(provider: Pulls, count: int) -> list[TakenJob]:
     """That many jobs, fetched as they come."""
     jobs: list[TakenJob] = []
     async with asyncio.timeout(LONG):

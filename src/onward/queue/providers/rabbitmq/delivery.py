@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 
+from onward.errands import Errands
 from onward.errors import QueueError, QueueErrorCode
 from onward.pacing import Pacing
 from onward.queue.contract import GivenBack, PushHandler, TakenJob
@@ -75,6 +76,7 @@ class Delivery:
         self._link, self._post, self._handler = link, post, handler
         self._concurrency = concurrency
         self._in_words, self._on_error, self._on_settled = in_words, on_error, on_settled
+        self._errands = Errands()
         self._live: list[_Subscription] = []
         self._works: set[_Work] = set()
         self._lost: Exception | None = None
@@ -86,8 +88,7 @@ class Delivery:
     async def start(self) -> None:
         """Return when consuming; raise when that does not work at the first try."""
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Owned by this delivery: `wait` and `abandon` wait for it.
-        self._task = asyncio.get_running_loop().create_task(self._run(first), name="onward RabbitMQ delivery")
+        self._task = self._errands.begin(self._run(first), name="onward RabbitMQ delivery")
         try:
             await first
         except asyncio.CancelledError:

@@ -65,8 +65,7 @@ async def open_client(
     try:
         await _warn_of_eviction(client)
     except BaseException:
-        if client is not target:
-            await client.aclose()
+        await left(client, target)
         raise
     return client
 
@@ -118,3 +117,9 @@ async def _warn_of_eviction(client: "Redis | RedisCluster") -> None:
             "refuses new jobs instead.",
             ", ".join(careless),
         )
+
+
+async def left(client: Any, target: object) -> None:
+    """Close it, unless it was given."""
+    if client is not target:
+        await client.aclose()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -15,7 +15,7 @@ from onward.lifecycle.settle import RetryPolicy
 from onward.model import Backoff
 from onward.queue.contract import StoredJob
 from onward.queue.ids import as_uuid, derived_id
-from onward.queue.model import Capabilities
+from onward.queue.model import FULL
 from onward.queue.options import Options, lacking
 
 _AT_ONCE = Backoff(initial=timedelta())
@@ -42,43 +42,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return RetryPolicy(backoff=self.backoff or _AT_ONCE, max_attempts=self.attempts)
 
 
-class Form(Protocol):
-    """How the jobs of one queue are written and read. What does not fit is a PayloadError."""
-
-    capabilities: Capabilities
-    type_name: str
-    versions: tuple[int, ...]
-    """Of the payload: those that can be read, the one that is written first."""
-
-    def lacks(self, option: str) -> str | None:
-        """What is not supported if a job is added with this option, in words."""
-        ...
-
-    def id_of(self, job_id: str) -> UUID | None:
-        """The id of the chain of a job; None for one that no job can have."""
-        ...
-
-    def write(self, job: StoredJob, options: Options) -> str:
-        """The input of the chain."""
-        ...
-
-    def read(self, id: UUID, input: str, version: int) -> tuple[Facts, Raw]:
-        """What was written, and its data."""
-        ...
-
-    def write_result(self, result: Raw | None, taken_at: datetime | None) -> str:
-        """The output of the chain."""
-        ...
-
-    def read_taken_at(self, output: Any) -> datetime | None:
-        """When a completed job was taken, if that is known."""
-        ...
-
-    def read_result(self, output: Any) -> Any:
-        """What its handler returned."""
-        ...
-
-
 class _Envelope(msgspec.Struct, frozen=True):
     job: Facts
     data: Raw
@@ -90,13 +53,17 @@ class _Result(msgspec.Struct, frozen=True):
 
 
 class Enveloped:
-    """Plain data: the input is `{"job": {…facts}, "data": …}`, the output `{"taken_at": …, "result": …}`."""
+    """Plain data: the input is `{"job": {…facts}, "data": …}`, the output `{"taken_at": …, "result": …}`.
 
+    What does not fit is a PayloadError, as it is below.
+    """
+
+    capabilities = FULL
     versions: tuple[int, ...] = (1,)
+    """Of the payload: those that can be read, the one that is written first."""
 
-    def __init__(self, queue_name: str, capabilities: Capabilities) -> None:
+    def __init__(self, queue_name: str) -> None:
         self.type_name = f"queue:{queue_name}"
-        self.capabilities = capabilities
         self._queue_name = queue_name
         self._facts = Codec(Facts, job_type=queue_name, part="job", limits=Limits())
         self._decode = msgspec.json.Decoder(_Envelope).decode
@@ -105,6 +72,7 @@ class Enveloped:
         return lacking(option, self.capabilities)
 
     def id_of(self, job_id: str) -> UUID | None:
+        """The id of the chain of a job; None for one that no job can have."""
         return as_uuid(job_id) or derived_id(self.type_name, job_id)
 
     def write(self, job: StoredJob, options: Options) -> str:
@@ -142,11 +110,12 @@ class Enveloped:
 class Typed:
     """One of the app's own job types: the input and output are those of the type, and so are its retries and ids."""
 
-    def __init__(self, kind: Registered, capabilities: Capabilities) -> None:
+    capabilities = msgspec.structs.replace(
+        FULL, retries=False, backoff=False, removal=False, stalls=False, ttl=False, keeps=False
+    )
+
+    def __init__(self, kind: Registered) -> None:
         self.type_name, self.versions, self._kind = kind.name, kind.versions, kind
-        self.capabilities = msgspec.structs.replace(
-            capabilities, retries=False, backoff=False, removal=False, stalls=False, ttl=False, keeps=False
-        )
 
     def lacks(self, option: str) -> str | None:
         match option:
@@ -192,3 +161,7 @@ class Typed:
 
     def _refuse(self, part: str, problem: str) -> NoReturn:
         raise PayloadError(job_type=self.type_name, part=part, field="$", problem=problem)
+
+
+Form: TypeAlias = Enveloped | Typed
+"""How the jobs of one queue are written and read."""

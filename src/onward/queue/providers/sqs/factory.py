@@ -1,6 +1,6 @@
-"""The factory: one native client for all its queues."""
+"""What users make: one native client for all its queues."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
@@ -8,10 +8,8 @@ from urllib.parse import urlsplit
 
 from onward.addresses import wrong_address
 from onward.queue.checks import ProviderArguments
-from onward.queue.contract import ProviderFactory
-from onward.queue.providers.sqs.calls import Calls, Refusal
-from onward.queue.providers.sqs.facts import LONGEST_HOLD, MOST_ATTEMPTS, NewQueue
-from onward.queue.providers.sqs.native import AioConfig, BotoCoreError, NoRegionError, get_session
+from onward.queue.provider import ProviderFactory
+from onward.queue.providers.sqs.calls import LONGEST_HOLD, MOST_ATTEMPTS, Calls, NewQueue, connected
 from onward.queue.providers.sqs.provider import SQSProvider
 
 _LONGEST_WAIT = timedelta(seconds=20)
@@ -71,22 +69,7 @@ class SQS(ProviderFactory[Calls]):
         if self._client is not None:
             return Calls(self._client)
         self._stack = AsyncExitStack()  # what another event loop left open has ended with it
-        # A request for jobs is answered after `wait`; nothing else takes seconds.
-        ours = AioConfig(
-            connect_timeout=5,
-            read_timeout=self.wait.total_seconds() + 5,
-            retries={"mode": "standard", "total_max_attempts": 2},
-            max_pool_connections=50,
-        )
-        theirs = self._options.get("config")
-        options = {**self._options, "config": ours.merge(theirs) if theirs is not None else ours}
-        create_client: Callable[..., Any] = (self._session or get_session()).create_client
-        try:
-            return Calls(await self._stack.enter_async_context(create_client("sqs", **options)))
-        except NoRegionError as error:
-            raise Refusal("no AWS region is set: SQS(region=…), or AWS_DEFAULT_REGION") from error
-        except (BotoCoreError, ValueError) as error:  # a profile that is not there, a region that cannot be
-            raise Refusal(f"these settings make no client: {error}") from error
+        return await connected(self._stack, self._session, self._options, wait=self.wait)
 
     async def _close(self, connection: Calls) -> None:
         await self._stack.aclose()

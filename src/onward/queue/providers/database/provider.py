@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
@@ -28,20 +28,24 @@ from onward.lifecycle.after_commit import Effects
 from onward.lifecycle.start import start_jobs
 from onward.model import FailedJob, Job, JobStatus, LossReason, Progress, RunningJob
 from onward.notify.contract import Hint, HintKind, Listener
-from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob, reported
+from onward.queue.contract import JoinsTransactions, StoredJob, Stores, TakenJob, unfit
 from onward.queue.events import Emitter
 from onward.queue.model import Keep, QueueFailureReason, QueueJob, QueueJobStatus, QueuePage, QueueStats
 from onward.queue.options import Options
-from onward.queue.providers.chains.forms import Form
-from onward.queue.providers.chains.link import Link
-from onward.queue.providers.chains.reading import EXPIRED, STALLED, Taken, active, stored
-from onward.queue.providers.chains.writing import (
+from onward.queue.provider import Provider, ProviderFactory
+from onward.queue.providers.database.forms import Form
+from onward.queue.providers.database.jobs import (
+    EXPIRED,
+    STALLED,
+    Taken,
+    active,
     completed,
     crashed,
     expired,
     failed,
     is_expired,
     new_chain,
+    stored,
     unreadable,
 )
 from onward.queue.retention import Retention
@@ -49,6 +53,9 @@ from onward.state.contract import Held, NewJob, ProgressReport, Settlement, Type
 from onward.state.contract import TakenJob as Row
 from onward.state.rows import read_errors
 from onward.worker.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from onward.queue.providers.database.factory import Link
 
 _POLL_WITHOUT_HINTS = 1.0
 _LOOK = 15.0
@@ -66,7 +73,7 @@ _STATUSES = {
 }
 
 
-class DatabaseProvider(Provider):
+class DatabaseProvider(Provider, Stores, JoinsTransactions):
     """One queue in a database: a job type whose chains have one job."""
 
     name = "database"
@@ -75,20 +82,21 @@ class DatabaseProvider(Provider):
     def __init__(
         self,
         queue_name: str,
-        factory: ProviderFactory[Link],
+        factory: "ProviderFactory[Link]",
         form: Form,
         *,
         lease: timedelta,
         events: Emitter,
         keep: Mapping[JobStatus, Keep],
     ) -> None:
+        self.capabilities = form.capabilities
         super().__init__(queue_name, events)
-        self._keep = keep if form.capabilities.keeps else {}
-        self.capabilities, self.lease = form.capabilities, lease
+        self._keep = keep if self.capabilities.keeps else {}
+        self.lease = lease
         self._factory, self._form, self._hold = factory, form, lease.total_seconds()
         self._claims = [TypeClaim(form.type_name, version, self._hold) for version in form.versions]
         self._listener: Listener | None = None
-        self._interrupted = self._was_open = False
+        self._interrupted = False
 
     async def _open(self) -> None:
         self._link = await self._factory.hold()
@@ -106,7 +114,6 @@ class DatabaseProvider(Provider):
         )
 
         self._retention = Retention(self._app, self._form.type_name, self._keep)
-        self._was_open = True
 
     async def _close(self) -> None:
         self.interrupt()
@@ -116,27 +123,23 @@ class DatabaseProvider(Provider):
         await self._factory.let_go()
 
     def hopeless(self, error: BaseException) -> str | None:
-        """Once it let us in, a database that does not is being changed, or will be told otherwise."""
         is_refused = isinstance(error, DatabaseError) and not isinstance(error, DatabaseUnavailable)
-        return str(error) if is_refused and not self._was_open else super().hopeless(error)
+        return str(error) if is_refused and not self.was_open else super().hopeless(error)
 
     # -- adding
 
     def lacks(self, option: str, value: Any) -> str | None:
         return self._form.lacks(option)
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         await self._start([(job, options)], tx=None)
         return job
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         if jobs:
             await self._start(jobs, tx=None)
         return [job for job, _ in jobs]
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add_within(self, tx: Any, job: StoredJob, options: Options) -> StoredJob:
         await self._start([(job, options)], tx=tx)
         return job
@@ -161,17 +164,10 @@ class DatabaseProvider(Provider):
 
     def _invalid(self, job: StoredJob, error: PayloadError) -> QueueDataError:
         at = f" at {error.field}" if error.field != "$" else ""
-        return QueueDataError(
-            f"{error.part}{at}: {error.problem}",
-            code=QueueErrorCode.VALIDATION,
-            queue_name=self.queue_name,
-            job_id=job.id,
-            cause=error,
-        )
+        return unfit(job, f"{error.part}{at}: {error.problem}", error)
 
     # -- taking
 
-    @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
         if count < 1:
             return []
@@ -216,36 +212,35 @@ class DatabaseProvider(Provider):
             self._listener.wake()
 
     async def _begin(self, row: Row) -> TakenJob | None:
-        try:
-            job = active(self._form, self.queue_name, row, holder=self._link.worker)
-        except PayloadError as error:
-            await self._end(row, unreadable(row, self._link.worker, error), str(row.id), error.problem)
-            return None
-        facts = job.native.facts
-        if is_expired(facts, row):
-            await self._end(row, expired(facts, row, self._link.worker), job.id, "", job=job)
-            return None
-        return job
+        job = await self._read(row)
+        if job is None or not is_expired(job.native.facts, row):
+            return job
+        await self._end(job, expired(job.native.facts, row, self._link.worker))
+        return None
 
     async def _crashed(self, row: Row) -> None:
-        try:
-            job = active(self._form, self.queue_name, row, holder=self._link.worker)
-        except PayloadError as error:
-            await self._end(row, unreadable(row, self._link.worker, error), str(row.id), error.problem)
-        else:
-            await self._end(row, crashed(job.native.facts, row, self._link.worker), job.id, "", job=job)
+        job = await self._read(row)
+        if job is not None:
+            await self._end(job, crashed(job.native.facts, row, self._link.worker))
 
-    async def _end(
-        self, row: Row, settlement: Settlement, job_id: str, problem: str, *, job: StoredJob | None = None
-    ) -> None:
+    async def _read(self, row: Row) -> TakenJob | None:
+        """The job; None where it cannot be read, and fails for that."""
+        try:
+            return active(self._form, self.queue_name, row, holder=self._link.worker)
+        except PayloadError as error:
+            job = QueueJob(
+                id=str(row.id), name="", queue_name=self.queue_name, data=Raw(b"null"), created_at=row.created_at
+            )
+            await self._end(job, unreadable(row, self._link.worker, error), error.problem)
+            return None
+
+    async def _end(self, job: StoredJob, settlement: Settlement, problem: str = "") -> None:
         """Have it settled, and tell of what has failed that way."""
         if settlement.kind != "fail":
             await self._link.put(settlement)
             return
         error = read_errors(settlement.errors)[-1] if settlement.errors else None
         reason = _REASONS.get(error.type if error is not None else "", QueueFailureReason.PERMANENT)
-        if job is None:
-            job = QueueJob(id=job_id, name="", queue_name=self.queue_name, data=Raw(b"null"), created_at=row.created_at)
         ended = msgspec.structs.replace(
             job,
             status=QueueJobStatus.FAILED,
@@ -260,7 +255,6 @@ class DatabaseProvider(Provider):
             self._retention.finished(JobStatus.FAILED, settlement.job_id)
         self.on_ended(job)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
         held = {taken.row.id: taken for taken in map(self._held, jobs)}
         renewals = await self._link.renew([Held(t.row.id, t.row.attempt, self._hold) for t in held.values()])
@@ -270,14 +264,12 @@ class DatabaseProvider(Provider):
                 await self._link.put(settle.cancelled(held[job_id].row, self._link.worker))
         return [job for job in jobs if job.native.row.id in lost]
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def report_progress(self, job: TakenJob, progress: Progress) -> None:
         taken = self._held(job)
         await self._link.report(ProgressReport(taken.row.id, taken.row.attempt, progress.fraction, progress.note))
 
     # -- settling
 
-    @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         taken = self._held(job)
         try:
@@ -290,7 +282,6 @@ class DatabaseProvider(Provider):
         if not done.remove:
             self._retention.finished(JobStatus.COMPLETED, taken.row.id)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         failure = failed(self._held(job), error)
         if not all(await self._settle([failure])):
@@ -302,7 +293,6 @@ class DatabaseProvider(Provider):
         self._upkeep.hasten(Hint(HintKind.DEFERRED, self._form.type_name))
         return timedelta(seconds=failure.delay)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         given_back = [settle.given_back(taken.row, taken.holder) for taken in map(self._held, jobs)]
         for job, in_time in zip(jobs, await self._settle(given_back), strict=True):
@@ -319,7 +309,6 @@ class DatabaseProvider(Provider):
 
     # -- the queue
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def get_job(self, job_id: str) -> StoredJob | None:
         job = await self._find(job_id)
         return None if job is None else stored(self._form, self.queue_name, job)
@@ -329,16 +318,13 @@ class DatabaseProvider(Provider):
         job = None if found is None else await self._app.find_job(found)
         return job if job is not None and job.type_name == self._form.type_name else None
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def pause(self) -> None:
         # Not by way of the app, which knows no job types of this name.
         await self._store.write(self._app.state.pause([self._form.type_name]), lambda _: Effects(), doing="pause")
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def resume(self) -> None:
         await self._app.resume(self._form.type_name)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def delete(self) -> None:
         after = None
         while True:
@@ -349,7 +335,6 @@ class DatabaseProvider(Provider):
                 break
         await self._app.resume(self._form.type_name)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def stats(self) -> QueueStats:
         name = self._form.type_name
         counts = (await self._store.read(self._app.state.count_jobs([name])))[name]
@@ -363,14 +348,12 @@ class DatabaseProvider(Provider):
             paused=paused,
         )
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
         if limit < 1:
             return []
         failures = await self._store.read(self._app.state.list_failed(self._form.type_name, limit=limit))
         return [stored(self._form, self.queue_name, job) for job in failures]
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def retry(self, job_id: str) -> None:
         job = await self._find(job_id)
         if not isinstance(job, FailedJob):
@@ -380,7 +363,6 @@ class DatabaseProvider(Provider):
         except (ChainNotFailed, ChainNotFound) as error:
             raise self.not_found(job_id) from error
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
         """The newest first, whatever the state."""
         found: list[StoredJob] = []
@@ -402,7 +384,6 @@ class DatabaseProvider(Provider):
         except ValueError:
             return False
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def remove(self, job_id: str) -> None:
         job = await self._find(job_id)
         if job is None:
