@@ -33,7 +33,6 @@ from onward.lifecycle.after_commit import Awaited, describe
 from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, Posting, ThreadAnnouncer
 from onward.lifecycle.store import Store
 from onward.model import Backoff, Blocker, Chain, ChainId, Deduplication, Job, JobId, Page
-from onward.notify.connect import notify_for
 from onward.notify.contract import NotifyAdapter
 from onward.observe import events
 from onward.observe.logs import LogObserver
@@ -131,7 +130,7 @@ class Onward:
         for name, value in (("schema", schema), ("prefix", prefix)):
             checked_identifier(value, option=name)
         self.registry = Registry(jobs, limits=Limits(bytes=max_payload), encryption=encryption)
-        self.state, self.driver = connect(
+        self.state, self.driver, suggested, self.place = connect(
             target,
             schema=schema,
             prefix=prefix,
@@ -143,12 +142,7 @@ class Onward:
         self._resources, self._required_middleware = tuple(resources), tuple(required_middleware)
         self._migrate = self.state.dialect == "sqlite" if migrate is None else migrate
         self._observers = Observers((LogObserver(),) if observers is None else observers)
-        self._notify = notify or notify_for(
-            reach=self.driver.reach,
-            run_on_postgres=self._run if self.driver.dialect == "postgres" else None,
-            schema=schema,
-            open_counter=self.driver.open_counter,
-        )
+        self._notify = notify or suggested
         self._awaited = Awaited()
         self._announcer = BackgroundAnnouncer(self._notify, self._observers)
         self._from_threads = ThreadAnnouncer(
@@ -531,10 +525,6 @@ class Onward:
             self._observers.emit(events.NotifyRecovered())
         else:
             self._observers.emit(events.NotifyError(doing="listen", error=describe(error)))
-
-    async def _run(self, sql: str, parameters: dict[str, object]) -> None:
-        async with self.driver.connection() as connection:
-            await connection.fetch(sql, parameters)
 
 
 def _listing(look: Callable[[UUID | None], Awaitable[Page[T]]], after: UUID | None, limit: int) -> Listing[T]:

@@ -9,10 +9,10 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from threading import BoundedSemaphore
-from typing import Any, TypeAlias
+from typing import Any
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Connection, Dialect, Driver, Fault
@@ -24,7 +24,6 @@ from onward.state.sqlite.connection import (
     fault_of,
 )
 from onward.state.sqlite.file import SqliteFile, Synchronous, parse_path
-from onward.transport import Reach
 
 __all__ = [
     "SqliteConnection",
@@ -34,8 +33,6 @@ __all__ = [
     "open_driver",
     "parse_path",
 ]
-
-OpenCounter: TypeAlias = Callable[[], AbstractContextManager[Callable[[], int]]]
 
 
 def open_driver(address: str, *, pool_size: int = 10, lock_timeout: float | None = None) -> "SqliteDriver":
@@ -59,9 +56,6 @@ class SyncSqliteDriver:
     ) -> None:
         self.file = path if isinstance(path, SqliteFile) else SqliteFile(path, synchronous=synchronous)
         self.transaction_type = transaction_type
-        self.postgres_dsn: str | None = None
-        self.reach: Reach | None = None
-        self.open_counter: OpenCounter | None = self.file.counter
         self._home = Home()
         self._idle: list[SyncSqliteConnection] = []
         self._pool_size = pool_size
@@ -158,9 +152,6 @@ class SqliteDriver:
     ) -> None:
         self.file = path if isinstance(path, SqliteFile) else SqliteFile(path, synchronous=synchronous)
         self.transaction_type = transaction_type
-        self.postgres_dsn: str | None = None
-        self.reach: Reach | None = None
-        self.open_counter: OpenCounter | None = self.file.counter
         self._home = Home()
         self._pool_size = pool_size
         self._idle: list[SqliteConnection] = []
