@@ -40,7 +40,7 @@ class Adapter:
 
 
 def changes(path: Path, _: str) -> NotifyAdapter:
-    return ChangeNotify(SqliteFile(path).counter)
+    return ChangeNotify(SqliteFile(path).commits)
 
 
 def as_cluster(*urls: str) -> str:

@@ -105,7 +105,7 @@ def _on_file(driver: Driver, file: "SqliteFile", *, prefix: str) -> Connected:
     from onward.notify.changes import ChangeNotify
     from onward.state.sqlite.adapter import SqliteState
 
-    return Connected(SqliteState(prefix=prefix), driver, ChangeNotify(file.counter))
+    return Connected(SqliteState(prefix=prefix), driver, ChangeNotify(file.commits))
 
 
 def _on_postgres(driver: PostgresDriver, *, schema: str) -> Connected:

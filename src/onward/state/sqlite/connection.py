@@ -268,10 +268,6 @@ class SqliteConnection(StepByStep):
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return False
 
-    async def data_version(self) -> int:
-        """A number that changes when another connection has committed."""
-        return await self._run(self._sync.data_version)
-
     async def close(self) -> None:
         """End what is open, let go of the file, end the thread."""
         try:
