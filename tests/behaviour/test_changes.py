@@ -229,9 +229,9 @@ async def test_so_is_one_whose_worker_died(make_app: Any) -> None:
     async with make_app(work) as app:
         chains = [await app.start(work, n) for n in range(4)]
         async with app.driver.connection() as connection:
-            await app.state.take(connection, types=[TypeClaim("work", 1, 60.0)], limit=1, worker="killed")
-            await app.state.expire(connection, worker="killed")
-            await app.state.pause(connection, ["work"])
+            await connection.run(app.state.take(types=[TypeClaim("work", 1, 60.0)], limit=1, worker="killed"))
+            await connection.run(app.state.expire(worker="killed"))
+            await connection.run(app.state.pause(["work"]))
 
         async with app.worker(concurrency=1):
             async with asyncio.timeout(SOON.total_seconds()):

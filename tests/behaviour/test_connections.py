@@ -22,6 +22,7 @@ from onward.notify.postgres import PostgresNotify
 from onward.notify.postgres_wires import Connect, PostgresWire, Receive, asyncpg_wire, psycopg_wire
 from onward.notify.vetting import read_payload
 from onward.observe import events
+from onward.state.command import Command
 from onward.state.driver import Connection, Driver, Fault, transaction
 from onward.state.postgres.asyncpg import AsyncpgDriver
 from onward.state.postgres.psycopg import PsycopgDriver
@@ -247,7 +248,7 @@ async def test_a_session_that_the_server_has_just_ended_is_lost_and_not_a_riddle
                     await other.fetch("SELECT pg_terminate_backend(:process::int)", {"process": process})
                     await heard
                     if how == "ours":
-                        await connection.begin_with(("SELECT 1", {}))
+                        await connection.run(Command("SELECT 1", {}, len, "count"), begin=True)
                     else:
                         await connection.query("SELECT 1", {})
             assert driver.fault(raised.value) is Fault.LOST

@@ -161,9 +161,9 @@ async def _take_over(app: Onward, holder: str, *, held: list[JobId]) -> None:
     async with asyncio.timeout(SOON.total_seconds()):
         while True:
             async with app.driver.connection() as connection, transaction(connection):
-                await app.state.expire(connection, worker=holder)
-                reaped = await app.state.reap(
-                    connection, worker="another", type_names=["endless"], held_here=held, limit=1, lease=60.0
+                await connection.run(app.state.expire(worker=holder))
+                reaped = await connection.run(
+                    app.state.reap(worker="another", type_names=["endless"], held_here=held, limit=1, lease=60.0)
                 )
             if reaped.jobs:
                 return
@@ -296,7 +296,7 @@ async def test_a_child_whose_connection_falls_silent_makes_another_and_keeps_the
     app: Onward = await opened(handler.job)
     chain = await app.start(handler.job, 1)
     async with app.driver.connection() as connection:
-        await app.state.take(connection, types=[TypeClaim("endless", 1, 6.0)], limit=1, worker="w")
+        await connection.run(app.state.take(types=[TypeClaim("endless", 1, 6.0)], limit=1, worker="w"))
     async with proxied(target) as (proxy, dsn):
         guardian = ProcessGuardian(
             app._store, "w", driver(dsn).address, app._notify,
@@ -354,11 +354,11 @@ async def test_workers_look_at_once_when_leases_of_a_dead_worker_are_given_back(
     async with make_app(handler.job) as app:
         chain = await app.start(handler.job, 1)
         async with app.driver.connection() as connection:
-            await app.state.take(connection, types=[TypeClaim("endless", 1, 60.0)], limit=1, worker="dead")
+            await connection.run(app.state.take(types=[TypeClaim("endless", 1, 60.0)], limit=1, worker="dead"))
         async with app.worker():
             await recorder.next(events.WorkerStarted)
             async with app.driver.connection() as connection:
-                await app.state.expire(connection, worker="dead")
+                await connection.run(app.state.expire(worker="dead"))
             await app._notify.announce([Hint(HintKind.EXPIRED, "")])
 
             assert await chain.wait(timeout=SOON) == 2

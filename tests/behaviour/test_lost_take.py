@@ -66,8 +66,8 @@ async def test_a_worker_that_is_cancelled_while_it_takes_gives_back_what_it_does
 async def _leave_behind(app: Onward) -> None:
     """What the guardian of a worker that was killed leaves: a lease that has run out."""
     async with app.driver.connection() as connection:
-        taken = await app.state.take(connection, types=[TypeClaim("once", 1, 60.0)], limit=1, worker="killed")
-        await app.state.expire(connection, worker="killed")
+        taken = await connection.run(app.state.take(types=[TypeClaim("once", 1, 60.0)], limit=1, worker="killed"))
+        await connection.run(app.state.expire(worker="killed"))
     assert len(taken) == 1
 
 

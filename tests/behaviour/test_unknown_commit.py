@@ -2,12 +2,15 @@
 
 import sqlite3
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
 from onward import Attempt, Onward, job
 from onward.observe import events
+from onward.state.command import Operation, Steps
+from onward.state.driver import Connection
 from support import SOON, Recorder
 
 
@@ -25,9 +28,11 @@ def lose_the_first_answer(app: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
     original = app.state.start
     lost: list[bool] = []
 
-    async def start(*arguments: Any, **options: Any) -> Any:
-        options.pop("rider", None)  # what travelled with the statement is lost too
-        answer = await original(*arguments, **options)
+    def start(*arguments: Any, **options: Any) -> Any:
+        return Steps(partial(run, original(*arguments, **options)))
+
+    async def run(operation: Operation[Any], connection: Connection) -> Any:
+        answer = await connection.run(operation)
         if not lost:
             lost.append(True)
             raise lost_answer(app)

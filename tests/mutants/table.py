@@ -194,9 +194,9 @@ MUTANTS = [
     ),
     Mutant(
         "a phase does not give its connection back",
-        "worker/attempt.py",
+        "worker/phases.py",
         "await lending.__aexit__(None, None, None)",
-        "await lending.__aexit__(None, None, None) if self.settled else None",
+        'await lending.__aexit__(None, None, None) if self.stage == "settled" else None',
         WORKER,
     ),
     Mutant(

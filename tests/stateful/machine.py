@@ -164,7 +164,7 @@ class Machine(RuleBasedStateMachine):
 
     def _start(self, jobs: list[NewJob], pick: int) -> None:
         answers, expected = self.change(
-            pick, lambda connection: self.state.start(connection, jobs), lambda model: model.start(jobs)
+            pick, lambda connection: connection.run(self.state.start(jobs)), lambda model: model.start(jobs)
         )
         if answers is not None:
             assert [(a.id, a.status, a.duplicate) for a in answers] == expected
@@ -176,7 +176,7 @@ class Machine(RuleBasedStateMachine):
     def take(self, pick: int, names: list[str], limit: int, worker: str) -> None:
         answers, expected = self.change(
             pick,
-            lambda connection: self.state.take(connection, types=_claims(names), limit=limit, worker=worker),
+            lambda connection: connection.run(self.state.take(types=_claims(names), limit=limit, worker=worker)),
             lambda model: model.take(names, limit, worker, LEASE),
         )
         assert answers is not None
@@ -246,7 +246,9 @@ class Machine(RuleBasedStateMachine):
                     self._name(self.open.rows[settlement.job_id].chain_id)
                 self.named.add(settlement.job_id)
         answers, expected = self.change(
-            pick, lambda connection: self.state.settle(connection, settlements), lambda model: model.settle(settlements)
+            pick,
+            lambda connection: connection.run(self.state.settle(settlements)),
+            lambda model: model.settle(settlements),
         )
         assert answers is not None
         found = {(change.job_id, change.kind) for change in answers}
@@ -333,24 +335,14 @@ class Machine(RuleBasedStateMachine):
         self, connection: Connection, job: TakenJob, settlement: Settlement, holder: str, commits: bool
     ) -> bool:
         fence: Any = {"job_id": job.id, "attempt": job.attempt, "holder": holder}
-        hold = self.state.hold_attempt(**fence)
         try:
-            found = 0
-            if hold is None:
-                await connection.begin()
-            else:
-                found = await connection.begin_with(hold)
-            if not found:
-                await self.state.lock_attempt(connection, **fence)
-            last = self.state.end_attempt(job, settlement) if found else None
+            held = await connection.run(self.state.hold_attempt(**fence), begin=True)
+            if not held:
+                await connection.run(self.state.lock_attempt(**fence))
             if not commits:
                 await connection.rollback()
                 return False
-            if last is not None:
-                await connection.commit_with(last)
-                return True
-            changes = await self.state.settle(connection, [settlement])
-            await connection.commit()
+            changes = await connection.run(self.state.settle([settlement], held=job if held else None), commit=True)
             return any(change.kind == "settled" for change in changes)
         except BaseException:
             await connection.rollback()
@@ -363,7 +355,7 @@ class Machine(RuleBasedStateMachine):
     def promote(self, pick: int, names: list[str]) -> None:
         promoted, expected = self.change(
             pick,
-            lambda connection: self.state.promote(connection, type_names=names, limit=500),
+            lambda connection: connection.run(self.state.promote(type_names=names, limit=500)),
             lambda model: model.promote(names),
         )
         assert promoted is not None
@@ -378,7 +370,7 @@ class Machine(RuleBasedStateMachine):
         held = [Held(job.id, job.attempt, LEASE) for job in jobs]
         answers, expected = self.change(
             pick,
-            lambda connection: self.state.renew(connection, worker=worker, held=held),
+            lambda connection: connection.run(self.state.renew(worker=worker, held=held)),
             lambda model: {(j.id, j.attempt): model.renew(j.id, j.attempt, worker, LEASE) for j in jobs},
         )
         assert answers is not None
@@ -404,7 +396,7 @@ class Machine(RuleBasedStateMachine):
     def expire(self, pick: int, worker: str) -> None:
         expired, expected = self.change(
             pick,
-            lambda connection: self.state.expire(connection, worker=worker),
+            lambda connection: connection.run(self.state.expire(worker=worker)),
             lambda model: model.expire(worker),
         )
         assert expired is not None
@@ -415,7 +407,7 @@ class Machine(RuleBasedStateMachine):
     def give_back(self, pick: int, worker: str) -> None:
         given, expected = self.change(
             pick,
-            lambda connection: self.state.give_back(connection, worker=worker),
+            lambda connection: connection.run(self.state.give_back(worker=worker)),
             lambda model: model.give_back(worker),
         )
         assert given is not None
@@ -428,7 +420,7 @@ class Machine(RuleBasedStateMachine):
         overdue = [contract.TimedOut(job.id, job.attempt, JobError(type="TimeoutError", message="late"))]
         found, expected = self.change(
             pick,
-            lambda connection: self.state.time_out(connection, worker=worker, overdue=overdue),
+            lambda connection: connection.run(self.state.time_out(worker=worker, overdue=overdue)),
             lambda model: model.time_out(job.id, job.attempt, worker),
         )
         assert found is not None
@@ -492,7 +484,7 @@ class Machine(RuleBasedStateMachine):
             self.named |= set(self.open.rows)  # whatever they wait for
         answers, expected = self.change(
             pick,
-            lambda connection: self.state.delete(connection, chains, cascade=cascade),
+            lambda connection: connection.run(self.state.delete(chains, cascade=cascade)),
             lambda model: model.delete(chains, cascade=cascade),
         )
         if answers is not None:

@@ -19,6 +19,7 @@ from onward.client.listing import Listing
 from onward.client.operations import ANOTHER_LOOP, Operations
 from onward.client.schema import opened_before_fork, prepare_schema
 from onward.client.sync import SyncOnward
+from onward.connect import connect
 from onward.crypto import Encryption
 from onward.define.attempt import SyncTransaction, Transaction
 from onward.define.codec import Limits
@@ -48,7 +49,6 @@ from onward.options import (
     wrong_several,
     wrong_text,
 )
-from onward.state.connect import connect
 from onward.state.driver import NO_SYNC_DRIVER, Driver, run_now
 from onward.state.process import Process
 from onward.state.statement import checked_identifier
@@ -251,7 +251,7 @@ class Onward:
     async def migrate(self) -> Sequence[str]:
         """Bring the tables to the newest version; the migrations applied. Safe beside others doing the same."""
         async with self.driver.connection() as connection:
-            return await self.state.migrate(connection)
+            return await connection.run(self.state.migrate())
 
     async def _prepare_schema(self) -> None:
         async with self.driver.connection() as connection:

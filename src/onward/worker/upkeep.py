@@ -81,7 +81,7 @@ class Upkeep:
             self._plan(self._last.at + self.every * random.uniform(0.85, 0.95))
             return False
         self.is_unsure = True
-        promoted, reaped = await self.reserved.run(self._promote_and_reap)
+        promoted, reaped = await self.reserved.use(self._promote_and_reap)
         for job in reaped.jobs:
             await self.take_back(job)
         self.is_unsure = False
@@ -107,16 +107,15 @@ class Upkeep:
         return max(wait, 0.01) if wait > 0 else min(_AT_MOST_EVERY * 2 ** min(self._in_vain, 10), _AT_LEAST_EVERY)
 
     async def _promote_and_reap(self, connection: Connection) -> tuple[Promoted, Reaped]:
-        promoted = await self.store.state.promote(connection, type_names=self.type_names, limit=_AT_MOST)
-        reaped = await self.store.state.reap(
-            connection,
+        promoted = await connection.run(self.store.state.promote(type_names=self.type_names, limit=_AT_MOST))
+        reap = self.store.state.reap(
             worker=self.worker,
             type_names=self.type_names,
             held_here=list(self.held_here()),
             limit=_AT_MOST,
             lease=min(self.lease, _REAP_LEASE),
         )
-        return promoted, reaped
+        return promoted, await connection.run(reap)
 
     async def take_back(self, job: TakenJob) -> None:
         """A crash, settled like any outcome; the old holder, should it live, is told."""

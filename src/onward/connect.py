@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from onward.addresses import shown, wrong_address
 from onward.errors import ConfigurationError, require
 from onward.notify.contract import NotifyAdapter
+from onward.state.command import Command
 from onward.state.contract import StateAdapter
 from onward.state.driver import Driver
 from onward.transport import Reach
@@ -126,8 +127,8 @@ def _notify_on_postgres(driver: PostgresDriver, schema: str) -> NotifyAdapter:
 
         return PostgresNotify(wire_for(driver.reach), channel=channel, table=f'"{schema}".job')
 
-    async def run(sql: str, parameters: dict[str, object]) -> None:
+    async def run(command: Command[None]) -> None:
         async with driver.connection() as connection:
-            await connection.fetch(sql, parameters)
+            await connection.run(command)
 
     return SendingNotify(run, channel=channel)
