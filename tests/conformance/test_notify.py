@@ -27,7 +27,7 @@ from onward.notify.nats import NatsNotify
 from onward.notify.postgres import PostgresNotify
 from onward.notify.postgres_wires import asyncpg_wire, psycopg_wire
 from onward.notify.redis import RedisNotify
-from onward.state.sqlite.sqlite3 import SqliteDriver
+from onward.state.sqlite.file import SqliteFile
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,7 @@ class Adapter:
 
 
 def changes(path: Path, _: str) -> NotifyAdapter:
-    open_counter = SqliteDriver(path).open_counter
-    assert open_counter is not None
-    return ChangeNotify(open_counter)
+    return ChangeNotify(SqliteFile(path).commits)
 
 
 def as_cluster(*urls: str) -> str:

@@ -19,6 +19,7 @@ from onward.client.listing import Listing
 from onward.client.operations import ANOTHER_LOOP, Operations
 from onward.client.schema import opened_before_fork, prepare_schema
 from onward.client.sync import SyncOnward
+from onward.connect import connect
 from onward.crypto import Encryption
 from onward.define.attempt import SyncTransaction, Transaction
 from onward.define.codec import Limits
@@ -33,7 +34,6 @@ from onward.lifecycle.after_commit import Awaited, describe
 from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, Posting, ThreadAnnouncer
 from onward.lifecycle.store import Store
 from onward.model import Backoff, Blocker, Chain, ChainId, Job, JobId, Page
-from onward.notify.connect import notify_for
 from onward.notify.contract import NotifyAdapter
 from onward.observe import events
 from onward.observe.logs import LogObserver
@@ -49,8 +49,6 @@ from onward.options import (
     wrong_several,
     wrong_text,
 )
-from onward.state.command import Command
-from onward.state.connect import connect
 from onward.state.driver import NO_SYNC_DRIVER, Driver, run_now
 from onward.state.process import Process
 from onward.state.statement import checked_identifier
@@ -132,7 +130,7 @@ class Onward:
         for name, value in (("schema", schema), ("prefix", prefix)):
             checked_identifier(value, option=name)
         self.registry = Registry(jobs, limits=Limits(bytes=max_payload), encryption=encryption)
-        self.state, self.driver = connect(
+        self.state, self.driver, suggested, self.place = connect(
             target,
             schema=schema,
             prefix=prefix,
@@ -144,12 +142,7 @@ class Onward:
         self._resources, self._required_middleware = tuple(resources), tuple(required_middleware)
         self._migrate = self.state.dialect == "sqlite" if migrate is None else migrate
         self._observers = Observers((LogObserver(),) if observers is None else observers)
-        self._notify = notify or notify_for(
-            reach=self.driver.reach,
-            run_on_postgres=self._run if self.driver.dialect == "postgres" else None,
-            schema=schema,
-            open_counter=self.driver.open_counter,
-        )
+        self._notify = notify or suggested
         self._awaited = Awaited()
         self._announcer = BackgroundAnnouncer(self._notify, self._observers)
         self._from_threads = ThreadAnnouncer(
@@ -522,10 +515,6 @@ class Onward:
             self._observers.emit(events.NotifyRecovered())
         else:
             self._observers.emit(events.NotifyError(doing="listen", error=describe(error)))
-
-    async def _run(self, command: Command[None]) -> None:
-        async with self.driver.connection() as connection:
-            await connection.run(command)
 
 
 def _listing(look: Callable[[UUID | None], Awaitable[Page[T]]], after: UUID | None, limit: int) -> Listing[T]:

@@ -38,7 +38,7 @@ from onward.queue.providers.bullmq.native import (
 )
 from onward.queue.providers.bullmq.taker import Settings, Taker
 from onward.queue.providers.bullmq.translation import MOST_URGENT, STATUS, from_native, problem_with_id, to_native
-from onward.queue.providers.redis.connection import check_target, hopeless
+from onward.queue.providers.redis.connection import check_target, hopeless, open_client
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
