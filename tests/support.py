@@ -94,7 +94,8 @@ def intercept(
         return _marked(method(*arguments, **options), lambda run: around(run, *arguments, **options))
 
     monkeypatch.setattr(state, name, asked)
-    for kind in (AsyncpgConnection, SqliteConnection, AiosqliteConnection, StepByStep):
+    kinds: Any = AsyncpgConnection, SqliteConnection, AiosqliteConnection, StepByStep
+    for kind in kinds:
         monkeypatch.setattr(kind, "run", _heeding_marks(kind.run))
 
 
