@@ -318,7 +318,7 @@ class Store:
             return
         own = self._own(tx)
         if own is not None:
-            own.after_commit(lambda: self.release(effects))
+            own.then(lambda: self.release(effects))
         elif effects.hints:
             await self._send_within(connection, effects)
             if effects.hints and not self._notify.sees_commits and not self._warned:

@@ -117,6 +117,10 @@ class OpenTransaction:
         if not self.is_open:
             raise TransactionClosed("the transaction has ended: nothing can be added to its commit")
         require(wrong_function("action", action, of="without parameters"))
+        self.then(action)
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Have something of ours follow the commit."""
         self._actions.append(action)
 
     def check(self) -> None:

@@ -91,7 +91,7 @@ class Runner:
             return await attempt.finish(await attempt.call(run))
         except BaseException:
             with suppress(Exception):  # of a connection that is lost; what led here says more
-                await attempt.discard()
+                await attempt.phases.discard()
             raise
 
     async def _perform_in_thread(self, attempt: RunningAttempt) -> Settlement | None:
@@ -129,14 +129,14 @@ class Runner:
                 return None
 
     def _after_error(self, attempt: RunningAttempt, error: BaseException, policy: RetryPolicy) -> Settlement | None:
-        if isinstance(error, AttemptLost) and attempt.is_about_this(error):
+        if isinstance(error, AttemptLost) and attempt.phases.is_about_this(error):
             self._came_too_late(attempt, error)
             return None
         if attempt.cancelled is None and isinstance(error, asyncio.CancelledError) and self._is_cancelled():
             attempt.cancelled = LossReason.STOPPING
         if attempt.cancelled is not None:
             return self.after_cancel(attempt, policy)
-        if attempt.is_transient(error):
+        if attempt.phases.is_transient(error):
             settlement = settle.transient_failure(attempt.job, self._worker, error)
             return self._failed(attempt, describe(error), settlement, counted=False)
         settlement = settle.settlement_of_error(attempt.job, self._worker, error, policy)
@@ -147,7 +147,7 @@ class Runner:
     ) -> Settlement:
         guard = attempt.kind.guard
         # That an input could not be decrypted tells nothing of it, and all should be able to read that.
-        is_known = attempt.has_returned or settlement.reason is not FailureReason.UNREADABLE
+        is_known = attempt.handler == "ended" or settlement.reason is not FailureReason.UNREADABLE
         if guard is not None and is_known:
             secrets = attempt.secrets()
             error, settlement = guard.told(error, secrets), settle.guarded(settlement, guard, secrets)

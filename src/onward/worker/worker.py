@@ -36,6 +36,7 @@ from onward.worker.guardian.choose import choose_guardian
 from onward.worker.guardian.contract import GuardianKind
 from onward.worker.leftovers import Leftovers
 from onward.worker.middleware import check_required, opened
+from onward.worker.phases import Phases
 from onward.worker.processes.pool import Processes
 from onward.worker.progress import ProgressBoard
 from onward.worker.runner import Runner
@@ -115,7 +116,7 @@ class Worker:
         self._attempts: dict[JobId, RunningAttempt] = {}
         self._listener: Listener | None = None
         self._taking = Reserved(store.driver)
-        self._queueing: set[RunningAttempt] = set()
+        self._queueing: set[Phases] = set()
         """Attempts that wait for a connection of the pool."""
         self._loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=concurrency, is_jammed=self._is_jammed)
         self._progress = ProgressBoard(store, self.id, self._taking)
@@ -211,7 +212,7 @@ class Worker:
         """What still waits for a database that does not answer is given up: the worker is to end."""
         self._taking.cut_off()
         for attempt in list(self._attempts.values()):
-            attempt.cut_off()
+            attempt.phases.cut_off()
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Work until stopped."""
@@ -456,7 +457,7 @@ class Worker:
             settlement = None
         if settlement is None:
             self._forget(piece)
-            if piece.settled:
+            if piece.phases.stage == "settled":
                 self._completed(piece)
         else:
             await self._settler.put(self._progress.last_word(settlement))
@@ -509,14 +510,14 @@ class Worker:
     def _has_returned(self, job_id: JobId, number: int) -> bool:
         """Called by the guardian, from another thread."""
         attempt = self._attempts.get(job_id)
-        return attempt is None or attempt.job.attempt != number or attempt.has_returned
+        return attempt is None or attempt.job.attempt != number or attempt.handler == "ended"
 
     def _lost(self, job_id: JobId, number: int, reason: LossReason) -> None:
         """Called by the guardian: the job is no longer ours, or should end."""
         attempt = self._attempts.get(job_id)
         if attempt is None or attempt.job.attempt != number:
             return
-        if attempt.has_returned:
+        if attempt.handler == "ended":
             return  # it is being settled, and perhaps just was: settling tells whether it came in time
         if reason is not LossReason.CANCELLED:
             self._store.observers.emit(events.LeaseLost(**attempt.facts, worker=self.id, reason=reason))
