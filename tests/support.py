@@ -18,7 +18,6 @@ from onward.state.command import Command, Operation, Steps
 from onward.state.contract import StateAdapter
 from onward.state.driver import StepByStep
 from onward.state.postgres.asyncpg_connection import AsyncpgConnection
-from onward.state.sqlite.connection import AiosqliteConnection, SqliteConnection
 
 T = TypeVar("T")
 SOON = timedelta(seconds=20)
@@ -94,8 +93,10 @@ def intercept(
         return _marked(method(*arguments, **options), lambda run: around(run, *arguments, **options))
 
     monkeypatch.setattr(state, name, asked)
-    for kind in (AsyncpgConnection, SqliteConnection, AiosqliteConnection, StepByStep):
-        monkeypatch.setattr(kind, "run", _heeding_marks(kind.run))
+    kinds: list[Any] = [AsyncpgConnection, StepByStep, *StepByStep.__subclasses__()]
+    for kind in kinds:
+        if "run" in vars(kind):
+            monkeypatch.setattr(kind, "run", _heeding_marks(kind.run))
 
 
 class _MarkedCommand(Command[Any], frozen=True, gc=False, kw_only=True):
