@@ -6,18 +6,8 @@ from typing import Any
 
 import pytest
 
-from onward import (
-    Attempt,
-    Backoff,
-    ChainFailed,
-    Onward,
-    PhaseError,
-    Reschedule,
-    SyncTransaction,
-    TransactionClosed,
-    TransactionOpen,
-    job,
-)
+from onward import Attempt, Backoff, ChainFailed, Onward, Reschedule, SyncTransaction, job
+from onward.errors import PhaseError, TransactionClosed, TransactionOpen
 from onward.observe.events import AttemptFailed
 from support import SOON, Recorder
 
@@ -271,7 +261,7 @@ async def test_an_error_at_commit_fails_the_attempt(running: Any, recorder: Reco
 async def test_a_phase_that_keeps_the_only_write_lock_for_long_is_logged_with_its_job(
     running: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onward.worker.attempt._LONG_LOCK", 0.0)
+    monkeypatch.setattr("onward.worker.phases._LONG_LOCK", 0.0)
 
     @job("slow writer")
     async def slow_writer(attempt: Attempt[str]) -> None:

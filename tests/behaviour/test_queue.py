@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from onward import ConfigurationError, Onward, Permanent
+from onward import Onward, Permanent
+from onward.conformance.queue.session import until
+from onward.errors import ConfigurationError
 from onward.queue import (
     Capabilities,
     JobOptions,
@@ -27,7 +29,6 @@ from onward.queue.contract import StoredJob, TakenJob
 from onward.queue.options import Options, UnsupportedFeature
 from onward.queue.providers.memory import MemoryProvider
 from onward.queue.providers.memory.contents import Contents
-from onward.testing.queue.session import until
 
 
 async def ignore(data: Any, job: Any) -> None: ...

@@ -21,13 +21,13 @@ from nats.js.errors import NotFoundError
 import certificates
 import servers
 from onward import Permanent
+from onward.conformance.queue.session import LONG, arrived, names, until
 from onward.errors import QueueConfigurationError, QueueDataError, QueueErrorCode, QueueRuntimeError
 from onward.model import Backoff, Progress
 from onward.queue import Keep, Queue, QueueJobStatus, QueueWorker
 from onward.queue.model import QueueFailureReason
 from onward.queue.providers.nats import Nats
 from onward.queue.providers.nats.provider import NatsProvider
-from onward.testing.queue.session import LONG, arrived, names, until
 from proxy import proxied
 
 T = TypeVar("T")

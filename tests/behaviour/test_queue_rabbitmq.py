@@ -23,6 +23,7 @@ from pamqp.commands import Basic
 from yarl import URL
 
 import servers
+from onward.conformance.queue.session import arrived, until
 from onward.errors import (
     QueueConfigurationError,
     QueueDataError,
@@ -36,7 +37,6 @@ from onward.queue.model import Keep, QueueFailureReason, QueueJobStatus
 from onward.queue.provider import Provider
 from onward.queue.providers.rabbitmq import RabbitMQ, delivery
 from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, Topology, every_delay, roughly, rounded
-from onward.testing.queue.session import arrived, until
 from proxy import proxied
 
 TYPES = ["quorum", "classic"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from onward.conformance.queue.session import until
 from onward.errors import QueueErrorCode, QueueRuntimeError
 from onward.queue import (
     Capabilities,
@@ -22,7 +23,6 @@ from onward.queue import (
 )
 from onward.queue.contract import Consumer, TakenJob
 from onward.queue.providers.memory import MemoryProvider
-from onward.testing.queue.session import until
 
 SHORT = timedelta(milliseconds=300)
 

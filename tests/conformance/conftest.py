@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from onward.conformance.state.store import Store
 from onward.state.contract import StateAdapter
 from onward.state.driver import Driver
 from onward.state.postgres.adapter import PostgresState
@@ -21,7 +22,6 @@ from onward.state.postgres.psycopg import PsycopgDriver, SyncPsycopgDriver
 from onward.state.sqlalchemy.driver import SqlAlchemyDriver, SyncSqlAlchemyDriver
 from onward.state.sqlite.adapter import SqliteState
 from onward.state.sqlite.sqlite3 import SqliteDriver, SyncSqliteDriver
-from onward.testing.state.store import Store
 
 
 @asynccontextmanager
@@ -104,7 +104,7 @@ class Postgres:
             self._admin.execute(";".join(f"DELETE FROM conformance.{table}" for table in tables).encode())
         except (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedTable):
             async with driver.connection() as connection:
-                await state.migrate(connection)
+                await connection.run(state.migrate())
 
     def state(self) -> StateAdapter:
         return PostgresState(schema="conformance")
@@ -121,7 +121,7 @@ class Sqlite:
 
     async def prepare(self, state: StateAdapter, driver: Driver) -> None:
         async with driver.connection() as connection:
-            await state.migrate(connection)
+            await connection.run(state.migrate())
 
     def state(self) -> StateAdapter:
         return SqliteState()

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -27,16 +26,17 @@ from onward.client.operations import Operations
 from onward.client.schema import prepare_schema
 from onward.define.job_type import JobType, Step
 from onward.define.registry import Registry
-from onward.define.request import BlockerSource, ChainReference, InputOf, NewChain
+from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
 from onward.errors import ConfigurationError
 from onward.lifecycle.after_commit import Awaited, describe
 from onward.lifecycle.announcer import Posting, ThreadAnnouncer
 from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import as_sync
-from onward.model import Blocker, Chain, ChainId, Deduplication, Job, JobId, Page
+from onward.model import Blocker, Chain, ChainId, Job, JobId, Page
 from onward.notify.contract import Hint, NotifyAdapter, merged
 from onward.observe import events
 from onward.observe.observer import Observers
+from onward.state.command import Command
 from onward.state.contract import StateAdapter
 from onward.state.driver import Driver, run_now
 
@@ -146,24 +146,10 @@ class SyncOnward:
         input: InputOf[I],
         *,
         tx: object = None,
-        id: ChainId | None = None,
-        delay: timedelta | None = None,
-        at: datetime | None = None,
-        priority: int = 0,
-        blockers: Sequence[BlockerSource] = (),
-        deduplication: Deduplication | None = None,
+        **options: Unpack[StartOptions],
     ) -> SyncChainHandle[O, I]:
-        """Start a chain, in the transaction `tx` or alone."""
-        chain = NewChain(
-            job_type=job_type,
-            input=input,
-            id=id,
-            delay=delay,
-            at=at,
-            priority=priority,
-            blockers=blockers,
-            deduplication=deduplication,
-        )
+        """Start a chain, in the transaction `tx` or alone; the options are those of `Onward.start`."""
+        chain = NewChain(job_type=job_type, input=input, **options)
         started = run_now(self._operations.start([chain], tx=tx))[0]
         return SyncChainHandle(self._operations, job_type, started.id, duplicate=started.duplicate)
 
@@ -286,17 +272,17 @@ class _Announcer(Posting):
         self._driver, self._notify, self._in_background, self._observers = driver, notify, in_background, observers
 
     def post(self, hints: Sequence[Hint]) -> None:
-        statement = self._notify.within_transaction(merged(hints))
+        command = self._notify.command(merged(hints))
         if self._in_background.app_is_open:
             self._in_background.post(hints)
-        elif statement is not None:
+        elif command is not None:
             try:
-                run_now(self._run(*statement))
+                run_now(self._run(command))
             except Exception as error:  # noqa: BLE001 - the commit is done, a lost hint is no reason to fail
                 self._observers.emit(events.NotifyError(doing="announce", error=describe(error)))
         elif self._notify.crosses_processes and not self._notify.sees_commits:
             self._in_background.post(hints)
 
-    async def _run(self, sql: str, parameters: dict[str, object]) -> None:
+    async def _run(self, command: Command[None]) -> None:
         async with self._driver.connection() as connection:
-            await connection.fetch(sql, parameters)
+            await connection.run(command)

@@ -8,13 +8,12 @@ from datetime import timedelta
 from typing import TypeVar
 
 from onward.errors import QueueError, QueueErrorCode
+from onward.pacing import Pacing
 from onward.queue.contract import LooksUp, Pulls
 from onward.queue.model import QueueJobStatus
 from onward.queue.running import Outcome
 
 R = TypeVar("R")
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-"""Seconds between two tries."""
 
 
 async def persist(
@@ -28,11 +27,12 @@ async def persist(
 
     The first of such errors is reported, the last one raised.
     """
-    pause, is_first = _SHORTEST_PAUSE, True
+    pacing, is_first = Pacing(), True
     while True:
         try:
             return await call()
         except QueueError as error:
+            pause = next(pacing)
             if not error.retryable or is_over.is_set() or time.monotonic() + pause > until():
                 raise
             if is_first:
@@ -41,7 +41,6 @@ async def persist(
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await is_over.wait()
-        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 class Settling:

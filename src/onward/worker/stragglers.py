@@ -39,9 +39,9 @@ class Stragglers:
         asyncio.get_running_loop().call_later(self.grace, self._look, attempt)
 
     def _look(self, attempt: RunningAttempt) -> None:
-        if attempt.is_running:
+        if attempt.handler == "running":
             self._let_go(attempt.job.id, attempt.job.attempt)
-            attempt.cut_off()
+            attempt.phases.cut_off()
             logger.error(
                 "the handler of %s (job %s) was told to stop (%s) and still runs; its slot is lost until it returns",
                 attempt.job.type_name, attempt.job.id, attempt.cancelled,
@@ -68,7 +68,7 @@ class Stragglers:
 
     async def leave(self, settlement_of: Callable[[RunningAttempt], Settlement | None]) -> list[str]:
         """Settle the jobs of handlers that do not stop as if they had, and name their types."""
-        running = [attempt for attempt in self._attempts.values() if attempt.is_running and attempt.cancelled]
+        running = [attempt for attempt in self._attempts.values() if attempt.handler == "running" and attempt.cancelled]
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVE_WITHIN):
                 for attempt in running:

@@ -12,6 +12,7 @@ from onward.lifecycle.store import Store
 from onward.model import JobId, WorkerId
 from onward.notify.contract import Hint, HintKind
 from onward.observe import events
+from onward.pacing import pause_after
 from onward.state.contract import Promoted, Reaped, TakenJob
 from onward.state.driver import Connection
 from onward.worker.connections import Reserved
@@ -81,7 +82,7 @@ class Upkeep:
             self._plan(self._last.at + self.every * random.uniform(0.85, 0.95))
             return False
         self.is_unsure = True
-        promoted, reaped = await self.reserved.run(self._promote_and_reap)
+        promoted, reaped = await self.reserved.use(self._promote_and_reap)
         for job in reaped.jobs:
             await self.take_back(job)
         self.is_unsure = False
@@ -104,19 +105,20 @@ class Upkeep:
 
     def _soon(self, wait: float) -> float:
         """When to look again for what is due then. If it is due already, somebody has locked it."""
-        return max(wait, 0.01) if wait > 0 else min(_AT_MOST_EVERY * 2 ** min(self._in_vain, 10), _AT_LEAST_EVERY)
+        if wait > 0:
+            return max(wait, 0.01)
+        return pause_after(self._in_vain + 1, _AT_MOST_EVERY, _AT_LEAST_EVERY, jitter=0)
 
     async def _promote_and_reap(self, connection: Connection) -> tuple[Promoted, Reaped]:
-        promoted = await self.store.state.promote(connection, type_names=self.type_names, limit=_AT_MOST)
-        reaped = await self.store.state.reap(
-            connection,
+        promoted = await connection.run(self.store.state.promote(type_names=self.type_names, limit=_AT_MOST))
+        reap = self.store.state.reap(
             worker=self.worker,
             type_names=self.type_names,
             held_here=list(self.held_here()),
             limit=_AT_MOST,
             lease=min(self.lease, _REAP_LEASE),
         )
-        return promoted, reaped
+        return promoted, await connection.run(reap)
 
     async def take_back(self, job: TakenJob) -> None:
         """A crash, settled like any outcome; the old holder, should it live, is told."""

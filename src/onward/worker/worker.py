@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import random
 import secrets
 import socket
 import time
@@ -25,6 +24,7 @@ from onward.lifecycle.store import Store
 from onward.model import Backoff, Blocker, JobId, LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter
 from onward.observe import events
+from onward.pacing import pause_after
 from onward.slots.loop import SlotLoop
 from onward.state.contract import Settlement, TakenJob, TypeClaim
 from onward.state.driver import NO_SYNC_DRIVER, Connection
@@ -36,6 +36,7 @@ from onward.worker.guardian.choose import choose_guardian
 from onward.worker.guardian.contract import GuardianKind
 from onward.worker.leftovers import Leftovers
 from onward.worker.middleware import check_required, opened
+from onward.worker.phases import Phases
 from onward.worker.processes.pool import Processes
 from onward.worker.progress import ProgressBoard
 from onward.worker.runner import Runner
@@ -115,7 +116,7 @@ class Worker:
         self._attempts: dict[JobId, RunningAttempt] = {}
         self._listener: Listener | None = None
         self._taking = Reserved(store.driver)
-        self._queueing: set[RunningAttempt] = set()
+        self._queueing: set[Phases] = set()
         """Attempts that wait for a connection of the pool."""
         self._loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=concurrency, is_jammed=self._is_jammed)
         self._progress = ProgressBoard(store, self.id, self._taking)
@@ -211,7 +212,7 @@ class Worker:
         """What still waits for a database that does not answer is given up: the worker is to end."""
         self._taking.cut_off()
         for attempt in list(self._attempts.values()):
-            attempt.cut_off()
+            attempt.phases.cut_off()
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Work until stopped."""
@@ -293,7 +294,7 @@ class Worker:
         await self._upkeep.look()
         since = time.monotonic()
         self._may_have_strays = True
-        taken, blockers = await self._taking.run(partial(self._take, limit=free))
+        taken, blockers = await self._taking.use(partial(self._take, limit=free))
         self._may_have_strays = False
         if not self._store.state.locks_rows:
             since = time.monotonic()  # the leases count from when the only lock there is was granted
@@ -308,11 +309,11 @@ class Worker:
         self, connection: Connection, *, limit: int
     ) -> tuple[Sequence[TakenJob], dict[JobId, list[Blocker]]]:
         async def take(claims: Sequence[TypeClaim], count: int) -> Sequence[TakenJob]:
-            return await self._store.state.take(connection, types=claims, limit=count, worker=self.id)
+            return await connection.run(self._store.state.take(types=claims, limit=count, worker=self.id))
 
         taken = await self._frontier.take(take, limit)
         waited = [job.id for job in taken if job.blockers]
-        return taken, await self._store.state.blockers_of(connection, waited) if waited else {}
+        return taken, await connection.run(self._store.state.blockers_of(waited)) if waited else {}
 
     def _check_for_leftovers(self, taken: int, free: int) -> None:
         expected, self._expected = free if self._expected is None else min(self._expected, free), None
@@ -322,7 +323,7 @@ class Worker:
             self._leftovers.took_too_few()
 
     async def _are_left_behind(self) -> bool:
-        return await self._taking.run(partial(self._store.state.left_behind, types=self._frontier.claims))
+        return await self._taking.run(self._store.state.left_behind(types=self._frontier.claims))
 
     async def _give_back_strays(self) -> None:
         """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure.
@@ -330,7 +331,7 @@ class Worker:
         Or they were reaped, and their crash is still to be settled.
         """
         if self._may_have_strays or self._upkeep.is_unsure:
-            find = partial(self._store.state.strays, worker=self.id, held_here=[*self._attempts, *self._settler.jobs])
+            find = self._store.state.strays(worker=self.id, held_here=[*self._attempts, *self._settler.jobs])
             for job in await self._taking.run(find):
                 if self._may_have_strays:
                     await self._settler.put(settle.given_back(job, self.id))
@@ -433,7 +434,7 @@ class Worker:
         transient = self._store.is_transient(error)
         # A database that is away is tried often: whoever waits for its return should not sleep through it.
         longest = _RECOVER_WITHIN if transient else _RECOVER_AT_LEAST_EVERY
-        pause = min(0.05 * 2 ** min(self._recovering - 1, 10), longest) * (0.75 + random.random() / 2)
+        pause = pause_after(self._recovering, longest=longest)
         if transient:
             self._store.observers.emit(events.StateError(doing=_TAKING, error=describe(error)))
         if self._recovering & (self._recovering - 1) == 0:  # the first, second, fourth … time
@@ -456,7 +457,7 @@ class Worker:
             settlement = None
         if settlement is None:
             self._forget(piece)
-            if piece.settled:
+            if piece.phases.stage == "settled":
                 self._completed(piece)
         else:
             await self._settler.put(self._progress.last_word(settlement))
@@ -509,14 +510,14 @@ class Worker:
     def _has_returned(self, job_id: JobId, number: int) -> bool:
         """Called by the guardian, from another thread."""
         attempt = self._attempts.get(job_id)
-        return attempt is None or attempt.job.attempt != number or attempt.has_returned
+        return attempt is None or attempt.job.attempt != number or attempt.handler == "ended"
 
     def _lost(self, job_id: JobId, number: int, reason: LossReason) -> None:
         """Called by the guardian: the job is no longer ours, or should end."""
         attempt = self._attempts.get(job_id)
         if attempt is None or attempt.job.attempt != number:
             return
-        if attempt.has_returned:
+        if attempt.handler == "ended":
             return  # it is being settled, and perhaps just was: settling tells whether it came in time
         if reason is not LossReason.CANCELLED:
             self._store.observers.emit(events.LeaseLost(**attempt.facts, worker=self.id, reason=reason))

@@ -10,8 +10,8 @@ import msgspec
 
 from onward.errors import ConfigurationError
 from onward.model import Blocker, Chain, Job
+from onward.state.command import Rows
 from onward.state.contract import NewJob, TakenJob
-from onward.state.driver import Rows
 from onward.state.rows import read_blocker, read_chain, read_job, shown
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -76,7 +76,9 @@ def host_time() -> int:
 
 def due(delay: float, at: datetime | None, now: int) -> int:
     """When a job may run."""
-    return now + duration(delay) if at is None else (at - _EPOCH) // _MICROSECOND
+    if at is not None:
+        return (at - _EPOCH) // _MICROSECOND
+    return now + duration(delay) if delay else now
 
 
 def read_time(value: int) -> datetime:

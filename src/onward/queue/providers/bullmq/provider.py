@@ -38,7 +38,7 @@ from onward.queue.providers.bullmq.native import (
 )
 from onward.queue.providers.bullmq.taker import Settings, Taker
 from onward.queue.providers.bullmq.translation import MOST_URGENT, STATUS, from_native, problem_with_id, to_native
-from onward.queue.providers.redis.connection import check_target, hopeless, opened
+from onward.queue.providers.redis.connection import check_target, hopeless, open_client
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -359,7 +359,7 @@ class BullMQ(ProviderFactory[Any]):
         return provider.declare(max_job_size=self._max_job_size)
 
     async def _open(self) -> Any:
-        return await opened(self._target, options=self._options, decode_responses=True)
+        return await open_client(self._target, options=self._options, decode_responses=True)
 
     async def _close(self, connection: Any) -> None:
         await connection.aclose()

@@ -24,6 +24,7 @@ from onward.queue.model import ActiveJob, Keep, QueueJobStatus
 from onward.queue.providers.bullmq.native import GIVE_BACK, UnrecoverableError, Worker
 from onward.queue.providers.bullmq.translation import from_native, kept, retry_backoff
 from onward.queue.providers.redis.connection import longest_block
+from onward.redis.scripts import run
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -156,7 +157,6 @@ class Taker:
         )
         self.bell = Bell(client, self.worker.keys["marker"], name=f"{workers}:w:{self.worker.id}")
         self._block = longest_block(client)
-        self._give_back = client.register_script(GIVE_BACK)
         self._tokens = itertools.count(1)
         self._due = self._limited = 0.0
         self._checked = -inf
@@ -287,9 +287,8 @@ class Taker:
     async def _put_back(self, job_id: str, token: str) -> bool:
         names = ("active", "wait", "stalled", "paused", "meta", "limiter", "prioritized", "marker", "events")
         keys = self.worker.keys
-        answer = await self._give_back(
-            keys=[keys[name] for name in names], args=[job_id, token, self.worker.backend.toKey(job_id)]
-        )
+        words = [*(keys[name] for name in names), job_id, token, self.worker.backend.toKey(job_id)]
+        answer = await run(self._client.execute_command, GIVE_BACK, len(names), *words)
         if answer < 0:
             return False
         await self._client.zadd(keys["marker"], {"0": 0})  # the script wakes nobody for a job with a priority

@@ -1,7 +1,6 @@
 """Jobs that the broker delivers: never more at a time than there are free slots."""
 
 import asyncio
-import random
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -14,6 +13,7 @@ from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 
 from onward.errands import Errands
 from onward.errors import QueueError, QueueErrorCode
+from onward.pacing import Pacing
 from onward.queue.contract import GivenBack, PushHandler, TakenJob
 from onward.queue.providers.rabbitmq.link import Link, answered
 from onward.queue.providers.rabbitmq.post import Lost, Post
@@ -120,22 +120,21 @@ class Delivery:
     # -- consuming
 
     async def _run(self, first: "asyncio.Future[None]") -> None:
-        pause = _SHORTEST_PAUSE
+        pacing = Pacing(_SHORTEST_PAUSE, _LONGEST_PAUSE)
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 while not self._stopping:
                     try:
                         await self._consume(first)
-                        pause = _SHORTEST_PAUSE
+                        pacing.reset()
                     except Exception as error:  # noqa: BLE001 - one turn of a loop
                         if not first.done():
                             first.set_exception(error)
                             return
                         if self._lost is not None:  # it did work for a while
-                            pause = _SHORTEST_PAUSE
+                            pacing.reset()
                         self._on_error(self._in_words(error, QueueErrorCode.CONNECTION, None))
-                        await self._rest(pause * random.uniform(0.75, 1.25))
-                        pause = min(2 * pause, _LONGEST_PAUSE)
+                        await self._rest(next(pacing))
                 self._stopped.set()
         finally:
             self._stopped.set()
@@ -278,7 +277,7 @@ class Delivery:
 
     async def _insist(self, job: TakenJob | None, call: Callable[[], Awaitable[R]]) -> R:
         """Try again as long as the job is held here: until its channel is lost, or nobody waits for it any more."""
-        pause = _SHORTEST_PAUSE
+        pacing = Pacing(_SHORTEST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
                 return await call()
@@ -288,8 +287,7 @@ class Delivery:
                 if self._stopping:
                     raise
                 self._tell(error, job, is_over=False)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(next(pacing))
 
     async def _handle(self, work: _Work, job: TakenJob) -> Any:
         work.in_handler = True

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from onward.queue.checks import ProviderArguments
 from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, LARGEST_JOB, Keep
 from onward.queue.provider import ProviderFactory
-from onward.queue.providers.redis.connection import check_target, left, opened
+from onward.queue.providers.redis.connection import check_target, left, open_client
 from onward.queue.providers.redis.provider import RedisProvider
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Redis(ProviderFactory[Any]):
         return provider.declare(max_job_size=self._max_job_size)
 
     async def _open(self) -> Any:
-        return await opened(self._target, options=self._options, cluster=self._cluster)
+        return await open_client(self._target, cluster=self._cluster, options=self._options)
 
     async def _close(self, connection: Any) -> None:
         await left(connection, self._target)

@@ -1,0 +1,351 @@
+"""The transactions of an attempt: opened for a phase, held until its job is settled, committed with what it wrote."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from contextvars import Token
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+from onward.errors import (
+    AttemptLost,
+    ConfigurationError,
+    JobAlreadyCompleted,
+    PhaseError,
+    TransactionError,
+    TransactionUnsuitable,
+)
+from onward.lifecycle.after_commit import describe
+from onward.lifecycle.context import OpenMark, open_transaction, unmark
+from onward.lifecycle.settle import cancelled
+from onward.lifecycle.store import Store
+from onward.lifecycle.transaction import OpenTransaction
+from onward.model import CompletedJob, Job, JobStatus, WorkerId
+from onward.observe import events
+from onward.pacing import Pacing
+from onward.state.command import Operation
+from onward.state.contract import Change, Settlement, TakenJob
+from onward.state.driver import Fault, run_now
+from onward.worker.middleware import Hook, Surrounded, onion
+from onward.worker.progress import ProgressBoard
+
+logger = logging.getLogger("onward.worker")
+PhaseKind = Literal["prepare", "atomic", "complete"]
+Stage = Literal["fresh", "inside", "prepared", "completed", "ended", "settled"]
+"""Before any phase; inside one; after prepare(), or after complete(); nothing may follow; committed with the job."""
+Party = Literal["onward", "handler", "unknown"]
+"""Whose statement failed: ours, the handler's through our transaction, or anybody's."""
+_OPENING = "open a phase"
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+"""Seconds between tries to open a phase."""
+_LONG_LOCK = 1.0
+
+
+class PhaseFailure(NamedTuple):
+    """What went wrong in a phase, to tell the database's troubles from the handler's."""
+
+    error: BaseException
+    """What left the phase."""
+    cause: BaseException
+    """What failed first."""
+    party: Party
+
+
+class _Cancelled(Exception):
+    """The job was to be cancelled, and neither goes on nor comes back: nor does what the phase has written."""
+
+
+class Phases:
+    """The phases of one attempt, with at most one transaction open at a time."""
+
+    def __init__(
+        self, job: TakenJob, worker: WorkerId, store: Store, progress: ProgressBoard, queueing: set["Phases"]
+    ) -> None:
+        self.store = store
+        self._job, self._worker, self._progress = job, worker, progress
+        self._queueing = queueing
+        """Those that wait for a connection of the pool."""
+        self.stage: Stage = "fresh"
+        self.failure: PhaseFailure | None = None
+        self.has_time = True
+        """Whether to wait for a database that is away; not if the handler was told to stop."""
+        self.tx: OpenTransaction | None = None
+        self._lending: AbstractAsyncContextManager[Any] | None = None
+        """Gives back the connection of the open phase."""
+        self._is_held = False
+        """Whether nothing but this attempt had to do with its job when the transaction began."""
+        self._began = math.inf
+        self._interrupt: Callable[[], None] | None = None
+        """Ends the wait for the database that is under way, if there is one."""
+
+    # -- one phase
+
+    async def enter(self, phase: PhaseKind) -> OpenTransaction:
+        """Begin a phase, in the transaction that is open or in a new one."""
+        if self.stage != "fresh":
+            self._check_order(phase)
+        tx = self.tx or await self._open(locked=phase != "prepare")
+        tx.resume()
+        self.stage = "inside"
+        return tx
+
+    async def leave(self, phase: PhaseKind, error: BaseException | None) -> None:
+        """End a phase: staged prepare commits here, the others stay open until the job is settled."""
+        tx = self.tx
+        self.stage = "ended" if phase == "complete" else "prepared"
+        if error is not None:
+            own = tx is not None and any(failed is error for failed in tx.errors)
+            self._note(error, "handler" if own else "unknown")
+            await self.discard()
+            return
+        assert tx is not None
+        try:
+            tx.check()
+        except TransactionError as ended:
+            self._note(ended, "handler", tx)
+            await self.discard()
+            raise
+        tx.suspend()
+        if phase == "complete":
+            self.stage = "completed"
+        elif phase == "prepare":
+            try:
+                await self._commit()
+            except BaseException as failed:
+                self._note(failed, "onward", tx)
+                raise
+
+    def _check_order(self, phase: PhaseKind) -> None:
+        what = "complete()" if phase == "complete" else "prepare()"
+        if self.stage in ("ended", "settled"):
+            raise PhaseError(f"{what} after the attempt ended, or after complete() failed")
+        if self.stage == "inside":
+            raise PhaseError(f"{what} inside another phase: leave that block first")
+        if self.stage == "completed":
+            raise PhaseError(f"{what} after complete(): the outcome is already decided")
+        if phase != "complete":
+            raise PhaseError("a second prepare(): read everything in the first one")
+
+    # -- its transaction
+
+    async def _open(self, *, locked: bool) -> OpenTransaction:
+        """Begin the transaction, however often it takes: what the handler has done so far need not be done again."""
+        store, pauses = self.store, None
+        while True:
+            try:
+                tx = await self._begin(locked=locked)
+            except BaseException as error:
+                self._note(error, "onward")
+                with suppress(Exception):  # of a connection that is lost; what led here says more
+                    await self.discard()
+                if not (self.has_time and store.is_transient(error)):
+                    raise
+                store.observers.emit(events.StateError(doing=_OPENING, error=describe(error)))
+            else:
+                if pauses is not None:
+                    store.observers.database_works(_OPENING)
+                return tx
+            pauses = pauses or Pacing(_FIRST_PAUSE, _LONGEST_PAUSE)
+            await store.driver.sleep(next(pauses))
+
+    async def _begin(self, *, locked: bool) -> OpenTransaction:
+        """Begin on a connection of the pool; `locked`: and hold the attempt, so that nobody else settles its job."""
+        store, lending = self.store, self.store.driver.connection()
+        self._queueing.add(self)
+        try:
+            link = await lending.__aenter__()
+        finally:
+            self._queueing.discard(self)
+        self._lending, self._interrupt = lending, link.cut_off
+        fence: Any = {"job_id": self._job.id, "attempt": self._job.attempt, "holder": self._worker}
+        if locked:
+            self._is_held = await link.run(store.state.hold_attempt(**fence), begin=True)
+        else:
+            await link.begin()
+        self.tx = tx = store.own(link)
+        self._began = time.monotonic()
+        if locked and not self._is_held:
+            await link.run(store.state.lock_attempt(**fence))
+        return tx
+
+    async def settle(self, settlement: Settlement) -> Settlement | None:
+        """Settle in the open phase, in one commit with its writes; or say what is to be settled with others."""
+        tx, job = self.tx, self._job
+        if tx is None:
+            self.stage = "ended"
+            return settlement
+        try:
+            settlement = self._progress.last_word(settlement)
+            # Unless other operations of ours took part, nothing but this attempt has to do with its job.
+            held = job if self._is_held and not tx.is_joined else None
+            settle = self.store.state.settle([settlement], held=held).then(partial(self._insist, tx, settlement))
+            try:
+                await self._commit(settle)
+            except Exception as error:
+                if not await self._went_through(error):
+                    raise
+            self.stage = "settled"
+        except _Cancelled:
+            return cancelled(job, self._worker)
+        except BaseException as error:
+            self._note(error, "onward", tx)
+            raise
+        return None
+
+    def _insist(self, tx: OpenTransaction, settlement: Settlement, changes: Sequence[Change]) -> None:
+        """Raise unless the job was settled as asked, before the commit; what follows from it is told after that."""
+        for change in changes:
+            if change.kind == "settled" and change.job_id == self._job.id:
+                if change.status is JobStatus.FAILED:
+                    raise _Cancelled
+                break
+        else:
+            raise JobAlreadyCompleted(self._job.id, self._job.attempt)
+        tx.then(lambda: self.store.release(self.store.consequences.of_settlements([settlement], changes)))
+
+    async def _commit(self, last: Operation[None] | None = None) -> None:
+        tx, self.tx = self.tx, None
+        assert tx is not None
+        try:
+            await self.store.commit(tx, last)
+        finally:
+            await self._close()
+
+    async def discard(self) -> None:
+        """Roll back whatever is open; harmless when nothing is."""
+        tx, self.tx = self.tx, None
+        try:
+            if tx is not None:
+                await self.store.abandon(tx)
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        lending, self._lending, self._interrupt = self._lending, None, None
+        held, self._began = time.monotonic() - self._began, math.inf
+        if held > _LONG_LOCK and not self.store.state.locks_rows:
+            logger.warning(
+                "%s held SQLite's only write lock for %.1f s (job %s): do slow work between prepare() and complete()",
+                self._job.type_name, held, self._job.id,
+            )  # fmt: skip
+        if lending is not None:
+            await lending.__aexit__(None, None, None)
+
+    def cut_off(self) -> None:
+        """Have what is left of a phase, be it in another thread, wait no longer for the database."""
+        interrupt = self._interrupt
+        if interrupt is not None:
+            interrupt()
+
+    # -- what went wrong
+
+    async def _went_through(self, error: Exception) -> bool:
+        """Whether a COMMIT that failed has settled the job: perhaps only its answer was lost.
+
+        Told to stop, there is no time to wait for the database: if it did, what is settled instead comes too late.
+        """
+        fault = self.store.fault(error)
+        if fault is Fault.STALE:
+            raise JobAlreadyCompleted(self._job.id, self._job.attempt) from error
+        if fault is not Fault.LOST or not self.has_time:
+            return False
+        found = await (self._look_up() if not self.store.driver.is_async else self._look_up_in_time())
+        return bool(found) and isinstance(found[0], CompletedJob) and found[0].completed_by == self._worker
+
+    async def _look_up(self) -> Sequence[Job]:
+        return await self.store.read(self.store.state.find_jobs([self._job.id]), while_=lambda: self.has_time)
+
+    async def _look_up_in_time(self) -> Sequence[Job]:
+        def interrupt() -> None:
+            if not limit.expired():
+                limit.reschedule(0)
+
+        async with asyncio.timeout(None) as limit:
+            self._interrupt = interrupt
+            try:
+                return await self._look_up()
+            finally:
+                self._interrupt = None
+
+    def _note(self, error: BaseException, party: Party, tx: OpenTransaction | None = None) -> None:
+        self.failure = PhaseFailure(error, error, party)
+        if tx is not None and self._is_poisoned(error):
+            # The handler swallowed what failed first: what follows is the doing of that.
+            before = [failed for failed in tx.errors if not self._is_poisoned(failed)]
+            if before:
+                self.failure = PhaseFailure(error, before[-1], "handler")
+
+    def _is_poisoned(self, error: BaseException) -> bool:
+        return isinstance(error, TransactionUnsuitable) or self.store.fault(error) is Fault.POISONED
+
+    def is_transient(self, error: BaseException) -> bool:
+        """Whether the database made the attempt fail, so that it does not count."""
+        if self.failure is None or error is not self.failure.error:
+            return False
+        _, cause, party = self.failure
+        # A statement of the handler's own that takes too long may do so every time; an OSError inside a phase may come
+        # from what else the handler does there.
+        timed_out = self.store.fault(cause) is Fault.TIMEOUT
+        if party != "onward" and (timed_out or (party == "unknown" and isinstance(cause, OSError))):
+            return self.store.is_said_to_be_transient(cause)
+        was_closed = party == "onward" and isinstance(cause, ConfigurationError)  # before its worker
+        return was_closed or self.store.is_transient(cause)
+
+    def is_about_this(self, error: AttemptLost) -> bool:
+        """Whether it was this attempt that lost its job: a handler may also have to do with the jobs of others."""
+        is_ours = self.failure is not None and error is self.failure.error
+        return is_ours and (error.job_id, error.attempt) == (self._job.id, self._job.attempt)
+
+
+class PhaseBlock:
+    """`async with` for `async def` handlers, `with` for `def` handlers."""
+
+    def __init__(self, attempt: Surrounded, phases: Phases, phase: PhaseKind) -> None:
+        self._attempt, self._phases = attempt, phases
+        self._phase: PhaseKind = phase
+        self._onion: AbstractAsyncContextManager[None] | None = None
+        self._mark: Token[OpenMark | None] | None = None
+
+    async def __aenter__(self) -> Any:
+        tx = await self._phases.enter(self._phase)
+        self._mark = open_transaction.set(tx)
+        handed_out = self._phases.store.handed_out(tx)
+        if self._attempt.kind.middleware:
+            hook: Hook = "around_complete" if self._phase == "complete" else "around_prepare"
+            surrounding = onion(self._attempt, hook, handed_out)
+            try:
+                await surrounding.__aenter__()
+            except BaseException as error:
+                await self.__aexit__(type(error), error, error.__traceback__)
+                raise
+            self._onion = surrounding
+        return handed_out
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        left = error
+        try:
+            if self._onion is not None:
+                await self._onion.__aexit__(kind, error, trace)
+        except BaseException as changed:
+            left = changed
+            raise
+        finally:
+            if self._mark is not None:
+                unmark(self._mark)
+            await self._phases.leave(self._phase, left)
+
+    def __enter__(self) -> Any:
+        if self._attempt.kind.step.signature.is_async:
+            raise PhaseError("use `async with` in an async def handler")
+        return run_now(self.__aenter__())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run_now(self.__aexit__(kind, error, trace))
