@@ -266,14 +266,9 @@ class Queue(Listening, Generic[T]):
     def _warn(self, option: str, lacking: str) -> None:
         if option not in self._warned:
             self._warned.add(option)
-            message = f"{self.provider.name} does not support {lacking}. The {option!r} option is ignored."
-            feature = UnsupportedFeature(
-                queue_name=self.name,
-                provider=self.provider.name,
-                option=option,
-                message=f"[Queue:{self.name}] {message}",
-            )
-            self._on_unsupported(feature)
+            own = self.provider.name
+            message = f"[Queue:{self.name}] {own} does not support {lacking}. The {option!r} option is ignored."
+            self._on_unsupported(UnsupportedFeature(queue_name=self.name, provider=own, option=option, message=message))
 
     def _invalid(self, problem: str) -> QueueError:
         return QueueDataError(problem, code=QueueErrorCode.VALIDATION, queue_name=self.name)
@@ -365,16 +360,15 @@ class Queue(Listening, Generic[T]):
         """Jobs of one state: those that wait as they will be taken, finished ones the newest first."""
         self._arguments.whole("limit", limit, least=1)
         wanted = self._status(status)
-        if after is not None and not self._may_be_page(wanted, after):
-            raise self._invalid(f"after must be what an earlier page of {wanted} jobs has as `next`, got: {after!r}")
-        page = await self._call(lambda: self._lists().jobs(wanted, after=after, limit=limit))
+        if after is not None and isinstance(self.provider, Lists):
+            given: object = after
+            if not isinstance(given, str) or not self.provider.is_page(wanted, given):
+                raise self._invalid(
+                    f"after must be what an earlier page of {wanted} jobs has as `next`, got: {after!r}"
+                )
+        lists = partial(self.provider.role, Lists, "listing jobs by their state")
+        page = await self._call(lambda: lists().jobs(wanted, after=after, limit=limit))
         return QueuePage(items=[self._payload.shown(job) for job in page.items], next=page.next)
-
-    def _lists(self) -> Lists:
-        return self.provider.role(Lists, "listing jobs by their state")
-
-    def _may_be_page(self, status: QueueJobStatus, after: object) -> bool:
-        return not self.capabilities.listing or (isinstance(after, str) and self._lists().is_page(status, after))
 
     async def remove(self, job_id: str) -> None:
         """Keep nothing of a job; one that is being run is refused."""

@@ -11,7 +11,7 @@ from msgspec import Raw
 from onward.conformance.queue.session import until
 from onward.queue.contract import TakenJob
 from onward.queue.model import ActiveJob
-from onward.queue.providers.redis.waking import Taken, Waking
+from onward.queue.providers.redis.scripts import Taken, Waking
 
 LONG = 20.0
 

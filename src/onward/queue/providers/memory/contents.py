@@ -114,17 +114,19 @@ class Contents:
 
     def take(self, count: int) -> tuple[list[TakenJob], list[StoredJob]]:
         """At most so many, each with a lock of its own, and those that have expired instead."""
-        at, taken, expired = now(), list[TakenJob](), list[StoredJob]()
+        taken: list[TakenJob] = []
+        expired: list[StoredJob] = []
+        at = now()
         while self.delayed and self.delayed[0][0] <= at:
             _, place, job_id = heapq.heappop(self.delayed)
-            kept = self._at(place, job_id, QueueJobStatus.DELAYED)
-            if kept is not None:
+            kept = self.jobs.get(job_id)
+            if kept is not None and kept.place == place and kept.job.status is QueueJobStatus.DELAYED:
                 self.line_up(kept)
         while self.waiting and len(taken) < count and not self.paused:
             _, place, job_id = heapq.heappop(self.waiting)
-            kept = self._at(place, job_id, QueueJobStatus.WAITING)
-            if kept is None:
-                continue
+            kept = self.jobs.get(job_id)
+            if kept is None or kept.place != place or kept.job.status is not QueueJobStatus.WAITING:
+                continue  # it was removed since
             if kept.job.expires_at is not None and kept.job.expires_at <= at:
                 error = "it waited for longer than its time to live"
                 expired.append(self.fail(kept, QueueFailureReason.EXPIRED, error=error))
@@ -133,11 +135,6 @@ class Contents:
             job = self.change(kept, status=QueueJobStatus.ACTIVE, processed_at=at, scheduled_for=None)
             taken.append(ActiveJob(**msgspec.structs.asdict(job), lock_token=kept.lock))
         return taken, expired
-
-    def _at(self, place: int, job_id: str, status: QueueJobStatus) -> Kept | None:
-        """What stands there, unless it was removed since."""
-        kept = self.jobs.get(job_id)
-        return kept if kept is not None and kept.place == place and kept.job.status is status else None
 
     # -- jobs that have ended
 

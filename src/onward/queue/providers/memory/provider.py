@@ -138,9 +138,10 @@ class MemoryProvider(Provider, Stores):
             with self._contents.lock:
                 taken, expired = self._contents.take(count)
                 seen, first = self._contents.changes, self._contents.delayed[:1]
-            self._held |= {job.id: job.lock_token or "" for job in taken}
-            for job in expired:
-                self.on_ended(job)
+            for job in taken:
+                self._held[job.id] = job.lock_token or ""
+            for ended in expired:
+                self.on_ended(ended)
             left = until - clock.time()
             if taken or left <= 0 or self._interrupted:
                 return taken

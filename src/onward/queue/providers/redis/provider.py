@@ -1,4 +1,4 @@
-"""One queue in Redis."""
+"""Queues in Redis: one of them, and what makes several on one connection."""
 
 import asyncio
 import itertools
@@ -15,11 +15,13 @@ from msgspec import Raw
 
 from onward.errors import QueueErrorCode, QueueRuntimeError
 from onward.model import Progress
-from onward.queue.checks import is_named
+from onward.queue.checks import ProviderArguments, is_named
 from onward.queue.contract import StoredJob, Stores, TakenJob, in_words, why_for_good
 from onward.queue.events import Emitter
 from onward.queue.model import (
     FULL,
+    KEEP_COMPLETED,
+    KEEP_FAILED,
     LARGEST_JOB,
     Keep,
     QueueFailureReason,
@@ -32,10 +34,10 @@ from onward.queue.options import Options
 from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.grouped import Grouped
 from onward.queue.providers.redis import record
-from onward.queue.providers.redis.connection import hopeless, longest_block
+from onward.queue.providers.redis.connection import check_target, hopeless, left, longest_block, open_client
 from onward.queue.providers.redis.record import Addition, Ending, Record, microseconds, moment
-from onward.queue.providers.redis.scripts import MOVED, QueueKeys, Scripts
-from onward.queue.providers.redis.waking import Taken, Waking
+from onward.queue.providers.redis.scripts import MOVED, Moved, QueueKeys, Scripts, Taken, Waking, moved_in_words
+from onward.redis.connection import Target
 
 _pack = msgspec.msgpack.Encoder().encode
 _MOST = 1_000
@@ -84,7 +86,7 @@ class RedisProvider(Provider, Stores):
         self._run = Scripts(self._client, self._keys, on_moved=self._tell_moved)
         self._waking = Waking(self._take, self._give_back, longest=longest_block(self._client))
         self._adding = Grouped(self._add_groups, most=_MOST, size=len, most_size=_MOST_BYTES)
-        self._settling = Grouped(self._settle, most=_MOST, size=_size, most_size=_MOST_BYTES)
+        self._settling = Grouped(self._settle, most=_MOST, size=lambda ending: len(ending.text), most_size=_MOST_BYTES)
         self._consumer = secrets.token_hex(8)
         self._fetches = itertools.count()
         self._named = -inf
@@ -215,13 +217,9 @@ class RedisProvider(Provider, Stores):
         self._lost = {token: until for token, until in self._lost.items() if until > now}
         return [token for token, until in self._lost.items() if until < inf]
 
-    def _tell_moved(self, moved: Sequence[tuple[str, str, str]]) -> None:
-        for key, found, wanted in moved:
-            problem = (
-                f"the key {key} was a {found} and not a {wanted}: something else wrote it, and what it held of jobs is "
-            )
-            problem += f"gone. It was moved to {key}{MOVED}, and the queue goes on"
-            error = QueueRuntimeError(problem, code=QueueErrorCode.PROVIDER_ERROR, queue_name=self.queue_name)
+    def _tell_moved(self, moved: Sequence[Moved]) -> None:
+        for words in map(moved_in_words, moved):
+            error = QueueRuntimeError(words, code=QueueErrorCode.PROVIDER_ERROR, queue_name=self.queue_name)
             self.events.trouble(error, str(error))
 
     def _tell(self, ended: Sequence[Any], missing: Sequence[bytes]) -> None:
@@ -249,9 +247,8 @@ class RedisProvider(Provider, Stores):
     # -- settling
 
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
-        stored: Record = job.native
         text = "" if result is None else bytes(result).decode()
-        ending = Ending(job.id, job.lock_token, "completed", text, remove=stored.remove_on_complete)
+        ending = Ending(job.id, job.lock_token, "completed", text, remove=job.native.remove_on_complete)
         if await self._settling(ending) != _HELD:
             raise self.not_active(job.id)
 
@@ -353,5 +350,51 @@ def _released(job: TakenJob) -> Ending:
     return Ending(job.id, job.lock_token, "released", priority=job.priority)
 
 
-def _size(ending: Ending) -> int:
-    return len(ending.text)
+class Redis(ProviderFactory[Any]):
+    """Queues in Redis, each in a few keys of its own: `Queue("emails", provider=Redis("redis://localhost"))`.
+
+    Give an address with options for the `redis` package (`Redis(url, password=…, ssl_ca_certs=…)`; one node's with
+    `cluster=True` for a Redis Cluster), or a client: a `redis.asyncio.Redis` lends its settings, not its connections; a
+    `RedisCluster` is used as it is and stays open.
+
+    `lease` is how long a job stays with a worker that is not heard of; workers renew it as long as a handler runs.
+    `keep_completed` and `keep_failed` say how many finished jobs of each queue are kept and for how long, to be looked
+    up, retried, and for their ids to be refused. `max_job_size` is how many bytes of JSON the data of a job may have.
+
+    >>> Redis("redis://localhost:6379/0").for_queue("emails").capabilities.dead_letters
+    True
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        cluster: bool = False,
+        lease: timedelta = timedelta(seconds=30),
+        keep_completed: Keep = KEEP_COMPLETED,
+        keep_failed: Keep = KEEP_FAILED,
+        max_job_size: int = LARGEST_JOB,
+        **client_options: Any,
+    ) -> None:
+        super().__init__()
+        arguments = ProviderArguments("Redis")
+        check_target(arguments, target, client_options)
+        arguments.flag("cluster", cluster)
+        arguments.duration("lease", lease, least=timedelta(seconds=1))
+        arguments.keeps(keep_completed, keep_failed, max_job_size)
+        self._target, self._cluster, self._options = target, cluster, client_options
+        self._arguments, self._max_job_size = arguments, max_job_size
+        self._settings: dict[str, Any] = {"lease": lease, "keep_completed": keep_completed, "keep_failed": keep_failed}
+
+    def for_queue(self, queue_name: str) -> RedisProvider:
+        if "{" in queue_name or "}" in queue_name:
+            name = "the name of a queue, which is the hash tag of its keys,"
+            self._arguments.refuse(name, "without braces", queue_name)
+        provider = RedisProvider(queue_name, self, self.events_of(queue_name), **self._settings)
+        return provider.declare(max_job_size=self._max_job_size)
+
+    async def _open(self) -> Any:
+        return await open_client(self._target, cluster=self._cluster, options=self._options)
+
+    async def _close(self, connection: Any) -> None:
+        await left(connection, self._target)
