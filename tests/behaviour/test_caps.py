@@ -52,7 +52,8 @@ async def test_a_call_starts_so_many_jobs_and_no_more(monkeypatch: pytest.Monkey
             await app.start(after, None, blockers=[one] * (MOST_JOBS + 1))
         with pytest.raises(StartRefused, match="more than the 100,000"):
             await app.start_many([after.with_input(None, blockers=[work.with_input("")] * 10)] * 20_000)
-        monkeypatch.setattr("onward.options.MOST_JSON", 2 * MIB)
+        for module in ("options", "lifecycle.start"):
+            monkeypatch.setattr(f"onward.{module}.MOST_JSON", 2 * MIB)
         with pytest.raises(StartRefused, match=r"characters of JSON in one call, more than the 2,097,152"):
             await app.start_many([work.with_input("x" * (MIB // 2))] * 5)
 
@@ -75,7 +76,8 @@ def test_a_flow_starts_so_many_jobs_in_a_call_and_no_more(monkeypatch: pytest.Mo
 
     with pytest.raises(FlowPayloadError, match="100,001 jobs in one call"):
         starting.jobs([Item("a")] * (MOST_JOBS + 1), **options)
-    monkeypatch.setattr("onward.options.MOST_JSON", 2 * MIB)
+    for module in ("options", "lifecycle.start"):
+        monkeypatch.setattr(f"onward.{module}.MOST_JSON", 2 * MIB)
     with pytest.raises(FlowPayloadError, match="more than the 2,097,152"):
         starting.jobs([Item("a" * (MIB // 2))] * 6, **options)
 
@@ -99,7 +101,8 @@ async def test_names_ids_and_calls_of_queues_are_bounded(monkeypatch: pytest.Mon
                 await queue.add(name, 1, **options)  # type: ignore[arg-type]
         with pytest.raises(QueueDataError, match="100,001 jobs in one call"):
             await queue.add_many("x", [1] * (MOST_JOBS + 1))
-        monkeypatch.setattr("onward.options.MOST_JSON", 2 * MIB)
+        for module in ("options", "lifecycle.start"):
+            monkeypatch.setattr(f"onward.{module}.MOST_JSON", 2 * MIB)
         with pytest.raises(QueueDataError, match=r"more than the 2,097,152"):
             await queue.add_many("x", ["x" * (MIB // 2)] * 6)
 
