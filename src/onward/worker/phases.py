@@ -81,7 +81,12 @@ class Phases:
         """Begin a phase, in the transaction that is open or in a new one."""
         if self.stage != "fresh":
             self._check_order(phase)
-        tx = self.tx or await self._open(locked=phase != "prepare")
+        tx, locked = self.tx, phase != "prepare"
+        if tx is None:
+            try:
+                tx = await self._begin(locked=locked)
+            except BaseException as error:  # noqa: BLE001 - raised unless trying again may help
+                tx = await self._begin_again(error, locked=locked)
         tx.resume()
         self.stage = "inside"
         return tx
@@ -125,26 +130,6 @@ class Phases:
 
     # -- its transaction
 
-    async def _open(self, *, locked: bool) -> OpenTransaction:
-        """Begin the transaction, however often it takes: what the handler has done so far need not be done again."""
-        store, pauses = self.store, None
-        while True:
-            try:
-                tx = await self._begin(locked=locked)
-            except BaseException as error:
-                self._note(error, "onward")
-                with suppress(Exception):  # of a connection that is lost; what led here says more
-                    await self.discard()
-                if not (self.has_time and store.is_transient(error)):
-                    raise
-                store.observers.emit(events.StateError(doing=_OPENING, error=describe(error)))
-            else:
-                if pauses is not None:
-                    store.observers.database_works(_OPENING)
-                return tx
-            pauses = pauses or backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-            await store.driver.sleep(next(pauses))
-
     async def _begin(self, *, locked: bool) -> OpenTransaction:
         """Begin on a connection of the pool; `locked`: and hold the attempt, so that nobody else settles its job."""
         store, lending = self.store, self.store.driver.connection()
@@ -160,6 +145,25 @@ class Phases:
         if locked and not tx.found:
             await store.state.lock_attempt(link, **fence)
         return tx
+
+    async def _begin_again(self, error: BaseException, *, locked: bool) -> OpenTransaction:
+        """However often it takes: what the handler has done so far need not be done again."""
+        store, pauses = self.store, backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
+            self._note(error, "onward")
+            with suppress(Exception):  # of a connection that is lost; what led here says more
+                await self.discard()
+            if not (self.has_time and store.is_transient(error)):
+                raise error
+            store.observers.emit(events.StateError(doing=_OPENING, error=describe(error)))
+            await store.driver.sleep(next(pauses))
+            try:
+                tx = await self._begin(locked=locked)
+            except BaseException as again:  # noqa: BLE001 - as above
+                error = again
+            else:
+                store.observers.database_works(_OPENING)
+                return tx
 
     async def settle(self, settlement: Settlement) -> Settlement | None:
         """Settle in the open phase, in one commit with its writes; or say what is to be settled with others."""
