@@ -46,15 +46,12 @@ class Attempts:
         """What all handlers can get by type."""
         self.queueing: set[Phases] = set()
         """Those that wait for a connection of the pool."""
-        leases = [worked.lease for worked in types.values()]
         self.guardian = choose_guardian(
-            options.guardian,
+            options,
             store,
             notify,
             worker,
-            shortest=min(leases),
-            longest=max(leases),
-            concurrency=options.concurrency,
+            leases=[worked.lease for worked in types.values()],
             lost=self.lost,
             watch=Watch(worker, has_returned=self.has_returned, end=end),
         )

@@ -1,7 +1,6 @@
 """The worker: takes jobs for its free slots, runs their handlers, has their outcomes settled."""
 
 import asyncio
-import logging
 import os
 import secrets
 import socket
@@ -32,16 +31,10 @@ from onward.worker.source import JobSource
 from onward.worker.stall import StallWatch
 from onward.worker.worked_types import worked_types
 
-logger = logging.getLogger("onward.worker")
-_POLL = 60.0
 _SETTLE_AFTER_GRACE = 5.0
 _CUT_OFF_AFTER_GRACE = 3.0
 """Seconds after which connections are cut off on which the database still has not answered."""
 _LAST_LOOK = 1.0
-_RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
-_TAKING = "take jobs"
-_JAMMED = 0.05
-"""Seconds between looks whether handlers still wait for connections."""
 
 
 class Worker:
@@ -67,17 +60,13 @@ class Worker:
         self._attempts = Attempts(
             self.id, self._types, registry, store, notify, self._progress, options, end=lambda: self.when_blocked
         )
-        self._guardian, self._settler = self._attempts.guardian, self._attempts.settler
-        self._processes = Processes(
-            registry, types, started=self._guardian.add_process, ended=self._guardian.remove_process
-        )
+        self._settler = self._attempts.settler
+        self._guardian = guardian = self._attempts.guardian
+        self._processes = Processes(registry, types, started=guardian.add_process, ended=guardian.remove_process)
         self._source = JobSource(self._attempts, store, notify, options, self._taking, scans)
-        self._loop = self._source.loop
         self._tasks: asyncio.TaskGroup | None = None
         self.when_blocked: End | None = None
-        """Ends the process, from another thread, when its event loop is blocked beyond the timeout of an attempt.
-
-        None: it is not ours to end."""
+        """Ends the process, from another thread, when its loop is blocked beyond a timeout; None: not ours to end."""
         self.stuck = self._attempts.stuck.found
         """Set when a handler that was told to stop still runs a grace period later: its slot is lost to the process."""
 
@@ -115,10 +104,10 @@ class Worker:
 
     def stop(self) -> None:
         """Take no more jobs and let those running finish; after the grace period they are given back."""
-        if self._loop.is_stopping:
+        if self._source.loop.is_stopping:
             return
-        self._store.observers.emit(events.WorkerStopping(worker=self.id, running=self._loop.busy))
-        self._loop.stop()
+        self._store.observers.emit(events.WorkerStopping(worker=self.id, running=self._source.loop.busy))
+        self._source.loop.stop()
         asyncio.get_running_loop().call_later(self.options.grace.total_seconds(), self.give_back)
 
     def give_back(self) -> None:
@@ -166,7 +155,7 @@ class Worker:
             self._store.observers,
             threads,
             self._processes,
-            is_cancelled=lambda: self._loop.is_cancelled,
+            is_cancelled=lambda: self._source.loop.is_cancelled,
         )
         if self.options.stall is not None:
             watch = StallWatch(self.options.stall.total_seconds(), self._attempts.running_in)
@@ -177,7 +166,7 @@ class Worker:
             settling = tasks.create_task(self._settler.run(whatever_comes=True))
             writing = tasks.create_task(self._progress.run())
             try:
-                await self._loop.run()
+                await self._source.loop.run()
             finally:
                 writing.cancel()
                 # A group that is cancelled, perhaps once more, would cancel this task too, and leave what was given
