@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from threading import Lock
 from types import TracebackType
@@ -429,7 +430,7 @@ class Onward:
         handlers get them by type. Every slice it works for must have `required_middleware`, the very instances, in
         this order.
         """
-        asked = WorkerOptions(**options)
+        checked = WorkerOptions(**options)
         types = self.registry.handled() if jobs is None else _chosen(self.registry, jobs)
         if self.is_open:
             self._ready.here()
@@ -442,7 +443,11 @@ class Onward:
             sync_store=sync_store,
             notify=self._notify,
             types=types,
-            options=asked.with_those_of_app(self._resources, self._required_middleware),
+            options=replace(
+                checked,
+                resources=(*self._resources, *checked.resources),
+                required_middleware=(*self._required_middleware, *checked.required_middleware),
+            ),
             scans=self._scans,
         )
 

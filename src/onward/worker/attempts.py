@@ -18,7 +18,7 @@ from onward.worker.options import WorkerOptions
 from onward.worker.phases import Phases
 from onward.worker.progress import ProgressBoard
 from onward.worker.settler import Settler
-from onward.worker.stuck_handlers import StuckHandlers, grace_of
+from onward.worker.stuck_handlers import StuckHandlers
 from onward.worker.worked_types import WorkedType
 
 _NAME_AT_MOST = 10
@@ -55,7 +55,7 @@ class Attempts:
             lost=self.lost,
             watch=Watch(worker, has_returned=self.has_returned, end=end),
         )
-        self.stuck = StuckHandlers(self._by_job, grace=grace_of(options), let_go=self.guardian.let_go)
+        self.stuck = StuckHandlers(self._by_job, grace=options.stuck_after, let_go=self.guardian.let_go)
         self.settler = Settler(store, capacity=options.concurrency, settled=self.settled, substitute=self.unstorable)
 
     def begin(self, job: TakenJob, blockers: Sequence[Blocker], since: float) -> RunningAttempt:

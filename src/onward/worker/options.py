@@ -1,7 +1,7 @@
 """What may be said about a worker: to `app.worker(…)`, and on the command line."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypedDict, get_args
 
@@ -13,6 +13,7 @@ from onward.options import LONGEST_NAME, wrong_choice, wrong_duration, wrong_num
 from onward.worker.guardian.contract import GuardianKind
 
 _SHORTEST = timedelta(milliseconds=1)
+_LEAST_GRACE = 1.0
 
 
 class WorkerKeywords(TypedDict, total=False):
@@ -66,12 +67,7 @@ class WorkerOptions:
             wrong_several("required_middleware", self.required_middleware, of="middleware"),
         )
 
-    def with_those_of_app(
-        self, resources: Sequence[Resource], required_middleware: Sequence[Middleware]
-    ) -> "WorkerOptions":
-        """And with what the app has for every worker, first."""
-        return replace(
-            self,
-            resources=(*resources, *self.resources),
-            required_middleware=(*required_middleware, *self.required_middleware),
-        )
+    @property
+    def stuck_after(self) -> float:
+        """Seconds that handlers have to stop when they are told to."""
+        return max(self.grace.total_seconds(), _LEAST_GRACE)

@@ -4,12 +4,12 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Token
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from onward.errors import (
     AttemptLost,
@@ -24,15 +24,16 @@ from onward.lifecycle.context import OpenMark, open_transaction, unmark
 from onward.lifecycle.settle import cancelled
 from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import OpenTransaction
-from onward.model import CompletedJob, Job, JobStatus, WorkerId
+from onward.model import CompletedJob, JobStatus, WorkerId
 from onward.observe import events
 from onward.pacing import backoff
 from onward.state.contract import Change, Settlement, TakenJob
-from onward.state.driver import Connection, Fault, Statement, run_now
+from onward.state.driver import Fault, Statement, run_now
 from onward.worker.middleware import Hook, Surrounded, onion
 from onward.worker.progress import ProgressBoard
 
 logger = logging.getLogger("onward.worker")
+T = TypeVar("T")
 PhaseKind = Literal["prepare", "atomic", "complete"]
 Stage = Literal["fresh", "inside", "prepared", "completed", "ended", "settled"]
 """Before any phase; inside one; after prepare(), or after complete(); nothing may follow; committed with the job."""
@@ -247,16 +248,12 @@ class Phases:
             raise JobAlreadyCompleted(self._job.id, self._job.attempt) from error
         if fault is not Fault.LOST or not self.has_time:
             return False
-        found = await (self._look_up() if not self.store.driver.is_async else self._look_up_in_time())
+        find = partial(self.store.state.find_jobs, ids=[self._job.id])
+        looking = self.store.read(find, while_=lambda: self.has_time)
+        found = await (self._interruptibly(looking) if self.store.driver.is_async else looking)
         return bool(found) and isinstance(found[0], CompletedJob) and found[0].completed_by == self._worker
 
-    async def _look_up(self) -> Sequence[Job]:
-        async def look(connection: Connection) -> Sequence[Job]:
-            return await self.store.state.find_jobs(connection, [self._job.id])
-
-        return await self.store.read(look, while_=lambda: self.has_time)
-
-    async def _look_up_in_time(self) -> Sequence[Job]:
+    async def _interruptibly(self, work: Awaitable[T]) -> T:
         def interrupt() -> None:
             if not limit.expired():
                 limit.reschedule(0)
@@ -264,7 +261,7 @@ class Phases:
         async with asyncio.timeout(None) as limit:
             self._interrupt = interrupt
             try:
-                return await self._look_up()
+                return await work
             finally:
                 self._interrupt = None
 

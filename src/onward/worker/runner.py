@@ -73,7 +73,7 @@ class Runner:
             attempt.input = attempt.kind.read_input(job.input, job.payload_version, job.id)
             if attempt.kind.runs_in_process:
                 self._limits.start(attempt, later=STARTING)
-                begun = self._limits.starter(attempt)
+                begun = partial(self._limits.start, attempt)
                 return await self._perform(attempt, partial(self._processes.run, begun=begun))
             self._limits.start(attempt)
             if attempt.kind.runs_in_thread:

@@ -8,17 +8,10 @@ from contextlib import suppress
 from onward.model import JobId
 from onward.state.contract import Settlement
 from onward.worker.attempt import RunningAttempt
-from onward.worker.options import WorkerOptions
 from onward.worker.settler import Settler
 
 logger = logging.getLogger("onward.worker")
-_LEAST_GRACE = 1.0
 _LEAVE_WITHIN = 0.5
-
-
-def grace_of(options: WorkerOptions) -> float:
-    """Seconds that handlers have to stop when they are told to."""
-    return max(options.grace.total_seconds(), _LEAST_GRACE)
 
 
 class StuckHandlers:

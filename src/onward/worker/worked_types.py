@@ -13,7 +13,6 @@ from onward.state.driver import NO_SYNC_DRIVER
 from onward.worker.middleware import check_required
 from onward.worker.options import WorkerOptions
 from onward.worker.runner import STARTING
-from onward.worker.stuck_handlers import grace_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,7 @@ def worked_types(
             registered=kind,
             store=store if kind.step.signature.is_async or sync_store is None else sync_store,
             lease=(kind.lease or options.lease).total_seconds(),
-            limit=_limit(kind, grace_of(options)),
+            limit=_limit(kind, options.stuck_after),
             policy=RetryPolicy(
                 backoff=kind.backoff or options.backoff or Backoff(), max_attempts=kind.definition.max_attempts
             ),
