@@ -58,23 +58,23 @@ class PhaseFailure(NamedTuple):
 class Phases:
     """The phases of one attempt, with at most one transaction open at a time."""
 
+    stage: Stage = "fresh"
+    failure: PhaseFailure | None = None
+    has_time = True
+    """Whether to wait for a database that is away; not if the handler was told to stop."""
+    tx: OpenTransaction | None = None
+    _lending: AbstractAsyncContextManager[Any] | None = None
+    """Gives back the connection of the open phase."""
+    _began = math.inf
+    _interrupt: Callable[[], None] | None = None
+    """Ends the wait for the database that is under way, if there is one."""
+
     def __init__(
         self, job: TakenJob, worker: WorkerId, store: Store, progress: ProgressBoard, queueing: set["Phases"]
     ) -> None:
-        self.store = store
-        self._job, self._worker, self._progress = job, worker, progress
+        self._job, self._worker, self.store, self._progress = job, worker, store, progress
         self._queueing = queueing
         """Those that wait for a connection of the pool."""
-        self.stage: Stage = "fresh"
-        self.failure: PhaseFailure | None = None
-        self.has_time = True
-        """Whether to wait for a database that is away; not if the handler was told to stop."""
-        self.tx: OpenTransaction | None = None
-        self._lending: AbstractAsyncContextManager[Any] | None = None
-        """Gives back the connection of the open phase."""
-        self._began = math.inf
-        self._interrupt: Callable[[], None] | None = None
-        """Ends the wait for the database that is under way, if there is one."""
 
     # -- one phase
 
