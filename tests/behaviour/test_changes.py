@@ -28,7 +28,7 @@ from onward import (
 )
 from onward.observe import events
 from onward.state.contract import TypeClaim
-from support import SOON, Recorder
+from support import SOON, Recorder, Run, intercept
 
 fetch = JobType("fetch", input=int, output=int)
 report = JobType("report", input=int, output=int, blocked_by=[fetch])
@@ -100,16 +100,16 @@ async def test_a_retry_whose_answer_was_lost_is_not_refused_the_second_time(
     async with make_app(fetch, target=postgres_dsn) as app:
         chain = await app.start(fetch, 1)
         await app.cancel(chain)
-        retry, lost = app.state.retry, []
+        lost: list[Any] = []
 
-        async def lose_the_answer(*args: Any) -> Any:
-            changes = await retry(*args)
+        async def lose_the_answer(run: Run, *_: Any) -> Any:
+            changes = await run()
             if not lost:
                 lost.append(changes)
                 raise ConnectionResetError
             return changes
 
-        monkeypatch.setattr(app.state, "retry", lose_the_answer)
+        intercept(monkeypatch, app.state, "retry", lose_the_answer)
 
         assert await app.retry(chain) == 1
         assert lost
@@ -229,9 +229,9 @@ async def test_so_is_one_whose_worker_died(make_app: Any) -> None:
     async with make_app(work) as app:
         chains = [await app.start(work, n) for n in range(4)]
         async with app.driver.connection() as connection:
-            await app.state.take(connection, types=[TypeClaim("work", 1, 60.0)], limit=1, worker="killed")
-            await app.state.expire(connection, worker="killed")
-            await app.state.pause(connection, ["work"])
+            await connection.run(app.state.take(types=[TypeClaim("work", 1, 60.0)], limit=1, worker="killed"))
+            await connection.run(app.state.expire(worker="killed"))
+            await connection.run(app.state.pause(["work"]))
 
         async with app.worker(concurrency=1):
             async with asyncio.timeout(SOON.total_seconds()):

@@ -22,6 +22,7 @@ from onward.notify.postgres import PostgresNotify
 from onward.notify.postgres_wires import Connect, PostgresWire, Receive, asyncpg_wire, psycopg_wire
 from onward.notify.vetting import read_payload
 from onward.observe import events
+from onward.state.command import Command
 from onward.state.driver import Connection, Driver, Fault, transaction
 from onward.state.postgres.asyncpg import AsyncpgDriver
 from onward.state.postgres.psycopg import PsycopgDriver
@@ -91,14 +92,14 @@ async def test_a_reserved_connection_that_gets_no_answer_is_replaced(
     async with proxied(postgres_dsn) as (proxy, dsn):
         driver: Driver = await opened_driver(dsn)
         reserved = Reserved(driver)
-        before = await reserved.run(process_of)
+        before = await reserved.use(process_of)
 
         proxy.silence()
         began = time.monotonic()
         with pytest.raises(Exception) as raised:  # noqa: PT011 - each library has its own
-            await reserved.run(process_of)
+            await reserved.use(process_of)
         waited = time.monotonic() - began
-        after = await reserved.run(process_of)
+        after = await reserved.use(process_of)
         await reserved.close()
 
     assert driver.fault(raised.value) is Fault.LOST
@@ -131,11 +132,11 @@ async def test_a_connection_that_cannot_write_any_more_is_not_used_again(postgre
     driver: Driver = await opened_driver(postgres_dsn)
     reserved = Reserved(driver)
     async with driver.connection() as connection:
-        processes = [await reserved.run(process_of), await process_of(connection)]
+        processes = [await reserved.use(process_of), await process_of(connection)]
 
     errors: list[BaseException] = []
     with pytest.raises(Exception) as raised:  # noqa: PT011 - each library has its own
-        await reserved.run(fail_to_write)
+        await reserved.use(fail_to_write)
     errors.append(raised.value)
     with pytest.raises(Exception) as raised:  # noqa: PT011
         async with driver.connection() as connection:
@@ -144,7 +145,7 @@ async def test_a_connection_that_cannot_write_any_more_is_not_used_again(postgre
 
     assert all(driver.fault(error) is Fault.READ_ONLY for error in errors)
     async with driver.connection() as connection:
-        assert not {await reserved.run(process_of), await process_of(connection)} & set(processes)
+        assert not {await reserved.use(process_of), await process_of(connection)} & set(processes)
     await reserved.close()
 
 
@@ -247,7 +248,7 @@ async def test_a_session_that_the_server_has_just_ended_is_lost_and_not_a_riddle
                     await other.fetch("SELECT pg_terminate_backend(:process::int)", {"process": process})
                     await heard
                     if how == "ours":
-                        await connection.begin_with(("SELECT 1", {}))
+                        await connection.run(Command("SELECT 1", {}, len, "count"), begin=True)
                     else:
                         await connection.query("SELECT 1", {})
             assert driver.fault(raised.value) is Fault.LOST

@@ -14,6 +14,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import servers
+from onward.state.command import Command
 from onward.state.driver import Connection, Driver, Fault, run_now
 from onward.state.postgres.asyncpg import AsyncpgDriver
 from onward.state.postgres.psycopg import PsycopgDriver, SyncPsycopgDriver
@@ -141,14 +142,14 @@ async def ended_during_a_statement_of_the_users(connection: Connection, admin: A
 
 async def ended_before_begin(connection: Connection, admin: Admin) -> None:
     admin.terminate(await process_of(connection))
-    await connection.begin_with(("SELECT 1", {}))
+    await connection.run(Command("SELECT 1", {}, len, "count"), begin=True)
 
 
 async def ended_in_a_transaction(connection: Connection, admin: Admin) -> None:
     await connection.begin()
     process = await process_of(connection)
     admin.terminate(process)
-    await connection.commit_with(("SELECT 1", {}))
+    await connection.run(Command("SELECT 1", {}, len, "count"), commit=True)
 
 
 async def ended_at_commit(connection: Connection, admin: Admin) -> None:

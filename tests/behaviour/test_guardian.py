@@ -25,7 +25,7 @@ from onward.state.postgres.psycopg import PsycopgDriver
 from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.process import ProcessGuardian
 from proxy import proxied
-from support import SOON, Recorder
+from support import SOON, Recorder, Run, intercept
 
 BRIEF = timedelta(seconds=1)
 CHILD = re.compile(r"a child process \(pid (\d+)\) renews the leases")
@@ -142,14 +142,13 @@ async def test_a_job_whose_settlement_is_being_answered_is_not_lost(
     running: Any, recorder: Recorder, guardian: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app: Onward = await running(quick, worker={"guardian": guardian})
-    settle = app.state.settle
 
-    async def settle_and_answer_late(*arguments: Any) -> Any:
-        changes = await settle(*arguments)
+    async def settle_and_answer_late(run: Run, *_: Any) -> Any:
+        changes = await run()
         await asyncio.sleep(BRIEF.total_seconds())  # the guardian asks three times meanwhile, of a job that has ended
         return changes
 
-    monkeypatch.setattr(app.state, "settle", settle_and_answer_late)
+    intercept(monkeypatch, app.state, "settle", settle_and_answer_late)
     await (await app.start(quick, 1)).wait(timeout=SOON)
     await until(lambda: bool(recorder.of(events.AttemptCompleted)))
 
@@ -161,9 +160,9 @@ async def _take_over(app: Onward, holder: str, *, held: list[JobId]) -> None:
     async with asyncio.timeout(SOON.total_seconds()):
         while True:
             async with app.driver.connection() as connection, transaction(connection):
-                await app.state.expire(connection, worker=holder)
-                reaped = await app.state.reap(
-                    connection, worker="another", type_names=["endless"], held_here=held, limit=1, lease=60.0
+                await connection.run(app.state.expire(worker=holder))
+                reaped = await connection.run(
+                    app.state.reap(worker="another", type_names=["endless"], held_here=held, limit=1, lease=60.0)
                 )
             if reaped.jobs:
                 return
@@ -296,7 +295,7 @@ async def test_a_child_whose_connection_falls_silent_makes_another_and_keeps_the
     app: Onward = await opened(handler.job)
     chain = await app.start(handler.job, 1)
     async with app.driver.connection() as connection:
-        await app.state.take(connection, types=[TypeClaim("endless", 1, 6.0)], limit=1, worker="w")
+        await connection.run(app.state.take(types=[TypeClaim("endless", 1, 6.0)], limit=1, worker="w"))
     async with proxied(target) as (proxy, dsn):
         guardian = ProcessGuardian(
             app._store, "w", driver(dsn).address, app._notify,
@@ -354,11 +353,11 @@ async def test_workers_look_at_once_when_leases_of_a_dead_worker_are_given_back(
     async with make_app(handler.job) as app:
         chain = await app.start(handler.job, 1)
         async with app.driver.connection() as connection:
-            await app.state.take(connection, types=[TypeClaim("endless", 1, 60.0)], limit=1, worker="dead")
+            await connection.run(app.state.take(types=[TypeClaim("endless", 1, 60.0)], limit=1, worker="dead"))
         async with app.worker():
             await recorder.next(events.WorkerStarted)
             async with app.driver.connection() as connection:
-                await app.state.expire(connection, worker="dead")
+                await connection.run(app.state.expire(worker="dead"))
             await app._notify.announce([Hint(HintKind.EXPIRED, "")])
 
             assert await chain.wait(timeout=SOON) == 2

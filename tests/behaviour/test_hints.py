@@ -16,7 +16,7 @@ from onward.notify.memory import MemoryNotify, NoNotify
 from onward.notify.vetting import read_payload
 from onward.observe import events
 from onward.worker.source import JobSource
-from support import SOON, Recorder
+from support import SOON, Recorder, Run, intercept
 
 NEVER = {"poll": timedelta(hours=1)}
 """With this, only a hint, or the change counter, can wake an idle worker in time."""
@@ -54,17 +54,16 @@ async def test_a_hint_that_comes_while_a_look_is_being_answered_is_not_lost(
     while not isinstance(await client.find_job(first.id), RunningJob):
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)  # it waits for its slot
-    take = app.state.take
 
-    async def slow_take(*arguments: Any, **options: Any) -> Any:
-        taken = await take(*arguments, **options)
+    async def slow_take(run: Run, **_: Any) -> Any:
+        taken = await run()
         if not looked.is_set():
             assert not taken
             looked.set()
             await answered.wait()
         return taken
 
-    monkeypatch.setattr(app.state, "take", slow_take)
+    intercept(monkeypatch, app.state, "take", slow_take)
     may_end.set()
     async with asyncio.timeout(SOON.total_seconds()):
         await looked.wait()
@@ -241,9 +240,9 @@ async def eavesdropping(target: str, app: Onward, hints: list[Hint]) -> AsyncIte
             hints.extend(news)
 
     connection = await asyncpg.connect(target)
-    statement = app._notify.within_transaction([])
-    assert statement is not None
-    await connection.add_listener(str(statement[1]["channel"]), heard)
+    command = app._notify.command([])
+    assert command is not None
+    await connection.add_listener(str(command.parameters["channel"]), heard)
     yield
     await connection.close()
 
@@ -312,13 +311,13 @@ async def test_what_was_left_to_a_worker_that_stops_is_taken_by_another(running:
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)
 async def test_a_process_that_vanished_is_not_waited_for_long(postgres_dsn: str, running: Any) -> None:
     app: Onward = await running(double, worker=NEVER)
-    statement = app._notify.within_transaction([])
-    assert statement is not None
+    command = app._notify.command([])
+    assert command is not None
     async with AsyncExitStack() as stack:
         for _ in range(5):  # together they can do so much that hardly a hint is for anybody else
             ghost = await asyncpg.connect(postgres_dsn)
             stack.push_async_callback(ghost.close)
-            await ghost.execute("SELECT pg_notify($1, $2)", statement[1]["channel"], "@\na1000:double")
+            await ghost.execute("SELECT pg_notify($1, $2)", command.parameters["channel"], "@\na1000:double")
         async with asyncio.timeout(SOON.total_seconds()):
             while len(app._notify._presence._others) < 5:  # type: ignore[attr-defined]
                 await asyncio.sleep(0.01)

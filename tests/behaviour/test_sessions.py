@@ -9,12 +9,13 @@ import pytest
 
 from onward import Onward, job
 from onward.define.attempt import Attempt
+from onward.state.command import Command
 from onward.state.postgres.asyncpg import AsyncpgDriver
 from onward.state.postgres.literals import new_name
 from onward.state.postgres.psycopg import PsycopgDriver, SyncPsycopgDriver
 
-FIRST = ("SELECT :n::int AS n", {"n": 1})
-LAST = ("SELECT :word::text AS word", {"word": "it's"})
+FIRST = Command("SELECT :n::int AS n", {"n": 1}, len, "count")
+LAST = Command("SELECT :word::text AS word", {"word": "it's"}, len, "count")
 
 
 @job("echo")
@@ -40,13 +41,13 @@ def test_no_two_statements_are_prepared_under_one_name() -> None:
     assert all(name.startswith("onward_") and len(name) < 64 for name in names)
 
 
-@pytest.mark.parametrize("within", ["begin_with", "commit_with"])
+@pytest.mark.parametrize("within", ["begin", "commit"])
 async def test_a_prepare_that_is_cancelled_after_the_server_did_it_harms_nobody(
     driver: AsyncpgDriver, within: str
 ) -> None:
     """The answer is lost to us, not the statement to the server: the same connection goes on as if nothing had been."""
     async with driver.connection() as connection:
-        if within == "commit_with":
+        if within == "commit":
             await connection.begin()
         execute, prepared = connection._raw.execute, list[str]()
 
@@ -60,12 +61,12 @@ async def test_a_prepare_that_is_cancelled_after_the_server_did_it_harms_nobody(
         raw = connection._raw
         connection._raw = _Patched(raw, execute=cancelled_when_done)
         with pytest.raises(asyncio.CancelledError):
-            await getattr(connection, within)(FIRST if within == "begin_with" else LAST)
+            await connection.run(FIRST if within == "begin" else LAST, **{within: True})
         connection._raw = raw
 
-        if within == "begin_with":
-            assert await connection.begin_with(FIRST) == 1
-        await connection.commit_with(LAST)
+        if within == "begin":
+            assert await connection.run(FIRST, begin=True) == 1
+        await connection.run(LAST, commit=True)
 
     assert len(prepared) == 1
 
@@ -88,13 +89,13 @@ async def test_prepares_cancelled_at_any_moment_leave_a_connection_that_works(dr
             with pytest.raises((asyncio.CancelledError, TimeoutError)):
                 async with asyncio.timeout(delay / 20_000):
                     while True:
-                        await connection.begin_with(FIRST)
+                        await connection.run(FIRST, begin=True)
                         connection._session.prepared.clear()
-                        await connection.commit_with(LAST)
+                        await connection.run(LAST, commit=True)
                         connection._session.prepared.clear()
             await connection.end_unfinished()
-            assert await connection.begin_with(FIRST) == 1
-            await connection.commit_with(LAST)
+            assert await connection.run(FIRST, begin=True) == 1
+            await connection.run(LAST, commit=True)
 
 
 async def test_two_apps_on_one_connection_prepare_the_same_statement(postgres_dsn: str) -> None:
@@ -102,8 +103,8 @@ async def test_two_apps_on_one_connection_prepare_the_same_statement(postgres_ds
     for driver in (AsyncpgDriver(postgres_dsn), AsyncpgDriver(postgres_dsn)):
         connection = driver.wrap(raw)
         assert connection is not None
-        assert await connection.begin_with(FIRST) == 1
-        await connection.commit_with(LAST)
+        assert await connection.run(FIRST, begin=True) == 1
+        await connection.run(LAST, commit=True)
     await raw.close()
 
 
@@ -112,15 +113,15 @@ async def test_statements_that_the_application_had_the_server_forget_are_prepare
     driver: AsyncpgDriver, forget: str
 ) -> None:
     async with driver.connection() as connection:
-        assert await connection.begin_with(FIRST) == 1
-        await connection.commit_with(LAST)
+        assert await connection.run(FIRST, begin=True) == 1
+        await connection.run(LAST, commit=True)
         await connection.script(forget)
 
         with pytest.raises(asyncpg.InvalidSQLStatementNameError) as raised:
-            await connection.begin_with(FIRST)
+            await connection.run(FIRST, begin=True)
         await connection.rollback()
-        assert await connection.begin_with(FIRST) == 1
-        await connection.commit_with(LAST)
+        assert await connection.run(FIRST, begin=True) == 1
+        await connection.run(LAST, commit=True)
 
     fault = driver.fault(raised.value)
     assert fault is not None
@@ -133,22 +134,22 @@ async def test_a_prepare_in_a_transaction_that_has_failed_is_tried_anew_in_the_n
         with pytest.raises(asyncpg.DivisionByZeroError):
             await connection.query("SELECT 1 / 0", {})
         with pytest.raises(asyncpg.InFailedSQLTransactionError):
-            await connection.commit_with(LAST)
+            await connection.run(LAST, commit=True)
         await connection.rollback()
 
         await connection.begin()
-        await connection.commit_with(LAST)
+        await connection.run(LAST, commit=True)
 
 
 async def test_prepared_statements_outlive_the_reset_between_two_borrowers(driver: AsyncpgDriver) -> None:
     async with driver.connection() as connection:
-        await connection.begin_with(FIRST)
+        await connection.run(FIRST, begin=True)
         await connection.query("SELECT 1", {})
-        await connection.commit_with(LAST)
+        await connection.run(LAST, commit=True)
         names = dict(connection._session.prepared)
     async with driver.connection() as connection:
-        await connection.begin_with(FIRST)
-        await connection.commit_with(LAST)
+        await connection.run(FIRST, begin=True)
+        await connection.run(LAST, commit=True)
 
         assert connection._session.prepared == names
 
@@ -228,14 +229,14 @@ async def test_a_lone_call_after_a_borrower_finds_a_session_as_new(client: Onwar
 async def test_the_reset_costs_no_round_trip_of_its_own(driver: AsyncpgDriver) -> None:
     sent: list[str] = []
     async with driver.connection() as connection:
-        await connection.begin_with(FIRST)
-        await connection.commit_with(LAST)
+        await connection.run(FIRST, begin=True)
+        await connection.run(LAST, commit=True)
     for _ in range(3):
         async with driver.connection() as connection:
             with connection._raw.query_logger(lambda record: sent.append(record.query)):
-                await connection.begin_with(FIRST)
+                await connection.run(FIRST, begin=True)
                 await connection.execute("SELECT set_config('app.tenant', :name, false)", {"name": "ACME"})
-                await connection.commit_with(LAST)
+                await connection.run(LAST, commit=True)
                 await asyncio.sleep(0)  # asyncpg tells a moment later
 
     assert len(sent) == 9
@@ -245,9 +246,9 @@ async def test_the_reset_costs_no_round_trip_of_its_own(driver: AsyncpgDriver) -
 async def test_connections_on_which_only_our_own_statements_ran_are_not_reset(driver: AsyncpgDriver) -> None:
     for _ in range(2):
         async with driver.connection() as connection:
-            await connection.begin_with(FIRST)
+            await connection.run(FIRST, begin=True)
             await connection.fetch("SELECT 1", {})
-            await connection.commit_with(LAST)
+            await connection.run(LAST, commit=True)
             assert not connection.is_touched
 
 

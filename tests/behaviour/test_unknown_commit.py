@@ -8,7 +8,7 @@ import pytest
 
 from onward import Attempt, Onward, job
 from onward.observe import events
-from support import SOON, Recorder
+from support import SOON, Recorder, Run, intercept
 
 
 @job("work")
@@ -22,18 +22,16 @@ async def after(attempt: Attempt[int]) -> list[int]:
 
 
 def lose_the_first_answer(app: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = app.state.start
     lost: list[bool] = []
 
-    async def start(*arguments: Any, **options: Any) -> Any:
-        options.pop("rider", None)  # what travelled with the statement is lost too
-        answer = await original(*arguments, **options)
+    async def start(run: Run, *_: Any, **__: Any) -> Any:
+        answer = await run()
         if not lost:
             lost.append(True)
             raise lost_answer(app)
         return answer
 
-    monkeypatch.setattr(app.state, "start", start)
+    intercept(monkeypatch, app.state, "start", start)
 
 
 def lost_answer(app: Onward) -> Exception:

@@ -449,5 +449,5 @@ async def _take_and_vanish(app: Onward) -> None:
 
     claims = [TypeClaim(name, 1, 0.5) for name in app.registry]
     async with app.driver.connection() as connection:
-        taken = await app.state.take(connection, types=claims, limit=1, worker="vanished")
+        taken = await connection.run(app.state.take(types=claims, limit=1, worker="vanished"))
     assert len(taken) == 1

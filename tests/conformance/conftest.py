@@ -104,7 +104,7 @@ class Postgres:
             self._admin.execute(";".join(f"DELETE FROM conformance.{table}" for table in tables).encode())
         except (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedTable):
             async with driver.connection() as connection:
-                await state.migrate(connection)
+                await connection.run(state.migrate())
 
     def state(self) -> StateAdapter:
         return PostgresState(schema="conformance")
@@ -121,7 +121,7 @@ class Sqlite:
 
     async def prepare(self, state: StateAdapter, driver: Driver) -> None:
         async with driver.connection() as connection:
-            await state.migrate(connection)
+            await connection.run(state.migrate())
 
     def state(self) -> StateAdapter:
         return SqliteState()

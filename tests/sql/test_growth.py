@@ -18,7 +18,7 @@ FEW, TIMES = 1_000, 16
 @pytest.fixture
 async def connection(postgres_dsn: str) -> AsyncIterator[Connection]:
     async with AsyncpgDriver(postgres_dsn).reserved() as connection:
-        await STATE.migrate(connection)
+        await connection.run(STATE.migrate())
         yield connection
         await connection.script("DROP SCHEMA growth CASCADE")
 
@@ -47,7 +47,7 @@ async def test_sixteen_times_as_many_take_about_sixteen_times_as_long(connection
     async def took(count: int) -> float:
         jobs = make(count)
         began = time.perf_counter()
-        await STATE.start(connection, jobs)
+        await connection.run(STATE.start(jobs))
         return time.perf_counter() - began
 
     few = sorted([await took(FEW) for _ in range(3)])[1]

@@ -87,31 +87,31 @@ def spoiled(column: str, value: str, status: str, table: str) -> str:
 async def survives(state: StateAdapter, connection: Connection, spoil: Callable[[str], bool], status: str) -> None:
     """Spoil a job; another one beside it is taken, settled and listed all the same."""
     poison = new_job()
-    await state.start(connection, [poison])
-    await state.take(connection, types=[TypeClaim("work", 1, -1.0)], limit=1, worker="gone")
+    await connection.run(state.start([poison]))
+    await connection.run(state.take(types=[TypeClaim("work", 1, -1.0)], limit=1, worker="gone"))
     if not spoil(status):
         return
-    await state.promote(connection, type_names=["work"], limit=10)
-    await state.start(connection, [good := new_job()])
+    await connection.run(state.promote(type_names=["work"], limit=10))
+    await connection.run(state.start([good := new_job()]))
 
     taken = await taken_by(state, connection)
 
     assert good.id in {job.id for job in taken}
-    changes = await state.settle(connection, [settlement(job) for job in taken])
+    changes = await connection.run(state.settle([settlement(job) for job in taken]))
     assert good.id in {change.job_id for change in changes if change.kind == "settled"}
-    await state.promote(connection, type_names=["work"], limit=10)
-    reaped = await state.reap(connection, worker="w", type_names=["work"], held_here=[], limit=10, lease=60.0)
+    await connection.run(state.promote(type_names=["work"], limit=10))
+    reaped = await connection.run(state.reap(worker="w", type_names=["work"], held_here=[], limit=10, lease=60.0))
     assert reaped.next_in is None or reaped.next_in >= 0
-    await state.settle(connection, [settlement(job) for job in reaped.jobs])
+    await connection.run(state.settle([settlement(job) for job in reaped.jobs]))
     await everything_is_listed(state, connection, good.id)
 
 
 async def taken_by(state: StateAdapter, connection: Connection) -> Sequence[TakenJob]:
     """What a worker has in its hands after a turn or two."""
     try:
-        return await state.take(connection, types=[TypeClaim("work", 1, 60.0)], limit=5, worker="w")
+        return await connection.run(state.take(types=[TypeClaim("work", 1, 60.0)], limit=5, worker="w"))
     except sqlite3.OperationalError:
-        return await state.strays(connection, worker="w", held_here=[])
+        return await connection.run(state.strays(worker="w", held_here=[]))
 
 
 def settlement(job: TakenJob) -> Settlement:
@@ -135,15 +135,15 @@ async def everything_is_listed(state: StateAdapter, connection: Connection, good
     anything = Filter()
     failed = Filter(error_types=["ValueError"], failed_from=datetime(2000, 1, 1, tzinfo=UTC))
     for filter in (anything, failed, Filter(statuses=[JobStatus.FAILED])):
-        jobs = await state.list_jobs(connection, filter, after=None, limit=100)
-        await state.list_chains(connection, filter, after=None, limit=100)
+        jobs = await connection.run(state.list_jobs(filter, after=None, limit=100))
+        await connection.run(state.list_chains(filter, after=None, limit=100))
         if filter is anything:
             assert good in {job.id for job in jobs}
             assert len(jobs) == 2
-    await state.list_failed(connection, "work", limit=10)
-    await state.count_jobs(connection, ["work"])
-    assert (await state.find_chains(connection, [good]))[0].id == good
-    await state.delete(connection, [good], cascade=True)
+    await connection.run(state.list_failed("work", limit=10))
+    await connection.run(state.count_jobs(["work"]))
+    assert (await connection.run(state.find_chains([good])))[0].id == good
+    await connection.run(state.delete([good], cascade=True))
 
 
 @pytest.mark.parametrize("driver", [AsyncpgDriver, PsycopgDriver])
@@ -151,7 +151,7 @@ async def everything_is_listed(state: StateAdapter, connection: Connection, good
 async def test_a_row_spoiled_on_postgres_harms_no_other(postgres_dsn: str, driver: Any, status: str) -> None:
     with psycopg.connect(postgres_dsn, autocommit=True) as admin:
         async with opened(driver(postgres_dsn)) as connection:
-            await POSTGRES.migrate(connection)
+            await connection.run(POSTGRES.migrate())
             for column, value in ON_POSTGRES:
 
                 def spoil(status: str, column: str = column, value: str = value) -> bool:
@@ -170,7 +170,7 @@ async def test_a_row_spoiled_on_sqlite_harms_no_other(tmp_path: Path, status: st
     path = tmp_path / "jobs.db"
     admin = sqlite3.connect(path, isolation_level=None)
     async with opened(SqliteDriver(path)) as connection:
-        await SQLITE.migrate(connection)
+        await connection.run(SQLITE.migrate())
         deferred = itertools.product(["scheduled_at"], [f"{value}, deferred = 1" for value in VALUES])
         for column, value in [*itertools.product(COLUMNS, VALUES), *deferred]:
 
@@ -193,36 +193,36 @@ async def test_a_row_spoiled_on_sqlite_harms_no_other(tmp_path: Path, status: st
 async def test_what_cannot_be_read_fails_alone_and_says_what_it_holds(tmp_path: Path, column: str, value: str) -> None:
     path = tmp_path / "jobs.db"
     async with opened(SqliteDriver(path)) as connection:
-        await SQLITE.migrate(connection)
-        await SQLITE.start(connection, [poison := new_job(), good := new_job()])
-        await SQLITE.start(connection, [waiting := NewJob(**{**fields(new_job()), "blockers": (poison.id,)})])
+        await connection.run(SQLITE.migrate())
+        await connection.run(SQLITE.start([poison := new_job(), good := new_job()]))
+        await connection.run(SQLITE.start([waiting := NewJob(**{**fields(new_job()), "blockers": (poison.id,)})]))
         await connection.fetch(f"UPDATE onward_job SET {column} = {value} WHERE id = :id", {"id": str(poison.id)})
 
-        taken = await SQLITE.take(connection, types=[TypeClaim("work", 1, 60.0)], limit=5, worker="w")
+        taken = await connection.run(SQLITE.take(types=[TypeClaim("work", 1, 60.0)], limit=5, worker="w"))
 
         assert [job.id for job in taken] == [good.id]
-        found, dependent = [(await SQLITE.find_jobs(connection, [id]))[0] for id in (poison.id, waiting.id)]
+        found, dependent = [(await connection.run(SQLITE.find_jobs([id])))[0] for id in (poison.id, waiting.id)]
         assert isinstance(found, FailedJob)
         assert found.reason == "unreadable"
         assert found.last_error is not None
         assert column in found.last_error.message
         assert dependent.status == "failed"
-        assert (await SQLITE.ended_chains(connection, [poison.id])) == {poison.id: True}
+        assert (await connection.run(SQLITE.ended_chains([poison.id]))) == {poison.id: True}
 
 
 async def test_what_waits_may_hold_anything_and_what_it_waits_for_ends(tmp_path: Path) -> None:
     async with opened(SqliteDriver(tmp_path / "jobs.db")) as connection:
-        await SQLITE.migrate(connection)
+        await connection.run(SQLITE.migrate())
         for column, value in itertools.product(COLUMNS, VALUES):
-            await SQLITE.start(connection, [good := new_job()])
-            await SQLITE.start(connection, [waiting := NewJob(**{**fields(new_job()), "blockers": (good.id,)})])
-            (taken,) = await SQLITE.take(connection, types=[TypeClaim("work", 1, 60.0)], limit=5, worker="w")
+            await connection.run(SQLITE.start([good := new_job()]))
+            await connection.run(SQLITE.start([waiting := NewJob(**{**fields(new_job()), "blockers": (good.id,)})]))
+            (taken,) = await connection.run(SQLITE.take(types=[TypeClaim("work", 1, 60.0)], limit=5, worker="w"))
             spoil = f"UPDATE onward_job SET {column} = {value} WHERE id = :id"
             with suppress(sqlite3.IntegrityError):
                 await connection.fetch(spoil, {"id": str(waiting.id)})
 
             completed = Settlement(job_id=taken.id, attempt=1, holder="w", kind="complete", completed_by="w")
-            changes = await SQLITE.settle(connection, [completed])
+            changes = await connection.run(SQLITE.settle([completed]))
 
             assert good.id in {change.job_id for change in changes if change.kind == "settled"}
             await connection.fetch("DELETE FROM onward_job", {})
@@ -235,15 +235,15 @@ def fields(job: NewJob) -> dict[str, Any]:
 async def test_pages_go_on_past_ids_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(SqliteDriver(path)) as connection:
-        await SQLITE.migrate(connection)
+        await connection.run(SQLITE.migrate())
         jobs = [new_job() for _ in range(6)]
-        await SQLITE.start(connection, jobs)
+        await connection.run(SQLITE.start(jobs))
         for job, name in zip(jobs[::2], ["nonsense", f"{jobs[3].id}x", "0"], strict=True):
             await connection.fetch("UPDATE onward_job SET id = :name WHERE id = :id", {"name": name, "id": str(job.id)})
 
         listed: list[Any] = []
         after = None
-        while page := await SQLITE.list_jobs(connection, Filter(), after=after, limit=1):
+        while page := await connection.run(SQLITE.list_jobs(Filter(), after=after, limit=1)):
             listed += page
             after = page[-1].id
 
@@ -255,13 +255,13 @@ async def test_pages_go_on_past_ids_that_are_none(tmp_path: Path) -> None:
 
 async def test_a_time_that_no_driver_can_read_is_shown_with_what_it_holds(postgres_dsn: str) -> None:
     async with opened(AsyncpgDriver(postgres_dsn)) as connection:
-        await POSTGRES.migrate(connection)
-        await POSTGRES.start(connection, [job := new_job()])
+        await connection.run(POSTGRES.migrate())
+        await connection.run(POSTGRES.start([job := new_job()]))
         await connection.fetch(
             "UPDATE poison.job SET created_at = '4000-01-01 00:00:00+00 BC' WHERE id = :id::uuid", {"id": job.id}
         )
 
-        (found,) = await POSTGRES.find_jobs(connection, [job.id])
+        (found,) = await connection.run(POSTGRES.find_jobs([job.id]))
 
         assert found.created_at.year == 1
         assert found.problem is not None
@@ -270,12 +270,12 @@ async def test_a_time_that_no_driver_can_read_is_shown_with_what_it_holds(postgr
 
 async def test_what_is_no_uuid_is_not_stored(tmp_path: Path) -> None:
     async with opened(SqliteDriver(tmp_path / "jobs.db")) as connection:
-        await SQLITE.migrate(connection)
+        await connection.run(SQLITE.migrate())
         for spoil in ({"id": "abc"}, {"chain_id": "abc"}, {"root_id": 7}, {"id": str(new_id()), "id_is_callers": True}):
             with pytest.raises(ConfigurationError, match="UUID"):
-                await SQLITE.start(connection, [NewJob(**{**fields(new_job()), **spoil})])
+                await connection.run(SQLITE.start([NewJob(**{**fields(new_job()), **spoil})]))
 
-        assert list(await SQLITE.list_jobs(connection, Filter(), after=None, limit=10)) == []
+        assert list(await connection.run(SQLITE.list_jobs(Filter(), after=None, limit=10))) == []
 
 
 STATUSES = ["pending", "running", "completed", "failed", "blocked"]
@@ -300,7 +300,7 @@ async def test_fifty_odd_values_in_every_column_on_postgres_harm_no_other(
     tried = 0
     with psycopg.connect(postgres_dsn, autocommit=True) as admin:
         async with opened(driver(postgres_dsn)) as connection:
-            await POSTGRES.migrate(connection)
+            await connection.run(POSTGRES.migrate())
             columns = admin.execute(
                 "SELECT column_name, data_type FROM information_schema.columns "
                 "WHERE table_schema = 'poison' AND table_name = 'job' ORDER BY ordinal_position"
@@ -330,7 +330,7 @@ async def test_fifty_odd_values_in_every_column_on_sqlite_harm_no_other(
     path, tried = tmp_path / "jobs.db", 0
     admin = sqlite3.connect(path, isolation_level=None)
     async with opened(SqliteDriver(path)) as connection:
-        await SQLITE.migrate(connection)
+        await connection.run(SQLITE.migrate())
         columns = [row[1] for row in admin.execute("PRAGMA table_info(onward_job)")]
         cases = list(itertools.product(columns, odd_values.ON_SQLITE))
         for column, value, status in some_of(cases, scale):

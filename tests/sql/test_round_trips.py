@@ -1,5 +1,6 @@
 """A method of the state contract asks Postgres once, whatever it is given."""
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -34,20 +35,17 @@ class Counted(AsyncpgConnection):
         self.sent.append("BEGIN")
         await super().begin()
 
-    async def begin_with(self, first: Any) -> int:
-        self.sent.append("BEGIN with")
-        return await super().begin_with(first)
-
-    async def commit_with(self, last: Any) -> None:
-        self.sent.append("COMMIT with")
-        await super().commit_with(last)
+    async def _command(self, sql: str) -> str:
+        if not sql.startswith(("BEGIN", "PREPARE")) or ";" in sql:
+            self.sent.append(re.sub(r"EXECUTE \w+\(.*\)", "EXECUTE", sql))
+        return await super()._command(sql)
 
 
 @pytest.fixture
 async def connection(postgres_dsn: str) -> AsyncIterator[Counted]:
     driver = AsyncpgDriver(postgres_dsn)
     async with driver.reserved() as plain:
-        await STATE.migrate(plain)
+        await plain.run(STATE.migrate())
         yield Counted(plain.raw)
 
 
@@ -64,18 +62,18 @@ async def test_a_continuation_with_blockers_is_settled_in_one_round_trip(
     connection: Counted, blocker_fails: bool
 ) -> None:
     blocker, job = new_job("fetch"), new_job("work")
-    await STATE.start(connection, [blocker, job])
+    await connection.run(STATE.start([blocker, job]))
     if blocker_fails:
-        await STATE.cancel(connection, [blocker.id])
-    await STATE.start(connection, [new_job("dependent", blockers=(job.id,))])
-    (taken,) = await STATE.take(connection, types=[TypeClaim("work", 1, 60.0)], limit=1, worker="w")
+        await connection.run(STATE.cancel([blocker.id]))
+    await connection.run(STATE.start([new_job("dependent", blockers=(job.id,))]))
+    (taken,) = await connection.run(STATE.take(types=[TypeClaim("work", 1, 60.0)], limit=1, worker="w"))
     step = new_job("next", chain_id=job.id, chain_index=1, origin_id=job.id, root_id=job.id, blockers=(blocker.id,))
     connection.sent.clear()
 
-    changes = await STATE.settle(
-        connection,
-        [Settlement(job_id=job.id, attempt=taken.attempt, holder="w", kind="continue", completed_by="w", next=(step,))],
+    settlement = Settlement(
+        job_id=job.id, attempt=taken.attempt, holder="w", kind="continue", completed_by="w", next=(step,)
     )
+    changes = await connection.run(STATE.settle([settlement]))
 
     assert len(connection.sent) == 1
     assert [change.kind for change in changes] == (["settled", "failed", "failed"] if blocker_fails else ["settled"])
@@ -84,20 +82,17 @@ async def test_a_continuation_with_blockers_is_settled_in_one_round_trip(
 @pytest.mark.parametrize("continues", [False, True])
 async def test_a_commit_settles_an_attempt_as_a_settlement_would(connection: Counted, continues: bool) -> None:
     jobs = [new_job(f"either {continues}") for _ in range(2)]
-    await STATE.start(connection, jobs)
-    taken = await STATE.take(connection, types=[TypeClaim(f"either {continues}", 1, 60.0)], limit=2, worker="w")
+    await connection.run(STATE.start(jobs))
+    taken = await connection.run(STATE.take(types=[TypeClaim(f"either {continues}", 1, 60.0)], limit=2, worker="w"))
     settlements = [settlement_for(job, continues=continues) for job in taken]
     hold = STATE.hold_attempt(job_id=taken[1].id, attempt=taken[1].attempt, holder="w")
-    end = STATE.end_attempt(taken[1], settlements[1])
-    assert hold is not None
-    assert end is not None
 
-    await STATE.settle(connection, settlements[:1])
+    await connection.run(STATE.settle(settlements[:1]))
     connection.sent.clear()
-    assert await connection.begin_with(hold) == 1
-    await connection.commit_with(end)
+    assert await connection.run(hold, begin=True)
+    await connection.run(STATE.settle(settlements[1:], held=taken[1]), commit=True)
 
-    assert connection.sent == ["BEGIN with", "COMMIT with"]
+    assert connection.sent == ["BEGIN;EXECUTE", "EXECUTE;COMMIT"]
     one, other = [await comparable(connection, job.id) for job in jobs]
     assert one == other
 
@@ -126,28 +121,26 @@ def settlement_for(job: Any, *, continues: bool) -> Settlement:
 
 async def test_what_somebody_waits_for_is_not_settled_by_the_commit(connection: Counted) -> None:
     job = new_job("awaited")
-    await STATE.start(connection, [job])
-    await STATE.start(connection, [new_job("dependent", blockers=(job.id,))])
-    (taken,) = await STATE.take(connection, types=[TypeClaim("awaited", 1, 60.0)], limit=1, worker="w")
+    await connection.run(STATE.start([job]))
+    await connection.run(STATE.start([new_job("dependent", blockers=(job.id,))]))
+    (taken,) = await connection.run(STATE.take(types=[TypeClaim("awaited", 1, 60.0)], limit=1, worker="w"))
     hold = STATE.hold_attempt(job_id=job.id, attempt=taken.attempt, holder="w")
-    assert hold is not None
 
-    assert await connection.begin_with(hold) == 0
+    assert not await connection.run(hold, begin=True)
 
     await connection.rollback()
 
 
 async def test_an_attempt_that_is_no_longer_held_cannot_commit(connection: Counted, postgres_dsn: str) -> None:
     job = new_job("stale")
-    await STATE.start(connection, [job])
-    (taken,) = await STATE.take(connection, types=[TypeClaim("stale", 1, 60.0)], limit=1, worker="w")
-    end = STATE.end_attempt(taken, settlement_for(taken, continues=False))
-    assert end is not None
-    await STATE.settle(connection, [settlement_for(taken, continues=False)])
+    await connection.run(STATE.start([job]))
+    (taken,) = await connection.run(STATE.take(types=[TypeClaim("stale", 1, 60.0)], limit=1, worker="w"))
+    end = STATE.settle([settlement_for(taken, continues=False)], held=taken)
+    await connection.run(STATE.settle([settlement_for(taken, continues=False)]))
 
     await connection.begin()
     with pytest.raises(asyncpg.PostgresError) as refused:
-        await connection.commit_with(end)
+        await connection.run(end, commit=True)
     await connection.rollback()
 
     assert AsyncpgDriver(postgres_dsn).fault(refused.value) is Fault.STALE

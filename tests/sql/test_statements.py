@@ -47,7 +47,7 @@ async def _migrate(path: Path) -> None:
     driver = SyncSqliteDriver(path)
     await driver.open()
     async with driver.connection() as connection:
-        await SQLITE.migrate(connection)
+        await connection.run(SQLITE.migrate())
     await driver.close()
 
 

@@ -164,7 +164,7 @@ class Machine(RuleBasedStateMachine):
 
     def _start(self, jobs: list[NewJob], pick: int) -> None:
         answers, expected = self.change(
-            pick, lambda connection: self.state.start(connection, jobs), lambda model: model.start(jobs)
+            pick, lambda connection: connection.run(self.state.start(jobs)), lambda model: model.start(jobs)
         )
         if answers is not None:
             assert [(a.id, a.status, a.duplicate) for a in answers] == expected
@@ -176,7 +176,7 @@ class Machine(RuleBasedStateMachine):
     def take(self, pick: int, names: list[str], limit: int, worker: str) -> None:
         answers, expected = self.change(
             pick,
-            lambda connection: self.state.take(connection, types=_claims(names), limit=limit, worker=worker),
+            lambda connection: connection.run(self.state.take(types=_claims(names), limit=limit, worker=worker)),
             lambda model: model.take(names, limit, worker, LEASE),
         )
         assert answers is not None
@@ -194,8 +194,8 @@ class Machine(RuleBasedStateMachine):
     @rule(names=types)
     def take_beside_a_transaction(self, names: list[str]) -> None:
         assert self.open is not None
-        asking = self.state.take(self.first, types=_claims(names), limit=100, worker="one")
-        answers = run_now(asking)
+        take = self.state.take(types=_claims(names), limit=100, worker="one")
+        answers = run_now(self.first.run(take))
         eligible = {row.id for row in self.model.eligible(names)}
         free = {id for id in eligible if id not in self.named and self.open.rows.get(id) == self.model.rows[id]}
         if self.open.paused == self.model.paused:
@@ -211,7 +211,7 @@ class Machine(RuleBasedStateMachine):
     def start_beside_a_transaction(self, type_name: str) -> None:
         assert self.open is not None
         job = _new(type_name)
-        run_now(self.state.start(self.first, [job]))
+        run_now(self.first.run(self.state.start([job])))
         self.model.start([job])
         self.open.start([job])
 
@@ -246,7 +246,9 @@ class Machine(RuleBasedStateMachine):
                     self._name(self.open.rows[settlement.job_id].chain_id)
                 self.named.add(settlement.job_id)
         answers, expected = self.change(
-            pick, lambda connection: self.state.settle(connection, settlements), lambda model: model.settle(settlements)
+            pick,
+            lambda connection: connection.run(self.state.settle(settlements)),
+            lambda model: model.settle(settlements),
         )
         assert answers is not None
         found = {(change.job_id, change.kind) for change in answers}
@@ -294,7 +296,7 @@ class Machine(RuleBasedStateMachine):
         if chain is None:
             return
         row = (self.open or self.model).current(chain)
-        job = run_now(self.state.lock_current(self.writing(pick)[0], chain))
+        job = run_now(self.writing(pick)[0].run(self.state.lock_current(chain)))
         assert job is not None
         assert job.id == row.id
         assert job.status == row.status
@@ -333,24 +335,14 @@ class Machine(RuleBasedStateMachine):
         self, connection: Connection, job: TakenJob, settlement: Settlement, holder: str, commits: bool
     ) -> bool:
         fence: Any = {"job_id": job.id, "attempt": job.attempt, "holder": holder}
-        hold = self.state.hold_attempt(**fence)
         try:
-            found = 0
-            if hold is None:
-                await connection.begin()
-            else:
-                found = await connection.begin_with(hold)
-            if not found:
-                await self.state.lock_attempt(connection, **fence)
-            last = self.state.end_attempt(job, settlement) if found else None
+            held = await connection.run(self.state.hold_attempt(**fence), begin=True)
+            if not held:
+                await connection.run(self.state.lock_attempt(**fence))
             if not commits:
                 await connection.rollback()
                 return False
-            if last is not None:
-                await connection.commit_with(last)
-                return True
-            changes = await self.state.settle(connection, [settlement])
-            await connection.commit()
+            changes = await connection.run(self.state.settle([settlement], held=job if held else None), commit=True)
             return any(change.kind == "settled" for change in changes)
         except BaseException:
             await connection.rollback()
@@ -363,7 +355,7 @@ class Machine(RuleBasedStateMachine):
     def promote(self, pick: int, names: list[str]) -> None:
         promoted, expected = self.change(
             pick,
-            lambda connection: self.state.promote(connection, type_names=names, limit=500),
+            lambda connection: connection.run(self.state.promote(type_names=names, limit=500)),
             lambda model: model.promote(names),
         )
         assert promoted is not None
@@ -378,7 +370,7 @@ class Machine(RuleBasedStateMachine):
         held = [Held(job.id, job.attempt, LEASE) for job in jobs]
         answers, expected = self.change(
             pick,
-            lambda connection: self.state.renew(connection, worker=worker, held=held),
+            lambda connection: connection.run(self.state.renew(worker=worker, held=held)),
             lambda model: {(j.id, j.attempt): model.renew(j.id, j.attempt, worker, LEASE) for j in jobs},
         )
         assert answers is not None
@@ -390,8 +382,8 @@ class Machine(RuleBasedStateMachine):
         here = sorted({self.attempts[n % len(self.attempts)][0].id for n in held}) if self.attempts else []
         reaped, expected = self.change(
             pick,
-            lambda connection: self.state.reap(
-                connection, worker=worker, type_names=names, held_here=here, limit=limit, lease=30.0
+            lambda connection: connection.run(
+                self.state.reap(worker=worker, type_names=names, held_here=here, limit=limit, lease=30.0)
             ),
             lambda model: model.reap(worker, names, here, limit, 30.0),
         )
@@ -404,7 +396,7 @@ class Machine(RuleBasedStateMachine):
     def expire(self, pick: int, worker: str) -> None:
         expired, expected = self.change(
             pick,
-            lambda connection: self.state.expire(connection, worker=worker),
+            lambda connection: connection.run(self.state.expire(worker=worker)),
             lambda model: model.expire(worker),
         )
         assert expired is not None
@@ -415,7 +407,7 @@ class Machine(RuleBasedStateMachine):
     def give_back(self, pick: int, worker: str) -> None:
         given, expected = self.change(
             pick,
-            lambda connection: self.state.give_back(connection, worker=worker),
+            lambda connection: connection.run(self.state.give_back(worker=worker)),
             lambda model: model.give_back(worker),
         )
         assert given is not None
@@ -428,7 +420,7 @@ class Machine(RuleBasedStateMachine):
         overdue = [contract.TimedOut(job.id, job.attempt, JobError(type="TimeoutError", message="late"))]
         found, expected = self.change(
             pick,
-            lambda connection: self.state.time_out(connection, worker=worker, overdue=overdue),
+            lambda connection: connection.run(self.state.time_out(worker=worker, overdue=overdue)),
             lambda model: model.time_out(job.id, job.attempt, worker),
         )
         assert found is not None
@@ -438,7 +430,7 @@ class Machine(RuleBasedStateMachine):
     @rule(pick=picks, worker=st.sampled_from(WORKERS), held=st.lists(picks, max_size=2))
     def strays(self, pick: int, worker: str, held: list[int]) -> None:
         here = sorted({self.attempts[n % len(self.attempts)][0].id for n in held}) if self.attempts else []
-        found = run_now(self.state.strays(self.first, worker=worker, held_here=here))
+        found = run_now(self.first.run(self.state.strays(worker=worker, held_here=here)))
         mine = {r.id for r in self.model.rows.values() if r.status == "running" and r.leased_by == worker}
         assert {job.id for job in found} == mine - set(here)
 
@@ -480,7 +472,7 @@ class Machine(RuleBasedStateMachine):
         if not chains:
             return
         answers, expected = self.change(
-            pick, lambda connection: ask(connection, chains), lambda model: predict(model, chains)
+            pick, lambda connection: connection.run(ask(chains)), lambda model: predict(model, chains)
         )
         if answers is not None:
             assert {(change.job_id, change.kind) for change in answers} == expected
@@ -492,7 +484,7 @@ class Machine(RuleBasedStateMachine):
             self.named |= set(self.open.rows)  # whatever they wait for
         answers, expected = self.change(
             pick,
-            lambda connection: self.state.delete(connection, chains, cascade=cascade),
+            lambda connection: connection.run(self.state.delete(chains, cascade=cascade)),
             lambda model: model.delete(chains, cascade=cascade),
         )
         if answers is not None:
@@ -505,7 +497,7 @@ class Machine(RuleBasedStateMachine):
         def predict(model: Model) -> None:
             model.paused = model.paused | set(names) if on else model.paused - set(names)
 
-        self.change(pick, lambda connection: ask(connection, names), predict)
+        self.change(pick, lambda connection: connection.run(ask(names)), predict)
 
     # -- time, and the second connection's transaction
 
@@ -540,17 +532,17 @@ class Machine(RuleBasedStateMachine):
     def read(self, pick: int) -> None:
         """What the first connection is told of everything."""
         ids = self.model.chains()
-        ended = run_now(self.state.ended_chains(self.first, ids))
+        ended = run_now(self.first.run(self.state.ended_chains(ids)))
         assert ended == {id: self.model.header(id).chain_ended for id in ids}
-        chains = run_now(self.state.find_chains(self.first, ids))
+        chains = run_now(self.first.run(self.state.find_chains(ids)))
         assert {c.id: c.current.id for c in chains} == {id: self.model.current(id).id for id in ids}
-        listed = run_now(self.state.list_jobs(self.first, Filter(type_names=["a"]), after=None, limit=1000))
+        listed = run_now(self.first.run(self.state.list_jobs(Filter(type_names=["a"]), after=None, limit=1000)))
         assert [job.id for job in listed] == sorted(
             (row.id for row in self.model.rows.values() if row.type_name == "a"), reverse=True
         )
-        blockers = run_now(self.state.blockers_of(self.first, list(self.model.edges)))
+        blockers = run_now(self.first.run(self.state.blockers_of(list(self.model.edges))))
         assert {job: [b.chain_id for b in found] for job, found in blockers.items()} == self.model.edges
-        assert set(run_now(self.state.paused(self.first))) == self.model.paused
+        assert set(run_now(self.first.run(self.state.paused()))) == self.model.paused
 
     @invariant()
     def rows_are_as_predicted(self) -> None:

@@ -86,7 +86,7 @@ class _connected:  # noqa: N801 - reads as a function
 
 def _migrate(driver: Driver, state: Any) -> None:
     with _connected(driver) as connection:
-        run_now(state.migrate(connection))
+        run_now(connection.run(state.migrate()))
 
 
 def _machine(driver: Driver, state: Any, table: str, clear: Callable[[], None], *, row_locks: bool) -> type[Machine]:

@@ -47,6 +47,7 @@ from onward.options import (
     wrong_number,
     wrong_several,
 )
+from onward.state.command import Command
 from onward.state.connect import connect
 from onward.state.driver import NO_SYNC_DRIVER, Driver, run_now
 from onward.state.process import Process
@@ -255,7 +256,7 @@ class Onward:
     async def migrate(self) -> Sequence[str]:
         """Bring the tables to the newest version; the migrations applied. Safe beside others doing the same."""
         async with self.driver.connection() as connection:
-            return await self.state.migrate(connection)
+            return await connection.run(self.state.migrate())
 
     async def _prepare_schema(self) -> None:
         async with self.driver.connection() as connection:
@@ -503,9 +504,9 @@ class Onward:
         else:
             self._observers.emit(events.NotifyError(doing="listen", error=describe(error)))
 
-    async def _run(self, sql: str, parameters: dict[str, object]) -> None:
+    async def _run(self, command: Command[None]) -> None:
         async with self.driver.connection() as connection:
-            await connection.fetch(sql, parameters)
+            await connection.run(command)
 
 
 def _listing(look: Callable[[UUID | None], Awaitable[Page[T]]], after: UUID | None, limit: int) -> Listing[T]:

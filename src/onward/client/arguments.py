@@ -20,12 +20,14 @@ from onward.options import (
     wrong_several,
     wrong_text,
 )
+from onward.state.command import Operation, Steps
 from onward.state.contract import Filter, StateAdapter
 from onward.state.driver import Connection
 
 _MOST_PER_PAGE = 1_000
 _LONGEST_TEXT = 1_000
 
+T = TypeVar("T")
 W = TypeVar("W", bound=StrEnum)
 
 
@@ -42,11 +44,17 @@ class Asked(NamedTuple):
             raise ChainOfAnotherType(chain_id=chain.id, expected=expected, found=chain.type_name)
         return chain
 
-    async def check_types(self, state: StateAdapter, connection: Connection) -> None:
-        """The same for those that exist, on the connection, and so in the transaction, that is to change them."""
-        if self.types:
-            for chain in await state.find_chains(connection, list(self.types)):
+    def checked(self, state: StateAdapter, operation: Operation[T]) -> Operation[T]:
+        """The same for those that exist, before an operation, on its connection, and so in its transaction."""
+        if not self.types:
+            return operation
+
+        async def check_and_run(connection: Connection) -> T:
+            for chain in await connection.run(state.find_chains(list(self.types))):
                 self.check(chain)
+            return await connection.run(operation)
+
+        return Steps(check_and_run)
 
 
 def asked(doing: str, *chains: ChainReference | ChainId) -> Asked:

@@ -14,7 +14,6 @@ from onward.lifecycle.announcer import Announcer
 from onward.lifecycle.store import Store
 from onward.model import ChainId
 from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter
-from onward.state.driver import Connection
 
 WaitFor: TypeAlias = Callable[[ChainId, timedelta | None], Awaitable[None]]
 """Waits until a chain has ended. Raises ChainNotFound and WaitTimeout."""
@@ -38,11 +37,7 @@ def longer(pause: float) -> float:
 
 async def ended_among(store: Store, chain_ids: Sequence[ChainId]) -> dict[ChainId, bool]:
     """Of the chains that exist, whether they have ended."""
-
-    async def look(connection: Connection) -> dict[ChainId, bool]:
-        return await store.state.ended_chains(connection, chain_ids)
-
-    return await store.read(look)
+    return await store.read(store.state.ended_chains(chain_ids))
 
 
 def poll(store: Store) -> WaitFor:

@@ -20,8 +20,8 @@ from onward.lifecycle.start import Predecessor, plan_continuation
 from onward.lifecycle.store import Store
 from onward.model import CompletedJob, FailedJob, Job, JobStatus, RunningJob
 from onward.notify.contract import Hint, HintKind
-from onward.state.contract import Settlement
-from onward.state.driver import Connection, run_now
+from onward.state.contract import Change, Settlement
+from onward.state.driver import run_now
 
 I_co = TypeVar("I_co", covariant=True)
 O_contra = TypeVar("O_contra", contravariant=True)
@@ -32,13 +32,7 @@ async def current_job(store: Store, asked: Asked, tx: object) -> Job:
     """The job a chain has come to, locked. Raises when there is none, when it has ended, or when it is another's."""
     chain_id = asked.ids[0]
 
-    async def look(connection: Connection) -> Job | None:
-        job = await store.state.lock_current(connection, chain_id)
-        if job is not None:
-            await asked.check_types(store.state, connection)
-        return job
-
-    job = await store.read(look, tx=tx)
+    job = await store.read(asked.checked(store.state, store.state.lock_current(chain_id)), tx=tx)
     if job is None:
         raise ChainNotFound([chain_id])
     if isinstance(job, CompletedJob | FailedJob):
@@ -125,14 +119,13 @@ class Completion(Generic[I_co, O_contra]):
         return self._job
 
     async def _settle(self, job: Job, settlement: Settlement) -> None:
-        async def operation(connection: Connection) -> tuple[None, Effects]:
-            changes = await self._store.state.settle(connection, [settlement])
+        def effects_of(changes: Sequence[Change]) -> Effects:
             effects = self._store.consequences.of_settlements([settlement], changes, everybody=True)
             if isinstance(job, RunningJob):
                 effects.hints.append(Hint(HintKind.LOST, str(job.id)))
-            return None, effects
+            return effects
 
-        await self._store.write(operation, tx=self._tx, doing="complete")
+        await self._store.write(self._store.state.settle([settlement]), effects_of, tx=self._tx, doing="complete")
 
 
 class SyncCompletion(Generic[I_co, O_contra]):

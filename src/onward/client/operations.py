@@ -1,11 +1,11 @@
 """What a client can do, written once: `Onward` awaits these operations, `app.sync` runs them to their end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
@@ -41,9 +41,11 @@ from onward.model import (
     JobStatus,
     Page,
 )
+from onward.notify.contract import Hint, HintKind
 from onward.options import given, wrong_duration, wrong_flag
+from onward.state.command import Operation, Steps
 from onward.state.contract import Change, Filter, Started
-from onward.state.driver import Connection, Fault
+from onward.state.driver import Connection
 
 _MOST_BLOCKERS_TOLD = 10
 """A chain may fail through one that failed through another: so far the message goes back."""
@@ -151,100 +153,75 @@ class Operations:
 
     async def cancel(self, asked: Asked, *, cascade: bool, tx: object) -> int:
         """Fail waiting jobs, ask running ones to stop; chains that have ended stay as they are. How many changed."""
-
         require(wrong_flag("cascade", cascade))
-
-        async def cancel(connection: Connection) -> Sequence[Change]:
-            return await self.store.state.cancel(connection, asked.ids, cascade=cascade)
-
-        return await self._change(cancel, asked, "cancel", tx)
+        return await self._change(self.store.state.cancel(asked.ids, cascade=cascade), asked, "cancel", tx)
 
     async def retry(self, asked: Asked, *, tx: object) -> int:
         """Bring failed chains back, all or none; how many came back."""
-        answer_was_lost = False
+        retry = self.store.state.retry(asked.ids)
+        return await self._change(retry, asked, "retry", tx, if_unknown=Steps(partial(self._retry_again, asked.ids)))
 
-        async def retry(connection: Connection) -> Sequence[Change]:
-            nonlocal answer_was_lost
-            try:
-                return await self.store.state.retry(connection, asked.ids)
-            except ChainNotFailed as refusal:
-                if answer_was_lost and set(refusal.chain_ids) == set(asked.ids):
-                    return await self._brought_back(connection, asked.ids)
+    async def _retry_again(self, chain_ids: Sequence[ChainId], connection: Connection) -> Sequence[Change]:
+        """A retry may have gone through although its answer was lost."""
+        try:
+            return await connection.run(self.store.state.retry(chain_ids))
+        except ChainNotFailed as refusal:
+            if set(refusal.chain_ids) != set(chain_ids):
                 raise
-            except Exception as error:
-                answer_was_lost = answer_was_lost or self.store.fault(error) is Fault.LOST
-                raise
-
-        return await self._change(retry, asked, "retry", tx)
-
-    async def _brought_back(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
-        """The chains of a retry that went through although its answer was lost."""
-        chains = await self.store.state.find_chains(connection, chain_ids)
+        chains = await connection.run(self.store.state.find_chains(chain_ids))
         return [Change(chain.current.id, chain.id, chain.current.type_name, "retried") for chain in chains]
 
     async def trigger(self, asked: Asked, *, tx: object) -> int:
         """Run scheduled jobs now; how many."""
-
-        async def trigger(connection: Connection) -> Sequence[Change]:
-            return await self.store.state.trigger(connection, asked.ids)
-
-        return await self._change(trigger, asked, "trigger", tx)
+        return await self._change(self.store.state.trigger(asked.ids), asked, "trigger", tx)
 
     async def delete(self, asked: Asked, *, cascade: bool, tx: object) -> int:
         """Delete whole chains; how many. One that does not exist is none."""
-
         require(wrong_flag("cascade", cascade))
-
-        async def delete(connection: Connection) -> Sequence[Change]:
-            return await self.store.state.delete(connection, asked.ids, cascade=cascade)
-
-        return await self._change(delete, asked, "delete", tx)
+        return await self._change(self.store.state.delete(asked.ids, cascade=cascade), asked, "delete", tx)
 
     async def _change(
-        self, change: Callable[[Connection], Awaitable[Sequence[Change]]], asked: Asked, doing: str, tx: object
+        self,
+        change: Operation[Sequence[Change]],
+        asked: Asked,
+        doing: str,
+        tx: object,
+        *,
+        if_unknown: Operation[Sequence[Change]] | None = None,
     ) -> int:
-        """Change chains; how many were changed, those included that fail, or come back, with the ones asked for."""
+        """Change chains; how many were changed, those included that fail, or come back, with the ones asked for.
 
-        async def operation(connection: Connection) -> tuple[int, Effects]:
-            await asked.check_types(self.store.state, connection)
-            changes = await change(connection)
-            return len({change.chain_id for change in changes}), self.store.consequences.of_changes(changes)
-
-        return await self.store.write(operation, tx=tx, doing=doing)
+        `if_unknown`: what to do in its place when it may have been done.
+        """
+        changes = await self.store.write(
+            asked.checked(self.store.state, change),
+            self.store.consequences.of_changes,
+            tx=tx,
+            doing=doing,
+            again=lambda is_unknown: asked.checked(self.store.state, (is_unknown and if_unknown) or change),
+        )
+        return len({change.chain_id for change in changes})
 
     async def pause(self, type_names: Sequence[str], *, tx: object) -> None:
         """Have workers leave types alone. A name that the app does not know is most likely misspelled."""
         for name in type_names:
             self.registry.find(name)
-
-        async def operation(connection: Connection) -> tuple[None, Effects]:
-            await self.store.state.pause(connection, type_names)
-            return None, Effects()
-
-        await self.store.write(operation, tx=tx, doing="pause")
+        await self.store.write(self.store.state.pause(type_names), lambda _: Effects(), tx=tx, doing="pause")
 
     async def resume(self, type_names: Sequence[str], *, tx: object) -> None:
         """Have workers take types again."""
-
-        async def operation(connection: Connection) -> tuple[None, Effects]:
-            await self.store.state.resume(connection, type_names)
-            resumed = [Change(UUID(int=0), UUID(int=0), name, "triggered") for name in type_names]
-            return None, Effects(hints=self.store.consequences.of_changes(resumed).hints)
-
-        await self.store.write(operation, tx=tx, doing="resume")
+        hints = [Hint(HintKind.SCHEDULED, name) for name in type_names]
+        effects = Effects(hints=hints)
+        await self.store.write(self.store.state.resume(type_names), lambda _: effects, tx=tx, doing="resume")
 
     # -- read
 
     async def paused(self, *, tx: object) -> Sequence[str]:
-        return await self.store.read(self.store.state.paused, tx=tx)
+        return await self.store.read(self.store.state.paused(), tx=tx)
 
     async def find_job(self, job_id: JobId, *, tx: object) -> Job | None:
         checked_id("id", job_id)
-
-        async def look(connection: Connection) -> Sequence[Job]:
-            return await self.store.state.find_jobs(connection, [job_id])
-
-        found = await self.store.read(look, tx=tx)
+        found = await self.store.read(self.store.state.find_jobs([job_id]), tx=tx)
         return self._shown_job(found[0]) if found else None
 
     async def find_chain(self, chain_id: ChainId, *, tx: object) -> Chain | None:
@@ -253,11 +230,7 @@ class Operations:
 
     async def _find_stored_chain(self, chain_id: ChainId, *, tx: object) -> Chain | None:
         checked_id("id", chain_id)
-
-        async def look(connection: Connection) -> Sequence[Chain]:
-            return await self.store.state.find_chains(connection, [chain_id])
-
-        found = await self.store.read(look, tx=tx)
+        found = await self.store.read(self.store.state.find_chains([chain_id]), tx=tx)
         return found[0] if found else None
 
     async def get_chain(self, asked: Asked, *, tx: object) -> Chain:
@@ -271,31 +244,21 @@ class Operations:
         return asked.check(chain)
 
     async def jobs(self, filter: Filter, *, after: JobId | None, limit: int, tx: object) -> Page[Job]:
-        async def look(connection: Connection) -> Sequence[Job]:
-            return await self.store.state.list_jobs(connection, filter, after=after, limit=limit)
-
-        return _page([self._shown_job(job) for job in await self.store.read(look, tx=tx)], limit)
+        found = await self.store.read(self.store.state.list_jobs(filter, after=after, limit=limit), tx=tx)
+        return _page([self._shown_job(job) for job in found], limit)
 
     async def chains(self, filter: Filter, *, after: ChainId | None, limit: int, tx: object) -> Page[Chain]:
-        async def look(connection: Connection) -> Sequence[Chain]:
-            return await self.store.state.list_chains(connection, filter, after=after, limit=limit)
-
-        return _page([self._shown_chain(chain) for chain in await self.store.read(look, tx=tx)], limit)
+        found = await self.store.read(self.store.state.list_chains(filter, after=after, limit=limit), tx=tx)
+        return _page([self._shown_chain(chain) for chain in found], limit)
 
     async def blocked_by(self, asked: Asked, *, after: JobId | None, limit: int, tx: object) -> Page[Job]:
-        async def look(connection: Connection) -> Sequence[Job]:
-            await asked.check_types(self.store.state, connection)
-            return await self.store.state.list_blocked(connection, asked.ids[0], after=after, limit=limit)
-
+        state = self.store.state
+        look = asked.checked(state, state.list_blocked(asked.ids[0], after=after, limit=limit))
         return _page([self._shown_job(job) for job in await self.store.read(look, tx=tx)], limit)
 
     async def blockers_of(self, job_id: JobId, *, tx: object) -> Sequence[Blocker]:
         checked_id("job_id", job_id)
-
-        async def look(connection: Connection) -> dict[JobId, list[Blocker]]:
-            return await self.store.state.blockers_of(connection, [job_id])
-
-        found = (await self.store.read(look, tx=tx)).get(job_id, [])
+        found = (await self.store.read(self.store.state.blockers_of([job_id]), tx=tx)).get(job_id, [])
         return [shown_blocker(one, self.registry.guard_of(one.current_type_name)) for one in found]
 
     def _shown_job(self, job: Job) -> Job:

@@ -7,9 +7,9 @@ from onward.state.driver import Connection
 
 async def prepare_schema(state: StateAdapter, connection: Connection, *, migrate: bool) -> None:
     """Make the tables, or raise SchemaMissing naming the command that does."""
-    found = await state.schema_version(connection)
+    found = await connection.run(state.schema_version())
     if found < state.newest_version and migrate:
-        await state.migrate(connection)
+        await connection.run(state.migrate())
     elif found != state.newest_version:
         raise SchemaMissing(found=found, needed=state.newest_version, where="the database")
 

@@ -37,6 +37,7 @@ from onward.model import Blocker, Chain, ChainId, Deduplication, Job, JobId, Pag
 from onward.notify.contract import Hint, NotifyAdapter, merged
 from onward.observe import events
 from onward.observe.observer import Observers
+from onward.state.command import Command
 from onward.state.contract import StateAdapter
 from onward.state.driver import Driver, run_now
 
@@ -286,17 +287,17 @@ class _Announcer(Posting):
         self._driver, self._notify, self._in_background, self._observers = driver, notify, in_background, observers
 
     def post(self, hints: Sequence[Hint]) -> None:
-        statement = self._notify.within_transaction(merged(hints))
+        command = self._notify.command(merged(hints))
         if self._in_background.app_is_open:
             self._in_background.post(hints)
-        elif statement is not None:
+        elif command is not None:
             try:
-                run_now(self._run(*statement))
+                run_now(self._run(command))
             except Exception as error:  # noqa: BLE001 - the commit is done, a lost hint is no reason to fail
                 self._observers.emit(events.NotifyError(doing="announce", error=describe(error)))
         elif self._notify.crosses_processes and not self._notify.sees_commits:
             self._in_background.post(hints)
 
-    async def _run(self, sql: str, parameters: dict[str, object]) -> None:
+    async def _run(self, command: Command[None]) -> None:
         async with self._driver.connection() as connection:
-            await connection.fetch(sql, parameters)
+            await connection.run(command)

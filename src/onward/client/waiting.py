@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 from onward.errors import ConfigurationError, OnwardError, WaitTimeout
 from onward.lifecycle.store import Store
 from onward.model import BlockedJob, Blocker, Chain, ChainId, Job, JobStatus, PendingJob, RunningJob
-from onward.state.driver import Connection
 
 T = TypeVar("T")
 CLOSED_MEANWHILE = "the app was closed while this waited for a chain"
@@ -82,16 +81,13 @@ async def why_not_ended(store: Store, chain: Chain, deadline: Deadline) -> str:
 async def _looked_up(store: Store, job: Job) -> str:
     if isinstance(job, BlockedJob):
         return _waits_for(await _blockers_of(store, job))
-    if isinstance(job, PendingJob) and job.type_name in await store.read(store.state.paused):
+    if isinstance(job, PendingJob) and job.type_name in await store.read(store.state.paused()):
         return f"its type {job.type_name!r} is paused: resume it"
     return _state_of(job)
 
 
 async def _blockers_of(store: Store, job: Job) -> list[Blocker]:
-    async def look(connection: Connection) -> dict[ChainId, list[Blocker]]:
-        return await store.state.blockers_of(connection, [job.id])
-
-    return (await store.read(look)).get(job.id, [])
+    return (await store.read(store.state.blockers_of([job.id]))).get(job.id, [])
 
 
 def _waits_for(blockers: list[Blocker]) -> str:

@@ -11,7 +11,7 @@ from onward.lifecycle.after_commit import describe
 from onward.notify.contract import Changed, Hint, NotifyAdapter, merged
 from onward.observe import events
 from onward.observe.observer import Observers
-from onward.state.driver import Statement
+from onward.state.command import Command
 from onward.state.process import Home, leave_to_parent
 
 logger = logging.getLogger("onward")
@@ -20,10 +20,10 @@ _BETWEEN_ROUNDS = 0.002
 _FAREWELL = 2.0
 
 
-class Ride(NamedTuple):
+class Carried(NamedTuple):
     """Hints that leave with a commit."""
 
-    statement: Statement
+    command: Command[None]
     hints: Sequence[Hint]
     """To be posted if it comes to nothing."""
 
@@ -33,8 +33,8 @@ class Announcer(Protocol):
 
     def post(self, hints: Sequence[Hint]) -> None: ...
 
-    def ride(self, hints: Sequence[Hint]) -> Ride | None:
-        """A statement that sends these hints, and those that wait, with the commit it is part of: saves a round trip.
+    def carry(self, hints: Sequence[Hint]) -> Carried | None:
+        """A command that sends these hints, and those that wait, with the commit it is part of: saves a round trip.
 
         None: post them after the commit. At most one commit in so often carries hints, because those that do wait for
         each other.
@@ -45,7 +45,7 @@ class Announcer(Protocol):
 class Posting:
     """For announcers that only ever post."""
 
-    def ride(self, hints: Sequence[Hint]) -> Ride | None:
+    def carry(self, hints: Sequence[Hint]) -> Carried | None:
         return None
 
 
@@ -61,7 +61,7 @@ class BackgroundAnnouncer:
         self._ended = asyncio.Event()
         self._closing = self._is_failing = False
         self._next_round = 0.0
-        self._next_ride = 0.0
+        self._next_carried = 0.0
 
     @property
     def is_running(self) -> bool:
@@ -71,18 +71,18 @@ class BackgroundAnnouncer:
         self._hints.extend(hints)
         self._ready.set()
 
-    def ride(self, hints: Sequence[Hint]) -> Ride | None:
-        if self._loop is None or self._loop.time() < self._next_ride:
+    def carry(self, hints: Sequence[Hint]) -> Carried | None:
+        if self._loop is None or self._loop.time() < self._next_carried or not self._notify.hears_commands:
             return None
-        carried = merged([*self._hints, *hints])
-        statement = self._notify.riding(carried)
-        if statement is None:
+        merged_hints = merged([*self._hints, *hints])
+        command = self._notify.command(merged_hints)
+        if command is None:
             return None
         self._hints = []
-        self._next_ride = self._loop.time() + _BETWEEN_ROUNDS
-        # A little later than the next ride: in a stream of starts, that takes along what waits.
-        self._next_round = self._next_ride + _BETWEEN_ROUNDS
-        return Ride(statement, carried)
+        self._next_carried = self._loop.time() + _BETWEEN_ROUNDS
+        # A little later than the next that are carried: in a stream of starts, those take along what waits.
+        self._next_round = self._next_carried + _BETWEEN_ROUNDS
+        return Carried(command, merged_hints)
 
     def post_from_thread(self, hints: Sequence[Hint]) -> None:
         """`post` for code that runs in another thread than the event loop."""
@@ -107,7 +107,7 @@ class BackgroundAnnouncer:
             self._ready.set()
         self._closing, self._is_failing, self._loop = False, False, asyncio.get_running_loop()
         self._home.move_in()
-        self._next_round = self._next_ride = 0.0
+        self._next_round = self._next_carried = 0.0
         return tasks.create_task(self._run(), name="onward announcer")
 
     async def _run(self) -> None:
@@ -136,7 +136,7 @@ class BackgroundAnnouncer:
             hints, self._hints = self._hints, []
             if hints:
                 await self._send(hints)
-                self._next_ride = self._next_round = loop.time() + _BETWEEN_ROUNDS
+                self._next_carried = self._next_round = loop.time() + _BETWEEN_ROUNDS
 
     async def _send(self, hints: Sequence[Hint]) -> None:
         try:

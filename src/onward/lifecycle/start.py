@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from onward.define.outcome import Next
 from onward.define.registry import Registered, Registry
 from onward.define.request import BlockerSource, ChainReference, NewChain
 from onward.errors import BlockerMissing, StartRefused
-from onward.lifecycle.after_commit import Effects
 from onward.lifecycle.context import Origin, current_origin
 from onward.lifecycle.store import Store
 from onward.model import (
@@ -23,6 +23,7 @@ from onward.model import (
     new_ids,
 )
 from onward.options import MOST_PRIORITY, given, wrong_call, wrong_id, wrong_kind, wrong_priority, wrong_time
+from onward.state.command import Steps
 from onward.state.contract import NewJob, Started
 from onward.state.driver import Connection
 
@@ -161,48 +162,22 @@ def plan_continuation(registry: Registry, outcome: Next[Any], after: Predecessor
 
 async def start_jobs(store: Store, jobs: Sequence[NewJob], *, tx: object) -> list[Started]:
     """Store planned jobs; the answers for the chains the caller asked for, in order."""
-    tries = 0
-
-    async def operation(connection: Connection) -> tuple[list[Started], Effects]:
-        nonlocal tries
-        tries += 1
-        if tries > 1:
-            there = await _already_stored(store, connection, jobs)
-            if there is not None:
-                # What the first try was to tell of its commit, nobody has told.
-                return _asked(jobs, there), store.consequences.of_start(jobs, there)
-            started = await store.state.start(connection, jobs, repeated=True)
-            effects = store.consequences.of_start(jobs, started)
-        elif tx is None and all(job.is_plain for job in jobs):
-            started, effects = await _start_riding(store, connection, jobs)
-        else:
-            started = await store.state.start(connection, jobs)
-            effects = store.consequences.of_start(jobs, started)
-        return _asked(jobs, started), effects
-
-    return await store.write(operation, tx=tx, doing="start")
+    started = await store.write(
+        store.state.start(jobs),
+        lambda answers: store.consequences.of_start(jobs, answers),
+        tx=tx,
+        doing="start",
+        again=lambda _: Steps(partial(_start_again, store, jobs)),
+    )
+    return [answer for job, answer in zip(jobs, started, strict=True) if job.parent is None]
 
 
-async def _start_riding(
-    store: Store, connection: Connection, jobs: Sequence[NewJob]
-) -> tuple[Sequence[Started], Effects]:
-    """Nothing stands in the way of these jobs, and they are committed at once: their hints may leave with them."""
-    effects = store.consequences.of_start(jobs, [Started(job.id, JobStatus.PENDING, False) for job in jobs])
-    ride = store.ride(effects)
-    try:
-        return await store.state.start(connection, jobs, rider=ride and ride.statement), effects
-    except BaseException:
-        if ride is not None:
-            store.release(Effects(hints=list(ride.hints)))  # there may be those of others among them
-        raise
-
-
-async def _already_stored(store: Store, connection: Connection, jobs: Sequence[NewJob]) -> list[Started] | None:
-    """After a commit of unknown outcome: our own jobs, if that commit went through."""
-    found = {job.id: job for job in await store.state.find_jobs(connection, [job.id for job in jobs])}
+async def _start_again(store: Store, jobs: Sequence[NewJob], connection: Connection) -> Sequence[Started]:
+    """After a commit of unknown outcome: our own jobs are there if it went through, and nobody has told of them."""
+    found = {job.id: job for job in await connection.run(store.state.find_jobs([job.id for job in jobs]))}
     asked = [job for job in jobs if job.parent is None]
     if not all(job.id in found and found[job.id].type_name == job.type_name for job in asked):
-        return None
+        return await connection.run(store.state.start(jobs, repeated=True))
     return [Started(job.id, _status_when_started(found.get(job.id)), False) for job in jobs]
 
 
@@ -213,11 +188,6 @@ def _status_when_started(job: Job | None) -> JobStatus | None:
     if isinstance(job, FailedJob) and job.reason is FailureReason.BLOCKER:
         return JobStatus.FAILED
     return JobStatus.BLOCKED if isinstance(job, BlockedJob) else JobStatus.PENDING
-
-
-def _asked(jobs: Sequence[NewJob], started: Sequence[Started]) -> list[Started]:
-    """The answers for the chains the caller asked for."""
-    return [answer for job, answer in zip(jobs, started, strict=True) if job.parent is None]
 
 
 def _counted(chains: object) -> int:

@@ -3,20 +3,21 @@
 import logging
 import random
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
 from onward.errors import DatabaseError, DatabaseLocked, DatabaseUnavailable, OnwardError, TransactionUnsuitable
 from onward.lifecycle.after_commit import Awaited, Consequences, Effects, describe
-from onward.lifecycle.announcer import Announcer, Ride
+from onward.lifecycle.announcer import Announcer
 from onward.lifecycle.context import open_transaction, refuse_inside_transaction, unmark
 from onward.lifecycle.transaction import OpenTransaction, SyncView
 from onward.notify.contract import NotifyAdapter
 from onward.observe import events
 from onward.observe.observer import Observers
+from onward.state.command import Command, Operation
 from onward.state.contract import StateAdapter
-from onward.state.driver import Connection, Driver, Fault, Statement, is_clients_own
+from onward.state.driver import Connection, Driver, Fault, is_clients_own
 
 logger = logging.getLogger("onward")
 T = TypeVar("T")
@@ -106,58 +107,65 @@ class Store:
         if effects.hints:
             self._announcer.post(effects.hints)
 
-    def ride(self, effects: Effects) -> Ride | None:
-        """Have the hints of a commit of our own leave with it; then they are no longer among its effects."""
-        ride = self._announcer.ride(effects.hints) if effects.hints else None
-        if ride is not None:
-            effects.hints.clear()
-        return ride
-
     # -- running operations
 
-    async def read(
-        self,
-        operation: Callable[[Connection], Awaitable[T]],
-        *,
-        tx: object = None,
-        while_: Callable[[], bool] = lambda: True,
-    ) -> T:
+    async def read(self, operation: Operation[T], *, tx: object = None, while_: Callable[[], bool] = lambda: True) -> T:
         """Run a reading operation; tried again `while_` there is time."""
         if tx is None:
-            return await self._tried_again(operation, "read", while_)
+            return (await self._tried_again(operation, "read", while_=while_))[0]
         with self.in_words("read"):
-            return await operation(await self._join(tx))
+            return await (await self._join(tx)).run(operation)
 
     async def write(
-        self, operation: Callable[[Connection], Awaitable[tuple[T, Effects]]], *, tx: object = None, doing: str
+        self,
+        operation: Operation[T],
+        effects_of: Callable[[T], Effects],
+        *,
+        tx: object = None,
+        doing: str,
+        again: Callable[[bool], Operation[T]] | None = None,
     ) -> T:
-        """Run a changing operation; its effects are released after the commit, whosever commit that is."""
+        """Run a changing operation; its effects are released after the commit, whosever commit that is.
+
+        `again` makes what is run when it has to be tried once more; told whether its outcome is unknown. Ids are made
+        by the client, so that it can be repeated.
+        """
         if tx is None:
             refuse_inside_transaction(doing)
-            result, effects = await self._tried_again(operation, doing)
-            self.release(effects)
-            return result
+            # Of what only writes the answer is known before: then its hints can leave with the commit.
+            known = isinstance(operation, Command) and operation.needs == "nothing"
+            effects = effects_of(operation.read(())) if known and isinstance(operation, Command) else None
+            answer, tries = await self._tried_again(operation, doing, effects=effects, again=again)
+            self.release(effects_of(answer) if effects is None or tries > 1 else effects)
+            return answer
         with self.in_words(doing):
             connection = await self._join(tx)
             try:
-                result, effects = await operation(connection)
+                answer = await connection.run(operation)
             except Exception as error:
                 if self.fault(error) is Fault.READ_ONLY and self._own(tx) is None:
                     raise TransactionUnsuitable(
                         f"{doing}: the transaction passed as tx= is read-only; begin one that may write"
                     ) from error
                 raise
-            await self._release_with(tx, connection, effects)
-        return result
+            await self._release_with(tx, connection, effects_of(answer))
+        return answer
 
     async def _tried_again(
-        self, operation: Callable[[Connection], Awaitable[T]], doing: str, while_: Callable[[], bool] = lambda: True
-    ) -> T:
-        """Ids are made by the client, so that an operation whose commit has an unknown outcome can be repeated."""
+        self,
+        operation: Operation[T],
+        doing: str,
+        *,
+        while_: Callable[[], bool] = lambda: True,
+        effects: Effects | None = None,
+        again: Callable[[bool], Operation[T]] | None = None,
+    ) -> tuple[T, int]:
+        """The answer, and how many tries it took."""
+        is_unknown = False
         for turn in range(1, _TRIES + 1):
             try:
                 async with self.driver.connection() as connection:
-                    result = await operation(connection)
+                    result = await self._run(connection, operation, effects if turn == 1 else None)
             except Exception as error:
                 told = self._in_words(error, doing)
                 if turn == _TRIES or isinstance(error, DatabaseLocked) or not (self.is_transient(error) and while_()):
@@ -165,11 +173,25 @@ class Store:
                         raise
                     raise told from error
                 self.observers.emit(events.StateError(doing=doing, error=describe(told or error)))
+                is_unknown = is_unknown or self.fault(error) is Fault.LOST
             else:
                 self.observers.database_works(doing)
-                return result
+                return result, turn
+            operation = again(is_unknown) if again is not None else operation
             await self.driver.sleep(min(0.05 * 2**turn, 1.0) * (0.5 + random.random()))
         raise AssertionError("unreachable")
+
+    async def _run(self, connection: Connection, operation: Operation[T], effects: Effects | None) -> T:
+        """Have hints leave with the commit, if it is time that some do; then they are no longer among the effects."""
+        carried = self._announcer.carry(effects.hints) if effects is not None and effects.hints else None
+        if carried is None or effects is None:
+            return await connection.run(operation)
+        effects.hints.clear()
+        try:
+            return await connection.run(operation, carried.command)
+        except BaseException:
+            self._announcer.post(carried.hints)  # there may be those of others among them
+            raise
 
     # -- transactions
 
@@ -181,7 +203,9 @@ class Store:
         try:
             async with AsyncExitStack() as stack:
                 with self.in_words("begin a transaction"):
-                    tx = await self.begin(await stack.enter_async_context(self._link(native)))
+                    link = await stack.enter_async_context(self._link(native))
+                    await link.begin()
+                tx = self.own(link)
                 mark = open_transaction.set(tx)
                 try:
                     yield tx
@@ -214,28 +238,19 @@ class Store:
             raise TransactionUnsuitable("the connection is already in a transaction: pass it as tx= instead")
         yield wrapped
 
-    async def begin(self, link: Connection, first: Statement | None = None) -> OpenTransaction:
-        """Begin a transaction on a connection, with a first statement of ours if there is one."""
-        found = 0
-        if first is None:
-            await link.begin()
-        else:
-            try:
-                found = await link.begin_with(first)
-            except BaseException:
-                await link.rollback()  # the transaction may have begun
-                raise
-        tx = OpenTransaction(link, found=found)
+    def own(self, link: Connection) -> OpenTransaction:
+        """The transaction that was begun on a connection, as ours."""
+        tx = OpenTransaction(link)
         if link.native is not None:
             self._ours[id(link.native)] = tx
         return tx
 
-    async def commit(self, tx: OpenTransaction, last: Statement | None = None) -> None:
-        """Commit, with a last statement of ours if there is one, and release what waited for it."""
+    async def commit(self, tx: OpenTransaction, last: Operation[Any] | None = None) -> None:
+        """Commit, with a last operation of ours if there is one, and release what waited for it."""
         await self._commit(tx, last)
         tx.follow()
 
-    async def _commit(self, tx: OpenTransaction, last: Statement | None = None) -> None:
+    async def _commit(self, tx: OpenTransaction, last: Operation[Any] | None = None) -> None:
         self._ours.pop(id(tx.link.native), None)
         await tx.commit(last)
 
@@ -278,13 +293,13 @@ class Store:
 
         When it is opened: later those who pass connections of the same pool may have them all, and wait for one more.
         """
-        self._identity = await self.state.identify(connection)
+        self._identity = await connection.run(self.state.identify())
 
     async def _check_identity(self, adopted: Connection) -> None:
         with suppress(TypeError):  # sqlite3 connections cannot be remembered; asking one costs no round trip
             if adopted.raw in self._known:
                 return
-        theirs = await self.state.identify(adopted)
+        theirs = await adopted.run(self.state.identify())
         if self._identity is None:
             async with self.driver.connection() as own:
                 await self.learn_identity(own)
@@ -303,7 +318,7 @@ class Store:
             return
         own = self._own(tx)
         if own is not None:
-            own.after_commit(lambda: self.release(effects))
+            own.then(lambda: self.release(effects))
         elif effects.hints:
             await self._send_within(connection, effects)
             if effects.hints and not self._notify.sees_commits and not self._warned:
@@ -319,9 +334,9 @@ class Store:
         Without an event loop they would be sent right after it, by one more connection of a pool whose connections may
         all be lent to those who commit.
         """
-        statement = self._notify.within_transaction(effects.hints) if effects.hints else None
-        if statement is not None:
-            await connection.fetch(*statement)
+        hint = self._notify.command(effects.hints) if effects.hints else None
+        if hint is not None:
+            await connection.run(hint)
             effects.hints.clear()
 
 

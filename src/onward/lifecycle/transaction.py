@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from onward.errors import ConfigurationError, TransactionClosed, TransactionError, require
 from onward.options import wrong_function, wrong_kind
-from onward.state.driver import Connection, Statement, run_now
+from onward.state.command import Operation
+from onward.state.driver import Connection, run_now
 from onward.state.statement import spell
 
 T = TypeVar("T")
@@ -47,10 +48,8 @@ class NamedRow:
 class OpenTransaction:
     """A transaction of ours, from its begin to its commit or rollback."""
 
-    def __init__(self, link: Connection, *, found: int = 0) -> None:
+    def __init__(self, link: Connection) -> None:
         self.link = link
-        self.found = found
-        """How many rows the statement gave with which it began."""
         self.is_joined = False
         """Whether operations of ours other than its own took part."""
         self.is_open = True
@@ -118,6 +117,10 @@ class OpenTransaction:
         if not self.is_open:
             raise TransactionClosed("the transaction has ended: nothing can be added to its commit")
         require(wrong_function("action", action, of="without parameters"))
+        self.then(action)
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Have something of ours follow the commit."""
         self._actions.append(action)
 
     def check(self) -> None:
@@ -147,8 +150,8 @@ class OpenTransaction:
             self._takes_statements = True
             self.link.resume()
 
-    async def commit(self, last: Statement | None = None) -> None:
-        """Commit, with a last statement of ours if there is one."""
+    async def commit(self, last: Operation[Any] | None = None) -> None:
+        """Commit, with a last operation of ours if there is one."""
         self.suspend()
         try:
             if self._may_have_ended:
@@ -156,7 +159,7 @@ class OpenTransaction:
             if last is None:
                 await self.link.commit()
             else:
-                await self._commit_with(last)
+                await self.link.run(last, commit=True)
         finally:
             self.is_open = False
             self.link.resume()  # the connection may be the caller's own
@@ -174,13 +177,6 @@ class OpenTransaction:
             self.link.check()
         except TransactionError:
             await self.link.rollback()
-            raise
-
-    async def _commit_with(self, last: Statement) -> None:
-        try:
-            await self.link.commit_with(last)
-        except BaseException:
-            await self.link.rollback()  # the statement may have failed, so that COMMIT was not even tried
             raise
 
     async def rollback(self) -> None:

@@ -5,10 +5,11 @@ from contextlib import AbstractContextManager
 
 from onward.notify.contract import NotifyAdapter
 from onward.notify.memory import MemoryNotify
+from onward.state.command import Command
 from onward.transport import Reach
 
 Counter = Callable[[], AbstractContextManager[Callable[[], int]]]
-Run = Callable[[str, dict[str, object]], Awaitable[object]]
+Run = Callable[[Command[None]], Awaitable[object]]
 
 
 def notify_for(

@@ -8,6 +8,8 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from onward.state.command import Command
+
 
 class HintKind(StrEnum):
     """What a hint is about; the value is its spelling on the wire."""
@@ -92,12 +94,13 @@ class NotifyAdapter(Protocol):
 
     async def close(self) -> None: ...
 
-    def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
-        """A statement that sends hints when its transaction commits; None where there is no such thing."""
+    def command(self, hints: Sequence[Hint]) -> Command[None] | None:
+        """Sends hints when its transaction commits; None where there is no such thing."""
         ...
 
-    def riding(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
-        """`within_transaction` for a commit of our own; None also where listeners in this process would not hear it."""
+    @property
+    def hears_commands(self) -> bool:
+        """Whether listeners in this process, too, hear what a command sends."""
         ...
 
     async def announce(self, hints: Sequence[Hint]) -> None:

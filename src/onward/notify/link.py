@@ -13,6 +13,7 @@ from onward.errors import ConfigurationError
 from onward.notify.contract import Changed, Hint, Listener, ignore, merged
 from onward.notify.switchboard import Switchboard
 from onward.notify.vetting import Ration, read_payload
+from onward.state.command import Command
 from onward.transport import CONNECT
 
 logger = logging.getLogger("onward.notify")
@@ -110,11 +111,12 @@ class LinkedNotify(ABC, Generic[W]):
         self._passing.clear()
         self._switchboard.wake_all()
 
-    def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
+    def command(self, hints: Sequence[Hint]) -> Command[None] | None:
         return None
 
-    def riding(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
-        return None
+    @property
+    def hears_commands(self) -> bool:
+        return False
 
     async def announce(self, hints: Sequence[Hint]) -> None:
         """Send, or raise soon; what could not be sent leaves when the connection is back."""

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 
 from onward.notify.contract import Changed, Hint, Listener, ignore
 from onward.notify.switchboard import Switchboard
+from onward.state.command import Command
 
 
 class LocalNotify(ABC):
@@ -25,11 +26,12 @@ class LocalNotify(ABC):
     async def close(self) -> None:
         self._switchboard.wake_all()
 
-    def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
+    def command(self, hints: Sequence[Hint]) -> Command[None] | None:
         return None
 
-    def riding(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
-        return None
+    @property
+    def hears_commands(self) -> bool:
+        return False
 
     @abstractmethod
     async def announce(self, hints: Sequence[Hint]) -> None: ...

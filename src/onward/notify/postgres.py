@@ -12,12 +12,13 @@ from onward.notify.contract import Changed, Hint, HintKind, ignore
 from onward.notify.encoding import encode_hints
 from onward.notify.link import ANSWER, LinkedNotify
 from onward.notify.local import LocalNotify
-from onward.notify.postgres_wires import PostgresWire
+from onward.notify.postgres_wires import NOTIFY, PostgresWire
 from onward.notify.presence import Presence
+from onward.state.command import Command, nothing
 
 _HINTS, _NEWS, _FAREWELL = "#", "@", "-"
 """How the heading of a payload begins; after the first comes a random word."""
-NOTIFY = "SELECT pg_catalog.pg_notify(:channel::text, p) FROM pg_catalog.unnest(:payloads::text[]) AS p"
+_NOTIFY = NOTIFY.format(channel=":channel::text", payloads=":payloads")
 _MOST_STRANGERS = 1_000
 _BETWEEN_QUESTIONS, _ASK_AGAIN = 0.25, 30.0
 """Seconds at least, and at most, between two questions to the server who is there."""
@@ -49,12 +50,13 @@ class PostgresNotify(LinkedNotify["_Channel"]):
         self._asked_at = 0.0
         self._is_asking = False
 
-    def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
-        return notify_statement(self._name, hints)
+    def command(self, hints: Sequence[Hint]) -> Command[None] | None:
+        return notify_command(self._name, hints)
 
-    def riding(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
+    @property
+    def hears_commands(self) -> bool:
         # Whoever listens here does so over the wire; while that is down, they are told by `announce`.
-        return self.within_transaction(hints) if self._wire is not None or self._keeper is None else None
+        return self._wire is not None or self._keeper is None
 
     async def open(self, tasks: asyncio.TaskGroup, changed: Changed = ignore) -> None:
         await super().open(tasks, changed)
@@ -198,21 +200,21 @@ class SendingNotify(LocalNotify):
     For those who have no connection to keep for LISTEN: behind PgBouncer, or on a pool whose address is not known.
     """
 
-    def __init__(self, run: Callable[[str, dict[str, object]], Awaitable[object]], *, channel: str) -> None:
+    def __init__(self, run: Callable[[Command[None]], Awaitable[object]], *, channel: str) -> None:
         super().__init__()
         self._run, self._channel = run, channel
 
-    def within_transaction(self, hints: Sequence[Hint]) -> tuple[str, dict[str, object]] | None:
-        return notify_statement(self._channel, hints)
+    def command(self, hints: Sequence[Hint]) -> Command[None] | None:
+        return notify_command(self._channel, hints)
 
     async def announce(self, hints: Sequence[Hint]) -> None:
         self._switchboard.deliver(hints)
-        await self._run(*notify_statement(self._channel, hints))
+        await self._run(notify_command(self._channel, hints))
 
 
-def notify_statement(channel: str, hints: Sequence[Hint]) -> tuple[str, dict[str, object]]:
+def notify_command(channel: str, hints: Sequence[Hint]) -> Command[None]:
     """Sends hints when its transaction commits."""
-    return NOTIFY, {"channel": channel, "payloads": encode_hints(hints, _heading())}
+    return Command(_NOTIFY, {"channel": channel, "payloads": encode_hints(hints, _heading())}, nothing)
 
 
 def _heading() -> str:

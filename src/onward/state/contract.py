@@ -25,7 +25,8 @@ from onward.model import (
     Progress,
     WorkerId,
 )
-from onward.state.driver import Connection, Dialect, Statement
+from onward.state.command import Operation
+from onward.state.driver import Dialect
 
 # gc=False below: there are many of these at a time, and none can be part of a cycle.
 
@@ -300,11 +301,11 @@ class StateAdapter(Protocol):
     """Whether writers wait for each other's rows only. If not, all wait for one lock, which says nothing about them."""
 
     # -- schema
-    async def schema_version(self, connection: Connection) -> int:
+    def schema_version(self) -> Operation[int]:
         """The version of the tables; 0 when there are none."""
         ...
 
-    async def migrate(self, connection: Connection) -> Sequence[str]:
+    def migrate(self) -> Operation[Sequence[str]]:
         """Bring the tables to the newest version; the migrations applied. Safe beside others doing the same."""
         ...
 
@@ -315,118 +316,100 @@ class StateAdapter(Protocol):
     @property
     def newest_version(self) -> int: ...
 
-    async def identify(self, connection: Connection) -> str:
+    def identify(self) -> Operation[str]:
         """Names the database a connection leads to, to tell the app's own from another."""
         ...
 
     # -- start
-    async def start(
-        self,
-        connection: Connection,
-        jobs: Sequence[NewJob],
-        *,
-        rider: Statement | None = None,
-        repeated: bool = False,
-    ) -> Sequence[Started]:
+    def start(self, jobs: Sequence[NewJob], *, repeated: bool = False) -> Operation[Sequence[Started]]:
         """Store jobs; answers in their order. Raises BlockerNotFound or DuplicateJobId with nothing stored.
 
-        A rider is another statement for the same round trip. There may be one where all jobs are plain. `repeated`: the
-        same start may just be committing, its answer having been lost; plain jobs that are there stay as they are.
+        `repeated`: the same start may just be committing, its answer having been lost; plain jobs that are there stay
+        as they are.
         """
         ...
 
     # -- take, settle
-    async def take(
-        self, connection: Connection, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId
-    ) -> Sequence[TakenJob]:
+    def take(self, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId) -> Operation[Sequence[TakenJob]]:
         """Claim the best pending jobs for `worker`, best first. Committed at once; never taken twice.
 
         A row that cannot be read fails alone, here and in `reap` and `strays`; listings show it with its problem.
         """
         ...
 
-    async def left_behind(self, connection: Connection, *, types: Sequence[TypeClaim]) -> bool:
+    def left_behind(self, *, types: Sequence[TypeClaim]) -> Operation[bool]:
         """Whether a `take` that has just brought too few jobs passed some over because they were locked."""
         ...
 
-    async def promote(self, connection: Connection, *, type_names: Sequence[str], limit: int) -> Promoted:
+    def promote(self, *, type_names: Sequence[str], limit: int) -> Operation[Promoted]:
         """Let scheduled jobs whose time has come be taken."""
         ...
 
-    async def settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
+    def settle(self, settlements: Sequence[Settlement], *, held: TakenJob | None = None) -> Operation[Sequence[Change]]:
         """End attempts; a stale one changes nothing and has no "settled" among the changes.
+
+        `held`: there is one, whose job was held when the transaction began and is as it was. To settle that takes less;
+        if it is stale nonetheless, the statement fails, which the driver calls `Fault.STALE`.
 
         One that somebody wants cancelled fails, unless it fails anyway or completes the chain.
         """
         ...
 
-    async def lock_or_skip(self, connection: Connection, job_ids: Sequence[JobId]) -> set[JobId]:
+    def lock_or_skip(self, job_ids: Sequence[JobId]) -> Operation[set[JobId]]:
         """Lock these jobs, and the chains they are part of, until the transaction ends, so that `settle` need not wait
         for them; those that others have locked are skipped, and returned.
         """
         ...
 
-    def hold_attempt(self, *, job_id: JobId, attempt: int, holder: WorkerId) -> Statement | None:
-        """A statement to begin a transaction with: it gives a row if it has locked the attempt and `end_attempt` can
-        settle it. None, or no row: that is for `lock_attempt` and `settle`.
+    def hold_attempt(self, *, job_id: JobId, attempt: int, holder: WorkerId) -> Operation[bool]:
+        """Lock the job for its attempt until the transaction ends; False: that takes the closer look of `lock_attempt`.
+
+        Raises AttemptLost where it sees that the job is another's.
         """
         ...
 
-    def end_attempt(self, job: TakenJob, settlement: Settlement) -> Statement | None:
-        """A statement to commit with, that does what `settle` would for an attempt that is held; None where that takes
-        more. It fails when the attempt is no longer held: the driver calls that `Fault.STALE`.
-        """
-        ...
-
-    async def lock_attempt(self, connection: Connection, *, job_id: JobId, attempt: int, holder: WorkerId) -> None:
+    def lock_attempt(self, *, job_id: JobId, attempt: int, holder: WorkerId) -> Operation[None]:
         """Lock the job for its attempt until the transaction ends. Raises AttemptLost when it is another's."""
         ...
 
-    async def lock_current(self, connection: Connection, chain_id: ChainId) -> Job | None:
+    def lock_current(self, chain_id: ChainId) -> Operation[Job | None]:
         """Lock the job a chain has come to until the transaction ends."""
         ...
 
     # -- leases
-    async def renew(self, connection: Connection, *, worker: WorkerId, held: Sequence[Held]) -> Sequence[Renewal]:
+    def renew(self, *, worker: WorkerId, held: Sequence[Held]) -> Operation[Sequence[Renewal]]:
         """Renew leases, skipping rows that are locked: their holder is settling them."""
         ...
 
-    async def report_progress(
-        self, connection: Connection, *, worker: WorkerId, reports: Sequence[ProgressReport]
-    ) -> None:
+    def report_progress(self, *, worker: WorkerId, reports: Sequence[ProgressReport]) -> Operation[None]:
         """Write how far running attempts have come; reports of stale ones are dropped."""
         ...
 
-    async def reap(
+    def reap(
         self,
-        connection: Connection,
         *,
         worker: WorkerId,
         type_names: Sequence[str],
         held_here: Sequence[JobId],
         limit: int,
         lease: float,
-    ) -> Reaped:
+    ) -> Operation[Reaped]:
         """Take over expired leases for `worker`, to be settled as crashes; never those in `held_here`."""
         ...
 
-    async def expire(self, connection: Connection, *, worker: WorkerId) -> Expired:
+    def expire(self, *, worker: WorkerId) -> Operation[Expired]:
         """Let all leases of a worker run out that is known to be dead, skipping rows that are locked."""
         ...
 
-    async def time_out(
-        self, connection: Connection, *, worker: WorkerId, overdue: Sequence[TimedOut]
-    ) -> Sequence[JobId]:
+    def time_out(self, *, worker: WorkerId, overdue: Sequence[TimedOut]) -> Operation[Sequence[JobId]]:
         """Let go of attempts and keep why among their errors, skipping rows that are locked; those it could."""
         ...
 
-    async def give_back(self, connection: Connection, *, worker: WorkerId) -> Expired:
+    def give_back(self, *, worker: WorkerId) -> Operation[Expired]:
         """Let all jobs of a worker be taken again, uncounted, skipping rows that are locked."""
         ...
 
-    async def strays(
-        self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
-    ) -> Sequence[TakenJob]:
+    def strays(self, *, worker: WorkerId, held_here: Sequence[JobId]) -> Operation[Sequence[TakenJob]]:
         """What `worker` holds beside `held_here`: taken, but the answer was lost on its way."""
         ...
 
@@ -435,16 +418,14 @@ class StateAdapter(Protocol):
         ...
 
     # -- change
-    async def cancel(
-        self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool = False
-    ) -> Sequence[Change]:
+    def cancel(self, chain_ids: Sequence[ChainId], *, cascade: bool = False) -> Operation[Sequence[Change]]:
         """Fail waiting jobs, ask running ones to stop. Raises ChainNotFound with nothing changed.
 
         With `cascade` also the chains that these wait for, and so on, as far as nothing else unfinished waits for them.
         """
         ...
 
-    async def retry(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
+    def retry(self, chain_ids: Sequence[ChainId]) -> Operation[Sequence[Change]]:
         """Bring failed chains back, and what failed only through them. Raises ChainNotFound and RetryRefused, with
         nothing changed.
 
@@ -453,67 +434,61 @@ class StateAdapter(Protocol):
         """
         ...
 
-    async def trigger(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
+    def trigger(self, chain_ids: Sequence[ChainId]) -> Operation[Sequence[Change]]:
         """Run scheduled jobs now; one that is due keeps its place. Raises ChainNotFound with nothing changed."""
         ...
 
-    async def delete(self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool) -> Sequence[Change]:
+    def delete(self, chain_ids: Sequence[ChainId], *, cascade: bool) -> Operation[Sequence[Change]]:
         """Delete whole chains; those that do not exist are no change. Raises ChainReferenced with nothing deleted."""
         ...
 
-    async def pause(self, connection: Connection, type_names: Sequence[str]) -> None:
+    def pause(self, type_names: Sequence[str]) -> Operation[None]:
         """Let workers leave these types alone."""
         ...
 
-    async def resume(self, connection: Connection, type_names: Sequence[str]) -> None:
+    def resume(self, type_names: Sequence[str]) -> Operation[None]:
         """Let workers take these types again."""
         ...
 
     # -- read
-    async def paused(self, connection: Connection) -> Sequence[str]: ...
+    def paused(self) -> Operation[Sequence[str]]: ...
 
-    async def find_jobs(self, connection: Connection, ids: Sequence[JobId]) -> Sequence[Job]:
+    def find_jobs(self, ids: Sequence[JobId]) -> Operation[Sequence[Job]]:
         """The jobs that exist, in no particular order."""
         ...
 
-    async def find_chains(self, connection: Connection, ids: Sequence[ChainId]) -> Sequence[Chain]:
+    def find_chains(self, ids: Sequence[ChainId]) -> Operation[Sequence[Chain]]:
         """The chains that exist, in no particular order."""
         ...
 
-    async def ended_chains(self, connection: Connection, ids: Sequence[ChainId]) -> dict[ChainId, bool]:
+    def ended_chains(self, ids: Sequence[ChainId]) -> Operation[dict[ChainId, bool]]:
         """Of the chains that exist, whether they have ended."""
         ...
 
-    async def list_jobs(
-        self, connection: Connection, filter: Filter, *, after: JobId | None, limit: int
-    ) -> Sequence[Job]:
+    def list_jobs(self, filter: Filter, *, after: JobId | None, limit: int) -> Operation[Sequence[Job]]:
         """Newest first, beginning below `after`."""
         ...
 
-    async def list_chains(
-        self, connection: Connection, filter: Filter, *, after: ChainId | None, limit: int
-    ) -> Sequence[Chain]:
+    def list_chains(self, filter: Filter, *, after: ChainId | None, limit: int) -> Operation[Sequence[Chain]]:
         """Newest first, beginning below `after`."""
         ...
 
-    async def list_blocked(
-        self, connection: Connection, chain_id: ChainId, *, after: JobId | None, limit: int
-    ) -> Sequence[Job]:
+    def list_blocked(self, chain_id: ChainId, *, after: JobId | None, limit: int) -> Operation[Sequence[Job]]:
         """The jobs that wait, or waited, for a chain, newest first."""
         ...
 
-    async def list_failed(self, connection: Connection, type_name: str, *, limit: int) -> Sequence[Job]:
+    def list_failed(self, type_name: str, *, limit: int) -> Operation[Sequence[Job]]:
         """The failed jobs of a type, the last to fail first."""
         ...
 
-    async def count_jobs(self, connection: Connection, type_names: Sequence[str]) -> dict[str, JobCounts]:
+    def count_jobs(self, type_names: Sequence[str]) -> Operation[dict[str, JobCounts]]:
         """How many jobs of each of these types are where. Reads as many index entries as it counts.
 
         What is blocked or has completed is not counted: that would read the whole table.
         """
         ...
 
-    async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:
+    def blockers_of(self, job_ids: Sequence[JobId]) -> Operation[dict[JobId, list[Blocker]]]:
         """What jobs wait, or waited, for, in the order given when they were started."""
         ...
 

@@ -4,20 +4,18 @@ A sync driver keeps the same contract: its coroutines never suspend, so that `ru
 loop. Everything above a driver is therefore written once.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from onward.errors import OnwardError
+from onward.state.command import Command, Operation, Rows
 from onward.transport import Reach
 
 T = TypeVar("T")
 Dialect: TypeAlias = Literal["postgres", "sqlite"]
-Rows: TypeAlias = Sequence[Sequence[Any]]
-Statement: TypeAlias = tuple[str, Mapping[str, Any]]
-"""SQL with `:name` parameters, and their values."""
 
 
 class Fault(StrEnum):
@@ -127,15 +125,15 @@ class Connection(Protocol):
         """Run several statements without parameters."""
         ...
 
+    async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
+        """Run operations of ours, in one round trip where the client can; the answer of the first.
+
+        `begin` a transaction before the first, `commit` it after the last; several outside of one make one. Where that
+        fails the transaction is rolled back.
+        """
+        ...
+
     async def begin(self) -> None: ...
-
-    async def begin_with(self, first: Statement) -> int:
-        """Begin with one of Onward's statements, in one round trip where the client can; how many rows it gave."""
-        ...
-
-    async def commit_with(self, last: Statement) -> None:
-        """One of Onward's statements, then commit, in one round trip where the client can."""
-        ...
 
     async def commit(self) -> None:
         """Raises if a failed statement has poisoned the transaction, where a database would quietly roll back."""
@@ -171,21 +169,18 @@ class Connection(Protocol):
 
 
 class StepByStep:
-    """For connections whose client cannot do two things in one round trip, and who hand out nothing to be suspended.
+    """For connections whose client does one thing after another, and who hand out nothing to be suspended.
 
     Nor do they wait for what may never come: who does can be cut off.
     """
 
+    async def run(
+        self: Connection, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False
+    ) -> T:
+        return await run_in_turn(self, first, *more, begin=begin, commit=commit)
+
     async def execute(self: Connection, sql: str, parameters: Mapping[str, Any]) -> int:
         return (await self.query(sql, parameters)).changed
-
-    async def begin_with(self: Connection, first: Statement) -> int:
-        await self.begin()
-        return len(await self.fetch(*first))
-
-    async def commit_with(self: Connection, last: Statement) -> None:
-        await self.fetch(*last)
-        await self.commit()
 
     def check(self) -> None:
         return
@@ -268,6 +263,34 @@ class Driver(Protocol):
     def sync_sibling(self) -> "Driver | None":
         """The sync driver for the same database, for `def` handlers and `app.sync`; None if there is none."""
         ...
+
+
+async def run_in_turn(
+    connection: Connection, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False
+) -> T:
+    """`Connection.run`, one after another."""
+    if not (more or begin or commit):
+        return await _run_one(connection, first)
+    alone = not (begin or commit or connection.in_transaction)
+    try:
+        if begin or alone:
+            await connection.begin()
+        answer = await _run_one(connection, first)
+        for command in more:
+            await _run_one(connection, command)
+        if commit or alone:
+            await connection.commit()
+    except BaseException:
+        if begin or commit or alone:
+            await connection.rollback()
+        raise
+    return answer
+
+
+async def _run_one(connection: Connection, operation: Operation[T]) -> T:
+    if isinstance(operation, Command):
+        return operation.read(await connection.fetch(operation.sql, operation.parameters))
+    return await operation.take(connection)
 
 
 @asynccontextmanager

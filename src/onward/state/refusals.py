@@ -1,17 +1,20 @@
 """What an adapter found to stand in the way of a change, as the error to raise: the same for every adapter."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onward.errors import (
     BlockersDeleted,
     BlockerStillFailed,
     ChainNotFailed,
     ChainNotFound,
+    JobAlreadyCompleted,
+    JobNotFound,
+    JobTakenByAnotherWorker,
     KeyInUse,
     TransactionUnsuitable,
 )
-from onward.model import ChainId
+from onward.model import ChainId, JobId, JobStatus, WorkerId
 
 PROBLEMS: frozenset[str] = frozenset(
     {"isolation", "missing", "not_failed", "key_taken", "blocker_deleted", "blocker_failed"}
@@ -56,3 +59,12 @@ def _chains(problems: Sequence[Problem]) -> list[ChainId]:
 
 def _others(problems: Sequence[Problem]) -> list[ChainId]:
     return [problem.other for problem in problems if problem.other is not None]
+
+
+def refuse_lost(job_id: JobId, attempt: int, holder: WorkerId, rows: Sequence[Sequence[Any]]) -> None:
+    """Raise AttemptLost unless the only row (attempt, holder, status), if there is one, is this attempt's."""
+    if not rows:
+        raise JobNotFound(job_id, attempt)
+    if tuple(rows[0][:2]) != (attempt, holder):
+        ended = rows[0][2] in (JobStatus.COMPLETED, JobStatus.FAILED)
+        raise (JobAlreadyCompleted if ended else JobTakenByAnotherWorker)(job_id, attempt)

@@ -34,13 +34,6 @@ from onward.worker.progress import ProgressBoard
 logger = logging.getLogger("onward.worker")
 T = TypeVar("T")
 Made = TypeVar("Made", bound=Outcome[Any])
-PhaseKind = Literal["prepare", "atomic", "complete"]
-Party = Literal["onward", "handler", "unknown"]
-"""Whose statement failed: ours, the handler's through our transaction, or anybody's."""
-_OPENING = "open a phase"
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-"""Seconds between tries to open a phase."""
-_LONG_LOCK = 1.0
 
 
 class RunningAttempt:

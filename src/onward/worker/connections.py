@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import TypeVar
 
+from onward.state.command import Operation
 from onward.state.driver import Connection, Driver, Fault
 
 T = TypeVar("T")
@@ -22,13 +23,17 @@ class Reserved:
         self._stack = AsyncExitStack()
         self._turn = asyncio.Lock()
 
-    async def run(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
+    async def run(self, operation: Operation[T]) -> T:
         """Run an operation; one at a time."""
+        return await self.use(lambda connection: connection.run(operation))
+
+    async def use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Do something with the connection; one at a time."""
         async with self._turn:
             if self._connection is None:
                 self._connection = await self._stack.enter_async_context(self._driver.reserved())
             try:
-                return await operation(self._connection)
+                return await work(self._connection)
             except BaseException as error:
                 if self._may_be_broken(error):
                     await self._drop(error)

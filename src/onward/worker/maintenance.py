@@ -5,7 +5,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeAlias
 
 from onward.lifecycle.after_commit import Effects
@@ -93,7 +92,7 @@ class Maintenance:
             return True
         if time.monotonic() < self._next_leftovers:
             return False
-        are_there = await self.reserved.run(partial(self.store.state.left_behind, types=self.claims))
+        are_there = await self.reserved.run(self.store.state.left_behind(types=self.claims))
         self._next_leftovers = math.inf
         self._leftovers_in_vain = self._leftovers_in_vain + 1 if are_there else 0
         return are_there
@@ -127,7 +126,7 @@ class Maintenance:
             self._plan(self._last.at + self.every * random.uniform(0.85, 0.95))
             return False
         self.is_unsure = True
-        promoted, reaped = await self.reserved.run(self._promote_and_reap)
+        promoted, reaped = await self.reserved.use(self._promote_and_reap)
         for job in reaped.jobs:
             await self.take_back(job)
         self.is_unsure = False
@@ -151,16 +150,15 @@ class Maintenance:
         self._next_scan, self._serves_from = (due, last.due) if due < regular else (regular, last.at)
 
     async def _promote_and_reap(self, connection: Connection) -> tuple[Promoted, Reaped]:
-        promoted = await self.store.state.promote(connection, type_names=self.type_names, limit=_AT_MOST)
-        reaped = await self.store.state.reap(
-            connection,
+        promoted = await connection.run(self.store.state.promote(type_names=self.type_names, limit=_AT_MOST))
+        reap = self.store.state.reap(
             worker=self.worker,
             type_names=self.type_names,
             held_here=list(self.held_here()),
             limit=_AT_MOST,
             lease=min(self.lease, _REAP_LEASE),
         )
-        return promoted, reaped
+        return promoted, await connection.run(reap)
 
     async def take_back(self, job: TakenJob) -> None:
         """A crash, settled like any outcome; the old holder, should it live, is told."""

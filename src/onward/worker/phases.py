@@ -27,8 +27,9 @@ from onward.lifecycle.transaction import OpenTransaction
 from onward.model import CompletedJob, JobStatus, WorkerId
 from onward.observe import events
 from onward.pacing import backoff
+from onward.state.command import Operation
 from onward.state.contract import Change, Settlement, TakenJob
-from onward.state.driver import Fault, Statement, run_now
+from onward.state.driver import Fault, run_now
 from onward.worker.middleware import Hook, Surrounded, onion
 from onward.worker.progress import ProgressBoard
 
@@ -55,6 +56,10 @@ class PhaseFailure(NamedTuple):
     party: Party
 
 
+class _Cancelled(Exception):
+    """The job was to be cancelled, and neither goes on nor comes back: nor does what the phase has written."""
+
+
 class Phases:
     """The phases of one attempt, with at most one transaction open at a time."""
 
@@ -65,6 +70,8 @@ class Phases:
     tx: OpenTransaction | None = None
     _lending: AbstractAsyncContextManager[Any] | None = None
     """Gives back the connection of the open phase."""
+    _is_held = False
+    """Whether nothing but this attempt had to do with its job when the transaction began."""
     _began = math.inf
     _interrupt: Callable[[], None] | None = None
     """Ends the wait for the database that is under way, if there is one."""
@@ -141,10 +148,14 @@ class Phases:
             self._queueing.discard(self)
         self._lending, self._interrupt = lending, link.cut_off
         fence: Any = {"job_id": self._job.id, "attempt": self._job.attempt, "holder": self._worker}
-        self.tx = tx = await store.begin(link, store.state.hold_attempt(**fence) if locked else None)
+        if locked:
+            self._is_held = await link.run(store.state.hold_attempt(**fence), begin=True)
+        else:
+            await link.begin()
+        self.tx = tx = store.own(link)
         self._began = time.monotonic()
-        if locked and not tx.found:
-            await store.state.lock_attempt(link, **fence)
+        if locked and not self._is_held:
+            await link.run(store.state.lock_attempt(**fence))
         return tx
 
     async def _begin_again(self, error: BaseException, *, locked: bool) -> OpenTransaction:
@@ -175,34 +186,33 @@ class Phases:
         try:
             settlement = self._progress.last_word(settlement)
             # Unless other operations of ours took part, nothing but this attempt has to do with its job.
-            is_held = tx.found > 0 and not tx.is_joined
-            last = self.store.state.end_attempt(job, settlement) if is_held else None
-            changes: Sequence[Change] = [Change(job.id, job.chain_id, job.type_name, "settled", JobStatus.COMPLETED)]
-            if last is None:
-                changes = await self.store.state.settle(tx.link, [settlement])
-                if self._status_in(changes) is JobStatus.FAILED:
-                    # It was to be cancelled, and neither goes on nor comes back: nor does what the phase has written.
-                    await self.discard()
-                    return cancelled(job, self._worker)
-            tx.after_commit(partial(self.store.release, self.store.consequences.of_settlements([settlement], changes)))
+            held = job if self._is_held and not tx.is_joined else None
+            settle = self.store.state.settle([settlement], held=held).then(partial(self._insist, tx, settlement))
             try:
-                await self._commit(last)
+                await self._commit(settle)
             except Exception as error:
                 if not await self._went_through(error):
                     raise
             self.stage = "settled"
+        except _Cancelled:
+            return cancelled(job, self._worker)
         except BaseException as error:
             self._note(error, "onward", tx)
             raise
         return None
 
-    def _status_in(self, changes: Sequence[Change]) -> JobStatus | None:
+    def _insist(self, tx: OpenTransaction, settlement: Settlement, changes: Sequence[Change]) -> None:
+        """Raise unless the job was settled as asked, before the commit; what follows from it is told after that."""
         for change in changes:
             if change.kind == "settled" and change.job_id == self._job.id:
-                return change.status
-        raise JobAlreadyCompleted(self._job.id, self._job.attempt)
+                if change.status is JobStatus.FAILED:
+                    raise _Cancelled
+                break
+        else:
+            raise JobAlreadyCompleted(self._job.id, self._job.attempt)
+        tx.then(lambda: self.store.release(self.store.consequences.of_settlements([settlement], changes)))
 
-    async def _commit(self, last: Statement | None = None) -> None:
+    async def _commit(self, last: Operation[None] | None = None) -> None:
         tx, self.tx = self.tx, None
         assert tx is not None
         try:
@@ -248,8 +258,7 @@ class Phases:
             raise JobAlreadyCompleted(self._job.id, self._job.attempt) from error
         if fault is not Fault.LOST or not self.has_time:
             return False
-        find = partial(self.store.state.find_jobs, ids=[self._job.id])
-        looking = self.store.read(find, while_=lambda: self.has_time)
+        looking = self.store.read(self.store.state.find_jobs([self._job.id]), while_=lambda: self.has_time)
         found = await (self._interruptibly(looking) if self.store.driver.is_async else looking)
         return bool(found) and isinstance(found[0], CompletedJob) and found[0].completed_by == self._worker
 

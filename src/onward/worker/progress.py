@@ -80,9 +80,7 @@ class ProgressBoard:
         if not reports:
             return
         try:
-            await self._reserved.run(
-                lambda link: self._store.state.report_progress(link, worker=self._worker, reports=reports)
-            )
+            await self._reserved.run(self._store.state.report_progress(worker=self._worker, reports=reports))
         except Exception as error:  # noqa: BLE001 - one turn of a loop
             logger.warning("progress of %d jobs could not be written: %s", len(reports), error)
         finally:

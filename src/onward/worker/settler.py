@@ -12,6 +12,7 @@ from onward.lifecycle.store import Store
 from onward.model import CompletedJob, FailedJob, Job, JobId
 from onward.observe import events
 from onward.pacing import backoff
+from onward.state.command import Steps
 from onward.state.contract import Change, Settlement
 from onward.state.driver import Connection, Fault, transaction
 from onward.worker.connections import Reserved
@@ -189,14 +190,16 @@ class Settler:
     ) -> list[Settlement]:
         """Settle those that nobody has locked; the others. If that fails, each `apart`."""
 
+        state = self._store.state
+
         async def settle(connection: Connection) -> tuple[list[Settlement], Sequence[Change]]:
             async with transaction(connection):
-                locked = await self._store.state.lock_or_skip(connection, [s.job_id for s in batch])
+                locked = await connection.run(state.lock_or_skip([s.job_id for s in batch]))
                 free = [settlement for settlement in batch if settlement.job_id not in locked]
-                return free, await self._store.state.settle(connection, free)
+                return free, await connection.run(state.settle(free))
 
         try:
-            free, changes = await self._limited(reserved.run(settle))
+            free, changes = await self._limited(reserved.run(Steps(settle)))
             await self._report(reserved, free, changes, repeated=True)
         except Exception as error:  # noqa: BLE001 - one turn of a loop
             self._tell(error)
@@ -233,7 +236,7 @@ class Settler:
     async def _try(self, reserved: Reserved, batch: list[Settlement], *, repeated: bool) -> Exception | None:
         """Settle a batch once; what went wrong."""
         try:
-            changes = await self._limited(reserved.run(lambda link: self._store.state.settle(link, batch)))
+            changes = await self._limited(reserved.run(self._store.state.settle(batch)))
             await self._report(reserved, batch, changes, repeated=repeated)
         except Exception as error:  # noqa: BLE001 - one turn of a loop
             self._tell(error)
@@ -265,12 +268,9 @@ class Settler:
 
     async def _settled_before(self, reserved: Reserved, missing: list[Settlement]) -> set[JobId]:
         """After a commit of unknown outcome, what looks stale may be our own first try: look it up."""
-
-        async def look(connection: Connection) -> set[JobId]:
-            found = {job.id: job for job in await self._store.state.find_jobs(connection, [s.job_id for s in missing])}
-            return {s.job_id for s in missing if _is_done(s, found.get(s.job_id))}
-
-        return await self._limited(reserved.run(look))
+        look = self._store.state.find_jobs([s.job_id for s in missing])
+        found = {job.id: job for job in await self._limited(reserved.run(look))}
+        return {s.job_id for s in missing if _is_done(s, found.get(s.job_id))}
 
     def _abandon(self, batch: list[Settlement]) -> list[Settlement]:
         for settlement in batch:

@@ -13,7 +13,7 @@ from onward.model import Blocker, JobId
 from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter
 from onward.observe import events
 from onward.slots.loop import SlotLoop
-from onward.state.contract import TakenJob
+from onward.state.contract import TakenJob, TypeClaim
 from onward.state.driver import Connection
 from onward.worker.attempt import RunningAttempt
 from onward.worker.attempts import Attempts
@@ -86,7 +86,7 @@ class JobSource:
         await self._maintenance.scan()
         since = time.monotonic()
         self._is_unsure = True
-        taken, blockers = await self._reserved.run(partial(self._take, limit=free))
+        taken, blockers = await self._reserved.use(partial(self._take, limit=free))
         self._is_unsure = False
         if not self._store.state.locks_rows:
             since = time.monotonic()  # the leases count from when the only lock there is was granted
@@ -98,10 +98,13 @@ class JobSource:
     async def _take(
         self, connection: Connection, *, limit: int
     ) -> tuple[Sequence[TakenJob], Mapping[JobId, Sequence[Blocker]]]:
+        async def take(*, types: Sequence[TypeClaim], limit: int) -> Sequence[TakenJob]:
+            return await connection.run(state.take(types=types, limit=limit, worker=self._worker))
+
         state = self._store.state
-        taken = await self._cursor.take(partial(state.take, connection, worker=self._worker), limit)
+        taken = await self._cursor.take(take, limit)
         waited = [job.id for job in taken if job.blockers]
-        return taken, await state.blockers_of(connection, waited) if waited else {}
+        return taken, await connection.run(state.blockers_of(waited)) if waited else {}
 
     async def settle_unanswered(self) -> None:
         """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure.
@@ -110,7 +113,7 @@ class JobSource:
         """
         if self._is_unsure or self._maintenance.is_unsure:
             known = [*self._attempts.jobs, *self._settler.jobs]
-            find = partial(self._store.state.strays, worker=self._worker, held_here=known)
+            find = self._store.state.strays(worker=self._worker, held_here=known)
             for job in await self._reserved.run(find):
                 await (self._give_back(job) if self._is_unsure else self._maintenance.take_back(job))
             self._is_unsure = self._maintenance.is_unsure = False

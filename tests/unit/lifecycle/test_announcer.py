@@ -10,6 +10,7 @@ import pytest
 from onward.lifecycle.announcer import BackgroundAnnouncer
 from onward.notify.contract import Hint, HintKind
 from onward.observe.observer import Observers
+from onward.state.command import Command, nothing
 
 A, B = Hint(HintKind.SCHEDULED, "a"), Hint(HintKind.SCHEDULED, "b")
 
@@ -19,10 +20,10 @@ class Notify:
 
     def __init__(self) -> None:
         self.sent: list[list[Hint]] = []
-        self.rides = True
+        self.hears_commands = True
 
-    def riding(self, hints: Sequence[Hint]) -> Any:
-        return ("SELECT", {"hints": list(hints)}) if self.rides else None
+    def command(self, hints: Sequence[Hint]) -> Any:
+        return Command("SELECT", {"hints": list(hints)}, nothing)
 
     async def announce(self, hints: Sequence[Hint]) -> None:
         self.sent.append(list(hints))
@@ -45,19 +46,19 @@ async def announcing(notify: Any) -> AsyncIterator[BackgroundAnnouncer]:
 
 async def test_a_lone_commit_carries_its_hints(notify: Notify) -> None:
     async with announcing(notify) as announcer:
-        ride = announcer.ride([A])
+        carried = announcer.carry([A])
 
-    assert ride is not None
-    assert ride.statement == ("SELECT", {"hints": [A]})
+    assert carried is not None
+    assert carried.command.parameters == {"hints": [A]}
     assert notify.sent == []
 
 
 async def test_in_a_stream_of_commits_only_some_carry_hints_and_those_take_along_what_waits(notify: Notify) -> None:
     async with announcing(notify) as announcer:
-        first, second = announcer.ride([A]), announcer.ride([B])
+        first, second = announcer.carry([A]), announcer.carry([B])
         announcer.post([B])
         async with asyncio.timeout(5):
-            while (third := announcer.ride([A])) is None and not notify.sent:
+            while (third := announcer.carry([A])) is None and not notify.sent:
                 await asyncio.sleep(0.0001)
 
     assert first is not None
@@ -68,7 +69,7 @@ async def test_in_a_stream_of_commits_only_some_carry_hints_and_those_take_along
 
 async def test_what_no_commit_takes_along_leaves_by_itself(notify: Notify) -> None:
     async with announcing(notify) as announcer:
-        announcer.ride([A])
+        announcer.carry([A])
         announcer.post([B])
         async with asyncio.timeout(5):
             while not notify.sent:
@@ -77,14 +78,14 @@ async def test_what_no_commit_takes_along_leaves_by_itself(notify: Notify) -> No
     assert notify.sent == [[B]]
 
 
-async def test_where_hints_cannot_ride_they_are_posted(notify: Notify) -> None:
-    notify.rides = False
+async def test_where_nobody_would_hear_what_a_commit_carries_hints_are_posted(notify: Notify) -> None:
+    notify.hears_commands = False
     async with announcing(notify) as announcer:
-        assert announcer.ride([A]) is None
+        assert announcer.carry([A]) is None
         announcer.post([A])
 
     assert notify.sent == [[A]]
 
 
-async def test_before_it_runs_nothing_rides(notify: Any) -> None:
-    assert BackgroundAnnouncer(notify, Observers()).ride([A]) is None
+async def test_before_it_runs_nothing_is_carried(notify: Any) -> None:
+    assert BackgroundAnnouncer(notify, Observers()).carry([A]) is None

@@ -1,9 +1,10 @@
 """The state contract on Postgres: one statement per method; two where settlements of both kinds come together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,12 +12,10 @@ from onward.errors import (
     BlockerNotFound,
     ChainReferenced,
     DuplicateJobId,
-    JobAlreadyCompleted,
-    JobNotFound,
-    JobTakenByAnotherWorker,
     TransactionUnsuitable,
 )
 from onward.model import Blocker, Chain, ChainId, Job, JobId, JobStatus, LossReason, WorkerId
+from onward.state.command import Command, Operation, Rows, first_value, nothing, steps
 from onward.state.contract import (
     Change,
     Clock,
@@ -38,26 +37,12 @@ from onward.state.contract import (
     TypeClaim,
     to_remove,
 )
-from onward.state.driver import Connection, Dialect, Rows, Statement, transaction
-from onward.state.refusals import PROBLEMS, Problem, refuse
-from onward.state.rows import (
-    JOB_COLUMNS,
-    JSON_COLUMNS,
-    REASON,
-    STATUS,
-    TIME_COLUMNS,
-    read_blocker,
-    read_chain,
-    read_job,
-    write_error,
-)
+from onward.state.driver import Connection, Dialect, transaction
+from onward.state.refusals import PROBLEMS, Problem, refuse, refuse_lost
+from onward.state.rows import REASON, STATUS, read_blocker, read_chain, read_job, write_error
 from onward.state.statement import Statements, checked_identifier, with_servers_own
 
-_ONWARD = (
-    "AND rank < (:from_ranks::integer[])[/*n*/1]",
-    "AND (rank, scheduled_at) >= ((:from_ranks::integer[])[/*n*/1], (:from_times::timestamptz[])[/*n*/1])",
-)
-"""What is better than where the last take ended, and what comes after: one condition that says both would not seek."""
+T = TypeVar("T")
 _MOST_TO_GO_ON = 16
 _BEGINNING = Position(-(2**31), datetime.min.replace(tzinfo=UTC))
 _MOST = 2**31 - 1
@@ -86,11 +71,8 @@ class PostgresState:
         self.sql = Statements(
             "onward.state.postgres",
             table=lambda name: f'"{schema}".{name}',
-            job_columns=", ".join(map(_column, JOB_COLUMNS)),
             finish=with_servers_own,
         )
-
-        self._rides: dict[tuple[str, str], str] = {}
 
     # -- schema
 
@@ -98,22 +80,22 @@ class PostgresState:
     def newest_version(self) -> int:
         return self.sql.migrations()[-1][0]
 
-    async def identify(self, connection: Connection) -> str:
-        rows = await connection.fetch(self.sql("identify"), {})
-        return str(rows[0][0])
+    def identify(self) -> Command[str]:
+        return Command(self.sql("identify"), {}, first_value)
 
+    @steps
     async def schema_version(self, connection: Connection) -> int:
         if not await connection.fetch(self.sql("has_migrations"), {"schema": self.schema}):
             return 0
-        rows = await connection.fetch(self.sql("schema_version"), {})
-        return int(rows[0][0])
+        return int((await connection.fetch(self.sql("schema_version"), {}))[0][0])
 
+    @steps
     async def migrate(self, connection: Connection) -> Sequence[str]:
         applied: list[str] = []
         async with transaction(connection):
             await connection.fetch(_READ_COMMITTED, {})  # so as to see what was done while it waited for the lock
             await connection.fetch("SELECT pg_catalog.pg_advisory_xact_lock(:lock::bigint)", {"lock": _MIGRATION_LOCK})
-            version = await self.schema_version(connection)
+            version = await connection.run(self.schema_version())
             if not version:
                 await connection.script(self._bookkeeping())
             for number, name, sql in self.sql.migrations():
@@ -139,53 +121,42 @@ class PostgresState:
 
     # -- start
 
-    async def start(
-        self,
-        connection: Connection,
-        jobs: Sequence[NewJob],
-        *,
-        rider: Statement | None = None,
-        repeated: bool = False,
-    ) -> Sequence[Started]:
+    def start(self, jobs: Sequence[NewJob], *, repeated: bool = False) -> Operation[Sequence[Started]]:
         if all(job.is_plain for job in jobs):
-            name, parameters = ("start", _columns(jobs)) if repeated else _plain_start(jobs)
-            sql, more = self._ridden(name, rider) if rider else (self.sql(name), {})
-            await connection.fetch(sql, {"now": self.clock(), **parameters, **more})
-            return [Started(job.id, JobStatus.PENDING, False) for job in jobs]
-        rows = await self._isolated(connection, "start_checked", {"items": _items(jobs), "now": self.clock()})
-        _raise_refusal([(row[4], row[1]) for row in rows], jobs)
-        by_item = {row[0]: row for row in rows}
-        return [_started(job, by_item.get(position)) for position, job in enumerate(jobs)]
+            name, columns = ("start", _columns(jobs)) if repeated else _plain_start(jobs)
+            parameters = {"now": self.clock(), **columns}
+            started = [Started(job.id, JobStatus.PENDING, False) for job in jobs]
+            return Command(self.sql(name), parameters, lambda _: started, "nothing")
 
-    async def _isolated(self, connection: Connection, name: str, parameters: Mapping[str, Any]) -> Rows:
+        def read(rows: Rows) -> Sequence[Started]:
+            _raise_refusal([(row[4], row[1]) for row in rows], jobs)
+            by_item = {row[0]: row for row in rows}
+            return [_started(job, by_item.get(position)) for position, job in enumerate(jobs)]
+
+        return self._isolated(Command(self.sql("start_checked"), {"items": _items(jobs), "now": self.clock()}, read))
+
+    @steps
+    async def _isolated(self, connection: Connection, command: Command[T]) -> T:
         """Run a statement that refuses to work in REPEATABLE READ. Where that is only the role's default, and the
         transaction would be our own, it gets one that it can work in.
         """
-        rows = await connection.fetch(self.sql(name), parameters)
+        rows = await connection.fetch(command.sql, command.parameters)
         if connection.in_transaction or not any("isolation" in tuple(row) for row in rows):
-            return rows
+            return command.read(rows)
         async with transaction(connection):
             await connection.fetch(_READ_COMMITTED, {})
-            return await connection.fetch(self.sql(name), parameters)
-
-    def _ridden(self, name: str, rider: Statement) -> Statement:
-        sql, parameters = rider
-        if (name, sql) not in self._rides:
-            self._rides[name, sql] = f"WITH started AS (\n{self.sql(name)}\n)\n{sql}"
-        return self._rides[name, sql], parameters
+            return await connection.run(command)
 
     # -- take, settle
 
-    async def take(
-        self, connection: Connection, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId
-    ) -> Sequence[TakenJob]:
+    def take(self, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId) -> Command[Sequence[TakenJob]]:
         # Padded to a power of two, so that few different statements exist; a NULL type matches nothing.
         places = 1 << (len(types) - 1).bit_length()
         padding = [None] * (places - len(types))
         # Twice as many branches cost more than twice as much: with many types that would outweigh the gain.
         goes_on = places <= _MOST_TO_GO_ON and any(claim.onward_from for claim in types)
-        rows = await connection.fetch(
-            self.sql("take", repeat=places, each=_ONWARD) if goes_on else self.sql("take", repeat=places),
+        return Command(
+            self.sql("take_after" if goes_on else "take", repeat=places),
             {
                 **(_positions(types, padding) if goes_on else {}),
                 "type_names": [claim.type_name for claim in types] + padding,
@@ -195,78 +166,69 @@ class PostgresState:
                 "limit": limit,
                 "now": self.clock(),
             },
+            _best_first,
         )
-        taken = [TakenJob(*row) for row in rows]
-        taken.sort(key=attrgetter("rank", "scheduled_at", "id"))
-        return taken
 
-    async def promote(self, connection: Connection, *, type_names: Sequence[str], limit: int) -> Promoted:
+    def promote(self, *, type_names: Sequence[str], limit: int) -> Command[Promoted]:
         parameters = {"type_names": list(type_names), "limit": limit, "now": self.clock()}
-        rows = await connection.fetch(self.sql("promote"), parameters)
-        return Promoted(rows[0][0], rows[0][1])
+        return Command(self.sql("promote"), parameters, lambda rows: Promoted(*rows[0]))
 
-    async def settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
-        if not [settlement for settlement in settlements if settlement.remove]:
-            return await self._settle(connection, settlements)
-        async with transaction(connection):
-            changes = await self._settle(connection, settlements)
-            await self.delete(connection, to_remove(settlements, changes), cascade=False)
-        return changes
-
-    async def _settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
+    def settle(self, settlements: Sequence[Settlement], *, held: TakenJob | None = None) -> Operation[Sequence[Change]]:
+        if held is not None and (command := self._settle_held(held, settlements[0])) is not None:
+            return command
+        if any(settlement.remove for settlement in settlements):
+            return self._settle_and_remove(settlements)
         others = [settlement for settlement in settlements if settlement.next and not settlement.is_plain]
-        plain = [settlement for settlement in settlements if settlement.is_plain] if others else [*settlements]
-        plain.sort(key=attrgetter("job_id"))
         if not others:
-            return await self._settle_plain(connection, plain)
-        if not plain and len(others) == 1:
-            return await self._continue_checked(connection, others[0])
-        # One that is refused must not leave the others settled and unheard of.
+            return self._settle_plain(settlements)
+        return self._continue_checked(others[0]) if len(settlements) == 1 else self._settle_all(settlements, others)
+
+    @steps
+    async def _settle_and_remove(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
         async with transaction(connection):
-            changes = list(await self._settle_plain(connection, plain))
-            for settlement in others:
-                changes.extend(await self._continue_checked(connection, settlement))
+            kept = [msgspec.structs.replace(settlement, remove=False) for settlement in settlements]
+            changes = await connection.run(self.settle(kept))
+            await connection.run(self.delete(to_remove(settlements, changes), cascade=False))
         return changes
 
-    async def _settle_completed(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
-        rows = await connection.fetch(
-            self.sql("settle_completed"),
-            {
-                "now": self.clock(),
-                "ids": [s.job_id for s in settlements],
-                "attempts": [s.attempt for s in settlements],
-                "outputs": [s.output for s in settlements],
-                "holder": settlements[0].holder,
-                "completed_by": settlements[0].completed_by,
-            },
-        )
-        return [_change(row) for row in rows]
+    @steps
+    async def _settle_all(
+        self, connection: Connection, settlements: Sequence[Settlement], others: Sequence[Settlement]
+    ) -> Sequence[Change]:
+        """One that is refused must not leave the others settled and unheard of."""
+        plain = [settlement for settlement in settlements if settlement.is_plain]
+        async with transaction(connection):
+            changes = list(await connection.run(self._settle_plain(plain)))
+            for settlement in others:
+                changes.extend(await connection.run(self._continue_checked(settlement)))
+        return changes
 
-    async def _settle_plain(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
-        if settlements and not [s for s in settlements if not s.only_completes or s.holder != settlements[0].holder]:
-            return await self._settle_completed(connection, settlements)
-        nexts = [settlement.next[0] if settlement.next else None for settlement in settlements]
-        rows = await connection.fetch(
+    def _settle_plain(self, settlements: Sequence[Settlement]) -> Command[Sequence[Change]]:
+        ordered = sorted(settlements, key=attrgetter("job_id"))  # so that two batches do not wait for each other
+        if ordered and not [s for s in ordered if not s.only_completes or s.holder != ordered[0].holder]:
+            return self._settle_completed(ordered)
+        nexts = [settlement.next[0] if settlement.next else None for settlement in ordered]
+        return Command(
             self.sql("settle"),
             {
                 "now": self.clock(),
-                "ids": [s.job_id for s in settlements],
-                "attempts": [s.attempt for s in settlements],
-                "holders": [s.holder for s in settlements],
-                "kinds": [s.kind for s in settlements],
-                "outputs": [s.output for s in settlements],
-                "versions": [s.payload_version for s in settlements],
-                "errors": [s.errors for s in settlements],
-                "reasons": [s.reason for s in settlements],
-                "delays": [s.delay for s in settlements],
-                "ats": [s.at for s in settlements],
-                "failures": [s.failures for s in settlements],
-                "transients": [min(s.transients, _MOST) for s in settlements],
-                "crashes": [min(s.crashes, _MOST) for s in settlements],
-                "keep_places": [s.stays_in_line for s in settlements],
-                "progress": [s.progress and s.progress.fraction for s in settlements],
-                "progress_notes": [s.progress and s.progress.note for s in settlements],
-                "completed_by": [s.completed_by for s in settlements],
+                "ids": [s.job_id for s in ordered],
+                "attempts": [s.attempt for s in ordered],
+                "holders": [s.holder for s in ordered],
+                "kinds": [s.kind for s in ordered],
+                "outputs": [s.output for s in ordered],
+                "versions": [s.payload_version for s in ordered],
+                "errors": [s.errors for s in ordered],
+                "reasons": [s.reason for s in ordered],
+                "delays": [s.delay for s in ordered],
+                "ats": [s.at for s in ordered],
+                "failures": [s.failures for s in ordered],
+                "transients": [min(s.transients, _MOST) for s in ordered],
+                "crashes": [min(s.crashes, _MOST) for s in ordered],
+                "keep_places": [s.stays_in_line for s in ordered],
+                "progress": [s.progress and s.progress.fraction for s in ordered],
+                "progress_notes": [s.progress and s.progress.note for s in ordered],
+                "completed_by": [s.completed_by for s in ordered],
                 "next_ids": [n and n.id for n in nexts],
                 "next_type_names": [n and n.type_name for n in nexts],
                 "next_versions": [n and n.payload_version for n in nexts],
@@ -276,12 +238,30 @@ class PostgresState:
                 "next_delays": [n and n.delay for n in nexts],
                 "next_ats": [n and n.at for n in nexts],
             },
+            _changes,
         )
-        return [_change(row) for row in rows]
 
-    async def _continue_checked(self, connection: Connection, settlement: Settlement) -> Sequence[Change]:
+    def _settle_completed(self, settlements: Sequence[Settlement]) -> Command[Sequence[Change]]:
+        return Command(
+            self.sql("settle_completed"),
+            {
+                "now": self.clock(),
+                "ids": [s.job_id for s in settlements],
+                "attempts": [s.attempt for s in settlements],
+                "outputs": [s.output for s in settlements],
+                "holder": settlements[0].holder,
+                "completed_by": settlements[0].completed_by,
+            },
+            _changes,
+        )
+
+    def _continue_checked(self, settlement: Settlement) -> Command[Sequence[Change]]:
+        def read(rows: Rows) -> Sequence[Change]:
+            _raise_refusal([(row[6], row[0]) for row in rows], settlement.next)
+            return _changes(rows)
+
         progress = settlement.progress
-        rows = await connection.fetch(
+        return Command(
             self.sql("continue_checked"),
             {
                 "id": settlement.job_id,
@@ -293,27 +273,20 @@ class PostgresState:
                 "items": _items(settlement.next),
                 "now": self.clock(),
             },
+            read,
         )
-        _raise_refusal([(row[6], row[0]) for row in rows], settlement.next)
-        return [_change(row) for row in rows]
 
-    async def lock_or_skip(self, connection: Connection, job_ids: Sequence[JobId]) -> set[JobId]:
-        rows = await connection.fetch(self.sql("lock_or_skip"), {"ids": list(job_ids)})
-        return {row[0] for row in rows}
-
-    def hold_attempt(self, *, job_id: JobId, attempt: int, holder: WorkerId) -> Statement | None:
-        return self.sql("hold_attempt"), {"id": job_id, "attempt": attempt, "holder": holder}
-
-    def end_attempt(self, job: TakenJob, settlement: Settlement) -> Statement | None:
+    def _settle_held(self, job: TakenJob, settlement: Settlement) -> Command[Sequence[Change]] | None:
+        """For an attempt whose job is held; None where its end takes more than one row, or two."""
         if settlement.remove or settlement.errors or settlement.progress or settlement.payload_version:
             return None
-        fence = {"id": job.id, "attempt": job.attempt, "holder": settlement.holder, "now": self.clock()}
+        parameters = {"id": job.id, "attempt": job.attempt, "holder": settlement.holder, "now": self.clock()}
         if settlement.kind == "complete" and job.chain_index == 0:
-            return self.sql("complete_attempt"), {**fence, "output": settlement.output}
-        if settlement.kind == "continue" and settlement.is_plain:
-            next = settlement.next[0]
-            return self.sql("continue_attempt"), {
-                **fence,
+            name = "complete_attempt"
+            parameters["output"] = settlement.output
+        elif settlement.kind == "continue" and settlement.is_plain:
+            name, next = "continue_attempt", settlement.next[0]
+            parameters |= {
                 "next_id": next.id,
                 "next_type_name": next.type_name,
                 "next_version": next.payload_version,
@@ -323,199 +296,192 @@ class PostgresState:
                 "next_delay": next.delay,
                 "next_at": next.at,
             }
-        return None
+        else:
+            return None
+        changes = [Change(job.id, job.chain_id, job.type_name, "settled", JobStatus.COMPLETED)]
+        return Command(self.sql(name), parameters, lambda _: changes, "count")
 
-    async def lock_attempt(self, connection: Connection, *, job_id: JobId, attempt: int, holder: WorkerId) -> None:
-        rows = await connection.fetch(self.sql("lock_attempt"), {"id": job_id})
-        if not rows:
-            raise JobNotFound(job_id, attempt)
-        if tuple(rows[0][:2]) != (attempt, holder):
-            ended = rows[0][2] in (JobStatus.COMPLETED, JobStatus.FAILED)
-            raise (JobAlreadyCompleted if ended else JobTakenByAnotherWorker)(job_id, attempt)
+    def lock_or_skip(self, job_ids: Sequence[JobId]) -> Command[set[JobId]]:
+        return Command(self.sql("lock_or_skip"), {"ids": list(job_ids)}, lambda rows: {row[0] for row in rows})
 
-    async def lock_current(self, connection: Connection, chain_id: ChainId) -> Job | None:
-        rows = await connection.fetch(self.sql("lock_current"), {"chain_id": chain_id})
-        return _job(rows[0]) if rows else None
+    def hold_attempt(self, *, job_id: JobId, attempt: int, holder: WorkerId) -> Command[bool]:
+        parameters = {"id": job_id, "attempt": attempt, "holder": holder}
+        return Command(self.sql("hold_attempt"), parameters, bool, "count")
+
+    def lock_attempt(self, *, job_id: JobId, attempt: int, holder: WorkerId) -> Command[None]:
+        return Command(self.sql("lock_attempt"), {"id": job_id}, partial(refuse_lost, job_id, attempt, holder))
+
+    def lock_current(self, chain_id: ChainId) -> Command[Job | None]:
+        parameters = {"chain_id": chain_id}
+        return Command(self.sql("lock_current"), parameters, lambda rows: _job(rows[0]) if rows else None)
 
     # -- leases
 
-    async def renew(self, connection: Connection, *, worker: WorkerId, held: Sequence[Held]) -> Sequence[Renewal]:
-        rows = await connection.fetch(
-            self.sql("renew"),
-            {
-                "ids": [h.job_id for h in held],
-                "attempts": [h.attempt for h in held],
-                "leases": [h.lease for h in held],
-                "worker": worker,
-                "now": self.clock(),
-            },
-        )
-        alive = ("renewed", "locked")
-        return [Renewal(row[0], row[1], None if row[2] in alive else LossReason(row[2])) for row in rows]
+    def renew(self, *, worker: WorkerId, held: Sequence[Held]) -> Command[Sequence[Renewal]]:
+        parameters = {
+            "ids": [h.job_id for h in held],
+            "attempts": [h.attempt for h in held],
+            "leases": [h.lease for h in held],
+            "worker": worker,
+            "now": self.clock(),
+        }
+        return Command(self.sql("renew"), parameters, _renewals)
 
-    async def report_progress(
-        self, connection: Connection, *, worker: WorkerId, reports: Sequence[ProgressReport]
-    ) -> None:
-        await connection.fetch(
-            self.sql("report_progress"),
-            {
-                "ids": [report.job_id for report in reports],
-                "attempts": [report.attempt for report in reports],
-                "fractions": [report.fraction for report in reports],
-                "notes": [report.note for report in reports],
-                "worker": worker,
-            },
-        )
+    def report_progress(self, *, worker: WorkerId, reports: Sequence[ProgressReport]) -> Command[None]:
+        parameters = {
+            "ids": [report.job_id for report in reports],
+            "attempts": [report.attempt for report in reports],
+            "fractions": [report.fraction for report in reports],
+            "notes": [report.note for report in reports],
+            "worker": worker,
+        }
+        return Command(self.sql("report_progress"), parameters, nothing)
 
-    async def left_behind(self, connection: Connection, *, types: Sequence[TypeClaim]) -> bool:
+    def left_behind(self, *, types: Sequence[TypeClaim]) -> Command[bool]:
         claims = {
             "type_names": [claim.type_name for claim in types],
             "versions": [claim.payload_version for claim in types],
         }
-        return bool((await connection.fetch(self.sql("left_behind"), claims))[0][0])
+        return Command(self.sql("left_behind"), claims, lambda rows: bool(rows[0][0]))
 
-    async def reap(
+    def reap(
         self,
-        connection: Connection,
         *,
         worker: WorkerId,
         type_names: Sequence[str],
         held_here: Sequence[JobId],
         limit: int,
         lease: float,
-    ) -> Reaped:
-        rows = await connection.fetch(
-            self.sql("reap"),
-            {
-                "worker": worker,
-                "type_names": list(type_names),
-                "held_here": list(held_here),
-                "limit": limit,
-                "lease": lease,
-                "now": self.clock(),
-            },
-        )
-        jobs = [TakenJob(*tuple(row)[:-1]) for row in rows if row[0] is not None]
-        return Reaped(jobs, next((row[-1] for row in rows if row[0] is None), None))
+    ) -> Command[Reaped]:
+        parameters = {
+            "worker": worker,
+            "type_names": list(type_names),
+            "held_here": list(held_here),
+            "limit": limit,
+            "lease": lease,
+            "now": self.clock(),
+        }
+        return Command(self.sql("reap"), parameters, _reaped)
 
-    async def expire(self, connection: Connection, *, worker: WorkerId) -> Expired:
-        rows = await connection.fetch(self.sql("expire"), {"worker": worker, "now": self.clock()})
-        count, held = rows[0]
-        return Expired(count, held - count)
+    def expire(self, *, worker: WorkerId) -> Command[Expired]:
+        return Command(self.sql("expire"), {"worker": worker, "now": self.clock()}, _expired)
 
-    async def time_out(
-        self, connection: Connection, *, worker: WorkerId, overdue: Sequence[TimedOut]
-    ) -> Sequence[JobId]:
+    def time_out(self, *, worker: WorkerId, overdue: Sequence[TimedOut]) -> Command[Sequence[JobId]]:
         parameters = {
             "ids": [o.job_id for o in overdue],
             "attempts": [o.attempt for o in overdue],
             "errors": [write_error(o.error) for o in overdue],
             "worker": worker,
         }
-        return [row[0] for row in await connection.fetch(self.sql("time_out"), parameters)]
+        return Command(self.sql("time_out"), parameters, _first_column)
 
-    async def give_back(self, connection: Connection, *, worker: WorkerId) -> Expired:
-        count, held = (await connection.fetch(self.sql("give_back"), {"worker": worker}))[0]
-        return Expired(count, held - count)
+    def give_back(self, *, worker: WorkerId) -> Command[Expired]:
+        return Command(self.sql("give_back"), {"worker": worker}, _expired)
 
-    async def strays(
-        self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
-    ) -> Sequence[TakenJob]:
+    def strays(self, *, worker: WorkerId, held_here: Sequence[JobId]) -> Command[Sequence[TakenJob]]:
         parameters = {"worker": worker, "held_here": list(held_here)}
-        return [TakenJob(*row) for row in await connection.fetch(self.sql("strays"), parameters)]
+        return Command(self.sql("strays"), parameters, lambda rows: [TakenJob(*row) for row in rows])
 
     def lease_statements(self) -> LeaseStatements:
         return LeaseStatements((self.sql("renew"),), self.sql("expire"), self.sql("time_out"), self.sql("give_back"))
 
     # -- change
 
-    async def cancel(
-        self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool = False
-    ) -> Sequence[Change]:
-        return await self._change(connection, "cancel", chain_ids, cascade=cascade)
+    def cancel(self, chain_ids: Sequence[ChainId], *, cascade: bool = False) -> Operation[Sequence[Change]]:
+        return self._change("cancel", chain_ids, cascade=cascade)
 
-    async def retry(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
-        return await self._change(connection, "retry", chain_ids)
+    def retry(self, chain_ids: Sequence[ChainId]) -> Operation[Sequence[Change]]:
+        return self._change("retry", chain_ids)
 
-    async def trigger(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
-        return await self._change(connection, "trigger", chain_ids)
+    def trigger(self, chain_ids: Sequence[ChainId]) -> Operation[Sequence[Change]]:
+        return self._change("trigger", chain_ids)
 
-    async def _change(
-        self, connection: Connection, name: str, chain_ids: Sequence[ChainId], **options: bool
-    ) -> Sequence[Change]:
+    def _change(self, name: str, chain_ids: Sequence[ChainId], **options: bool) -> Operation[Sequence[Change]]:
         """A row is (job_id, chain_id, type_name, change, reason), or (…, problem, the chain in the way)."""
+
+        def read(rows: Rows) -> Sequence[Change]:
+            refuse([Problem(row[3], row[1], row[4]) for row in rows if row[3] in PROBLEMS])
+            return [Change(row[0], row[1], row[2], row[3], None, row[4] and REASON.get(row[4])) for row in rows]
+
         parameters = {"chain_ids": list(chain_ids), "now": self.clock(), **options}
-        rows = await self._isolated(connection, name, parameters)
-        refuse([Problem(row[3], row[1], row[4]) for row in rows if row[3] in PROBLEMS])
-        return [Change(row[0], row[1], row[2], row[3], None, row[4] and REASON.get(row[4])) for row in rows]
+        return self._isolated(Command(self.sql(name), parameters, read))
 
-    async def delete(self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool) -> Sequence[Change]:
-        rows = await connection.fetch(self.sql("delete"), {"chain_ids": list(chain_ids), "cascade": cascade})
-        references = [(row[0], row[1]) for row in rows if row[2] == "referenced"]
-        if references:
-            raise ChainReferenced(references)
-        return [Change(row[1], row[0], "", "deleted") for row in rows]
+    def delete(self, chain_ids: Sequence[ChainId], *, cascade: bool) -> Command[Sequence[Change]]:
+        def read(rows: Rows) -> Sequence[Change]:
+            references = [(row[0], row[1]) for row in rows if row[2] == "referenced"]
+            if references:
+                raise ChainReferenced(references)
+            return [Change(row[1], row[0], "", "deleted") for row in rows]
 
-    async def pause(self, connection: Connection, type_names: Sequence[str]) -> None:
-        await connection.fetch(self.sql("pause"), {"type_names": list(type_names), "now": self.clock()})
+        return Command(self.sql("delete"), {"chain_ids": list(chain_ids), "cascade": cascade}, read)
 
-    async def resume(self, connection: Connection, type_names: Sequence[str]) -> None:
-        await connection.fetch(self.sql("resume"), {"type_names": list(type_names)})
+    def pause(self, type_names: Sequence[str]) -> Command[None]:
+        return Command(self.sql("pause"), {"type_names": list(type_names), "now": self.clock()}, nothing)
+
+    def resume(self, type_names: Sequence[str]) -> Command[None]:
+        return Command(self.sql("resume"), {"type_names": list(type_names)}, nothing)
 
     # -- read
 
-    async def paused(self, connection: Connection) -> Sequence[str]:
-        return [row[0] for row in await connection.fetch(self.sql("list_paused"), {})]
+    def paused(self) -> Command[Sequence[str]]:
+        return Command(self.sql("list_paused"), {}, _first_column)
 
-    async def find_jobs(self, connection: Connection, ids: Sequence[JobId]) -> Sequence[Job]:
-        return [_job(row) for row in await connection.fetch(self.sql("find_jobs"), {"ids": list(ids)})]
+    def find_jobs(self, ids: Sequence[JobId]) -> Command[Sequence[Job]]:
+        return Command(self.sql("find_jobs"), {"ids": list(ids)}, _jobs)
 
-    async def find_chains(self, connection: Connection, ids: Sequence[ChainId]) -> Sequence[Chain]:
-        return [_chain(row) for row in await connection.fetch(self.sql("find_chains"), {"ids": list(ids)})]
+    def find_chains(self, ids: Sequence[ChainId]) -> Command[Sequence[Chain]]:
+        return Command(self.sql("find_chains"), {"ids": list(ids)}, _chains)
 
-    async def ended_chains(self, connection: Connection, ids: Sequence[ChainId]) -> dict[ChainId, bool]:
-        return {row[0]: row[1] for row in await connection.fetch(self.sql("ended_chains"), {"ids": list(ids)})}
+    def ended_chains(self, ids: Sequence[ChainId]) -> Command[dict[ChainId, bool]]:
+        return Command(self.sql("ended_chains"), {"ids": list(ids)}, lambda rows: {row[0]: row[1] for row in rows})
 
-    async def list_jobs(
-        self, connection: Connection, filter: Filter, *, after: JobId | None, limit: int
-    ) -> Sequence[Job]:
-        sql = self.sql("list_failed_jobs" if filter.only_failed else "list_jobs")
-        return [_job(row) for row in await connection.fetch(sql, _page(filter, after, limit))]
+    def list_jobs(self, filter: Filter, *, after: JobId | None, limit: int) -> Command[Sequence[Job]]:
+        name = "list_failed_jobs" if filter.only_failed else "list_jobs"
+        return Command(self.sql(name), _page(filter, after, limit), _jobs)
 
-    async def list_chains(
-        self, connection: Connection, filter: Filter, *, after: ChainId | None, limit: int
-    ) -> Sequence[Chain]:
-        sql = self.sql("list_failed_chains" if filter.only_failed else "list_chains")
-        return [_chain(row) for row in await connection.fetch(sql, _page(filter, after, limit))]
+    def list_chains(self, filter: Filter, *, after: ChainId | None, limit: int) -> Command[Sequence[Chain]]:
+        name = "list_failed_chains" if filter.only_failed else "list_chains"
+        return Command(self.sql(name), _page(filter, after, limit), _chains)
 
-    async def list_blocked(
-        self, connection: Connection, chain_id: ChainId, *, after: JobId | None, limit: int
-    ) -> Sequence[Job]:
-        parameters = {"chain_id": chain_id, "after": after, "limit": limit}
-        return [_job(row) for row in await connection.fetch(self.sql("list_blocked"), parameters)]
+    def list_blocked(self, chain_id: ChainId, *, after: JobId | None, limit: int) -> Command[Sequence[Job]]:
+        return Command(self.sql("list_blocked"), {"chain_id": chain_id, "after": after, "limit": limit}, _jobs)
 
-    async def list_failed(self, connection: Connection, type_name: str, *, limit: int) -> Sequence[Job]:
-        rows = await connection.fetch(self.sql("list_failed"), {"type_name": type_name, "limit": limit})
-        return [_job(row) for row in rows]
+    def list_failed(self, type_name: str, *, limit: int) -> Command[Sequence[Job]]:
+        return Command(self.sql("list_failed"), {"type_name": type_name, "limit": limit}, _jobs)
 
-    async def count_jobs(self, connection: Connection, type_names: Sequence[str]) -> dict[str, JobCounts]:
-        rows = await connection.fetch(self.sql("count_jobs"), {"type_names": list(type_names)})
-        return {name: JobCounts(*counts) for name, *counts in rows}
+    def count_jobs(self, type_names: Sequence[str]) -> Command[dict[str, JobCounts]]:
+        def read(rows: Rows) -> dict[str, JobCounts]:
+            return {name: JobCounts(*counts) for name, *counts in rows}
 
-    async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:
-        found: dict[JobId, list[Blocker]] = {}
-        for job_id, *row in await connection.fetch(self.sql("blockers_of"), {"job_ids": list(job_ids)}):
-            found.setdefault(job_id, []).append(_blocker(row))
-        return found
+        return Command(self.sql("count_jobs"), {"type_names": list(type_names)}, read)
+
+    def blockers_of(self, job_ids: Sequence[JobId]) -> Command[dict[JobId, list[Blocker]]]:
+        return Command(self.sql("blockers_of"), {"job_ids": list(job_ids)}, _blockers)
 
 
-def _column(name: str) -> str:
-    """A column of a job as drivers can read it, whatever it holds."""
-    if name == "problem":
-        return "/*schema*/problem(job)"
-    if name in TIME_COLUMNS:
-        return f"/*schema*/readable(job.{name})"
-    return f"job.{name}::text" if name in JSON_COLUMNS else f"job.{name}"
+def _best_first(rows: Rows) -> list[TakenJob]:
+    taken = [TakenJob(*row) for row in rows]
+    taken.sort(key=attrgetter("rank", "scheduled_at", "id"))
+    return taken
+
+
+def _renewals(rows: Rows) -> list[Renewal]:
+    alive = ("renewed", "locked")
+    return [Renewal(row[0], row[1], None if row[2] in alive else LossReason(row[2])) for row in rows]
+
+
+def _reaped(rows: Rows) -> Reaped:
+    jobs = [TakenJob(*tuple(row)[:-1]) for row in rows if row[0] is not None]
+    return Reaped(jobs, next((row[-1] for row in rows if row[0] is None), None))
+
+
+def _expired(rows: Rows) -> Expired:
+    count, held = rows[0]
+    return Expired(count, held - count)
+
+
+def _first_column(rows: Rows) -> list[Any]:
+    return [row[0] for row in rows]
 
 
 def _page(filter: Filter, after: JobId | None, limit: int) -> dict[str, Any]:
@@ -643,18 +609,27 @@ def _started(job: NewJob, row: Sequence[Any] | None) -> Started:
     return Started(row[1], row[3] and JobStatus(row[3]), row[2])
 
 
-def _change(row: Sequence[Any]) -> Change:
+def _changes(rows: Rows) -> list[Change]:
     """Of (job_id, chain_id, type_name, status, change, reason, …)."""
-    return Change(row[0], row[1], row[2], row[4], row[3] and STATUS[row[3]], row[5] and REASON.get(row[5]))
+    return [
+        Change(row[0], row[1], row[2], row[4], row[3] and STATUS[row[3]], row[5] and REASON.get(row[5])) for row in rows
+    ]
 
 
 def _job(row: Sequence[Any]) -> Job:
     return read_job(row, _as_is, _as_is)
 
 
-def _chain(row: Sequence[Any]) -> Chain:
-    return read_chain(row, _as_is, _as_is)
+def _jobs(rows: Rows) -> list[Job]:
+    return [read_job(row, _as_is, _as_is) for row in rows]
 
 
-def _blocker(row: Sequence[Any]) -> Blocker:
-    return read_blocker(row, _as_is)
+def _chains(rows: Rows) -> list[Chain]:
+    return [read_chain(row, _as_is, _as_is) for row in rows]
+
+
+def _blockers(rows: Rows) -> dict[JobId, list[Blocker]]:
+    found: dict[JobId, list[Blocker]] = {}
+    for job_id, *row in rows:
+        found.setdefault(job_id, []).append(read_blocker(row, _as_is))
+    return found

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
-from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, Rows, Statement
+from onward.state.command import Command, Operation, Rows, as_one
+from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, run_in_turn
 from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
 from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.statement import spell
+
+T = TypeVar("T")
 
 
 class OwnConnection(asyncpg.Connection):
@@ -131,11 +134,24 @@ class AsyncpgConnection:
     async def begin(self) -> None:
         await self._begin("BEGIN")
 
-    async def begin_with(self, first: Statement) -> int:
-        if not self._prepared:
-            await self.begin()
-            return len(await self.fetch(*first))
-        return _changed(await self._begin(f"BEGIN;{await self._call(first)}"))
+    async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
+        if isinstance(first, Command):
+            if more and not (begin or commit or self.in_transaction):
+                first, more = as_one(first, more)
+            if not (more or begin or commit):
+                return first.read(await self.fetch(first.sql, first.parameters))
+            if begin != commit and not more and first.needs != "rows" and self._prepared:
+                return await self._run_in_one_message(first, begin=begin)
+        return await run_in_turn(self, first, *more, begin=begin, commit=commit)
+
+    async def _run_in_one_message(self, command: Command[T], *, begin: bool) -> T:
+        try:
+            call = await self._call(command)
+            answer = await (self._begin(f"BEGIN;{call}") if begin else self._command(f"{call};COMMIT"))
+        except BaseException:
+            await self.rollback()  # it may have begun, or the statement failed so that COMMIT was not even tried
+            raise
+        return command.read([()] * _changed(answer))
 
     async def _begin(self, message: str) -> str:
         reset = RESET_FIRST if self._is_to_be_reset else ""
@@ -144,17 +160,10 @@ class AsyncpgConnection:
             self._is_to_be_reset = self._session.is_touched = False
         return answer
 
-    async def commit_with(self, last: Statement) -> None:
-        if not self._prepared:
-            await self.fetch(*last)
-            await self.commit()
-            return
-        await self._command(f"{await self._call(last)};COMMIT")
-
-    async def _call(self, statement: Statement) -> str:
-        if self._is_to_be_reset and not self._session.has_prepared(statement) and not self.in_transaction:
+    async def _call(self, command: Command[Any]) -> str:
+        if self._is_to_be_reset and not self._session.has_prepared(command) and not self.in_transaction:
             await self.reset()
-        return await self._session.call(statement, self._command)
+        return await self._session.call(command, self._command)
 
     async def _command(self, sql: str) -> str:
         with self._ours:

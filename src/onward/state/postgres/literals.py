@@ -3,12 +3,15 @@
 import hashlib
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+from onward.state.statement import spell
+
+_PLACE = re.compile(r"\$(\d+)")
 _SPECIAL = re.compile(r"[\\']")
 
 
@@ -47,6 +50,17 @@ def new_name(sql: str) -> str:
 @lru_cache(maxsize=1024)
 def _digest(sql: str) -> str:
     return hashlib.sha256(sql.encode()).hexdigest()[:12]
+
+
+def inlined(sql: str, parameters: Mapping[str, Any]) -> str:
+    """A statement of ours, with its values in it.
+
+    >>> inlined("SELECT :n::integer, :word::text", {"n": 1, "word": "it's"})
+    "SELECT 1::integer, E'it''s'::text"
+    """
+    spelled = spell(sql, "dollar")
+    values = [literal(parameters[name]) for name in spelled.names]
+    return _PLACE.sub(lambda found: values[int(found[1]) - 1], spelled.sql)
 
 
 def call(name: str, values: Sequence[Any]) -> str:

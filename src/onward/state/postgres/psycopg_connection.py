@@ -10,20 +10,24 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg import generators
+from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.waiting import wait_async
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
-from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, Rows, StepByStep
+from onward.state.command import Command, Operation, Rows, as_one
+from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, StepByStep, run_in_turn
+from onward.state.postgres.literals import inlined
 from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
 from onward.state.postgres.settings import hide_row
 from onward.state.statement import spell
 from onward.transport import cut_off
 
+T = TypeVar("T")
 _LOOK_EVERY = 0.1
 """Seconds between looks of psycopg's for something other than an answer."""
 
@@ -160,7 +164,7 @@ class PsycopgConnection(StepByStep):
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         if self._is_to_be_reset and not self.in_transaction:
-            await self._command(RESET)
+            await self._send(RESET)
             self._is_to_be_reset = self._session.is_touched = False
         cursor = await self._run(sql, parameters, ours=True)
         rows: Rows = await answer(cursor.fetchall()) if cursor.description else []
@@ -188,9 +192,22 @@ class PsycopgConnection(StepByStep):
             await answer(cursor.execute(spelled.sql, given, binary=ours))
         return cursor
 
-    async def _command(self, sql: str) -> None:
+    async def _send(self, sql: str) -> int:
+        """Statements without parameters in one message; how many rows the last gave.
+
+        A cursor would cost as much again, and its pipeline mode twice as much.
+        """
+        raw = self._raw
         with self._asking(ours=True):
-            await answer(self._raw.execute(sql, prepare=False))
+            await answer(raw.lock.acquire())
+            try:
+                results = await answer(raw.wait(_exchange(raw.pgconn, sql.encode())))
+            finally:
+                raw.lock.release()
+        for result in results:
+            if result.status == ExecStatus.FATAL_ERROR:
+                raise psycopg.errors.error_from_result(result)
+        return int(results[-1].ntuples)
 
     @contextmanager
     def _asking(self, *, ours: bool) -> Iterator[None]:
@@ -240,16 +257,42 @@ class PsycopgConnection(StepByStep):
 
     async def begin(self) -> None:
         if self.native is None:
-            await self._command(f"{RESET_FIRST}BEGIN" if self._is_to_be_reset else "BEGIN")
-            self._has_begun = True
-            if self._is_to_be_reset:
-                self._is_to_be_reset = self._session.is_touched = False
+            await self._begin("BEGIN")
         else:
             # psycopg sends BEGIN before the next statement, with the isolation level the application has chosen.
             with self._asking(ours=True):
                 await answer(self._raw.set_autocommit(False))
             self._begun = self._is_watched = True
             self._raw.wait = self._wait
+
+    async def _begin(self, message: str) -> int:
+        count = await self._send(f"{RESET_FIRST}{message}" if self._is_to_be_reset else message)
+        self._has_begun = True
+        if self._is_to_be_reset:
+            self._is_to_be_reset = self._session.is_touched = False
+        return count
+
+    async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
+        if isinstance(first, Command):
+            if more and not (begin or commit or self.in_transaction):
+                first, more = as_one(first, more)
+            if begin != commit and not more and first.needs != "rows" and self.native is None:
+                return await self._run_in_one_message(first, begin=begin)
+        return await run_in_turn(self, first, *more, begin=begin, commit=commit)
+
+    async def _run_in_one_message(self, command: Command[T], *, begin: bool) -> T:
+        # Not prepared: psycopg has the server forget all that is whenever a table is dropped, or a transaction undone.
+        statement, count = inlined(command.sql, command.parameters), 0
+        try:
+            if begin:
+                count = await self._begin(f"BEGIN;{statement}")
+            else:
+                await self._send(f"{statement};COMMIT")
+                await self._ended()
+        except BaseException:
+            await self.rollback()  # it may have begun, or the statement failed so that COMMIT was not even tried
+            raise
+        return command.read([()] * count)
 
     async def commit(self) -> None:
         # In a transaction that a failed statement has poisoned, COMMIT means ROLLBACK and psycopg does not say so.
@@ -293,6 +336,12 @@ class PsycopgConnection(StepByStep):
     def resume(self) -> None:
         self._is_suspended = False
         self._restore_wait()
+
+
+def _exchange(pgconn: Any, message: bytes) -> Generator[Any, Any, Any]:
+    pgconn.send_query(message)
+    results = yield from generators.execute(pgconn)
+    return results
 
 
 def _array(value: Any) -> Any:

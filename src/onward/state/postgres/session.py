@@ -1,8 +1,9 @@
 """What is to be known of a session of the server's, whichever client library it was made with."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
-from onward.state.driver import Statement
+from onward.state.command import Command
 from onward.state.postgres.literals import call, new_name
 from onward.state.statement import spell
 
@@ -27,24 +28,23 @@ class Session:
         self.prepared: dict[str, str] = {}
         """The names of our statements, by their text; none whose PREPARE has not been answered."""
 
-    def has_prepared(self, statement: Statement) -> bool:
-        return statement[0] in self.prepared
+    def has_prepared(self, command: Command[Any]) -> bool:
+        return command.sql in self.prepared
 
     def heed(self, code: str | None, error: BaseException) -> None:
         """What we prepared is gone (DEALLOCATE, DISCARD), or of no use since a table was altered."""
         if code == "26000" or "cached plan" in str(error):
             self.prepared.clear()
 
-    async def call(self, statement: Statement, run: Callable[[str], Awaitable[object]]) -> str:
+    async def call(self, command: Command[Any], run: Callable[[str], Awaitable[object]]) -> str:
         """SQL that runs a statement, prepared in this session once: so that it can go along with another."""
-        sql, parameters = statement
-        spelled = spell(sql, "dollar")
-        name = self.prepared.get(sql)
+        spelled = spell(command.sql, "dollar")
+        name = self.prepared.get(command.sql)
         if name is None:
-            name = new_name(sql)
+            name = new_name(command.sql)
             await run(f"PREPARE {name} AS {spelled.sql}")
-            self.prepared[sql] = name
-        return call(name, spelled.positional(parameters))
+            self.prepared[command.sql] = name
+        return call(name, spelled.positional(command.parameters))
 
 
 def reads_only(*, standby: str | None, by_default: str | None) -> bool | None:

@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session
 
 from onward.errands import to_the_end
 from onward.errors import TransactionClosed, TransactionUnsuitable
-from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Fault, Result, Rows, StepByStep
+from onward.state.command import Rows
+from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Fault, Result, StepByStep
 from onward.state.postgres.settings import fault_of_code
 from onward.state.sqlalchemy.after_commit import after_commit
 from onward.state.sqlalchemy.checks import sqlstate

@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from onward.errands import to_the_end
 from onward.errors import TransactionUnsuitable
-from onward.state.driver import Result, Rows
+from onward.state.command import Rows
+from onward.state.driver import Result
 from onward.state.postgres.session import reads_only as said_to_read_only
 from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.statement import ParameterStyle, spell

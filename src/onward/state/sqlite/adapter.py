@@ -10,14 +10,15 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from onward.errors import JobAlreadyCompleted, JobNotFound, JobTakenByAnotherWorker
 from onward.model import Blocker, Chain, ChainId, FailureReason, Job, JobError, JobId, JobStatus, LossReason, WorkerId
+from onward.state.command import Command, Operation, Rows, Steps, nothing, steps
 from onward.state.contract import (
     Change,
     Clock,
@@ -38,11 +39,10 @@ from onward.state.contract import (
     TypeClaim,
     to_remove,
 )
-from onward.state.driver import Connection, Dialect, Rows, Statement, transaction
-from onward.state.refusals import Problem, refuse
+from onward.state.driver import Connection, Dialect, transaction
+from onward.state.refusals import Problem, refuse, refuse_lost
 from onward.state.rows import JOB_COLUMNS, REASON, STATUS, write_error, write_errors
 from onward.state.sqlite import values
-from onward.state.sqlite.at_once import at_once
 from onward.state.sqlite.expiry import LOOK_AGAIN, Lease, Watched
 from onward.state.sqlite.graph import Graph
 from onward.state.sqlite.retrying import Comeback
@@ -62,11 +62,7 @@ class SqliteState:
     def __init__(self, *, prefix: str = "onward_") -> None:
         self.prefix = checked_identifier(prefix, option="prefix")
         self.clock: Clock = lambda: None
-        self.sql = Statements(
-            "onward.state.sqlite",
-            table=lambda name: f'"{prefix}{name}"',
-            job_columns=", ".join("NULL" if name == "problem" else f"job.{name}" for name in JOB_COLUMNS),
-        )
+        self.sql = Statements("onward.state.sqlite", table=lambda name: f'"{prefix}{name}"')
         self._graph = Graph(self.sql)
         self._watched = Watched()
 
@@ -80,24 +76,24 @@ class SqliteState:
     def newest_version(self) -> int:
         return self.sql.migrations()[-1][0]
 
-    async def identify(self, connection: Connection) -> str:
-        rows = await connection.fetch(self.sql("identify"), {})
-        return os.path.realpath(rows[0][0]) if rows[0][0] else ":memory:"  # noqa: ASYNC240 - a local look-up
+    def identify(self) -> Command[str]:
+        return Command(self.sql("identify"), {}, lambda rows: _path(rows[0][0]))
 
+    @steps
     async def schema_version(self, connection: Connection) -> int:
         if not await connection.fetch(self.sql("has_migrations"), {"table": f"{self.prefix}migration"}):
             return 0
         rows = await connection.fetch(self.sql("schema_version"), {})
         return int(rows[0][0])
 
-    @at_once
+    @steps
     async def migrate(self, connection: Connection) -> Sequence[str]:
-        if await self.schema_version(connection) >= self.newest_version:
+        if await connection.run(self.schema_version()) >= self.newest_version:
             return []
         applied: list[str] = []
         async with transaction(connection):
             # Looked up again: another process may have migrated while this one waited for the write lock.
-            version = await self.schema_version(connection)
+            version = await connection.run(self.schema_version())
             await connection.script(self.sql("migration_table"))
             for number, name, sql in self.sql.migrations():
                 if number > version:
@@ -114,27 +110,23 @@ class SqliteState:
 
     # -- start
 
-    @at_once
-    async def start(
-        self,
-        connection: Connection,
-        jobs: Sequence[NewJob],
-        *,
-        rider: Statement | None = None,
-        repeated: bool = False,
-    ) -> Sequence[Started]:
-        assert rider is None, "hints about a file do not travel in statements"
-        if all(job.is_plain for job in jobs):
-            now = self._now()
-            rows = many([values.new_row(job, now) for job in jobs])
-            await connection.fetch(self.sql("start"), {"jobs": rows, "now": now})
-            return [Started(job.id, JobStatus.PENDING, False) for job in jobs]
+    def start(self, jobs: Sequence[NewJob], *, repeated: bool = False) -> Operation[Sequence[Started]]:
+        if not all(job.is_plain for job in jobs):
+            return self._start_checked(jobs)
+        now = self._now()
+        rows = many([values.new_row(job, now) for job in jobs])
+        started = [Started(job.id, JobStatus.PENDING, False) for job in jobs]
+        return Command(self.sql("start"), {"jobs": rows, "now": now}, lambda _: started, "nothing")
+
+    @steps
+    async def _start_checked(self, connection: Connection, jobs: Sequence[NewJob]) -> Sequence[Started]:
         async with transaction(connection):
             started, _ = await start_checked(connection, self.sql, jobs, now=self._now())
         return started
 
     # -- take, settle
 
+    @steps
     async def take(
         self, connection: Connection, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId
     ) -> Sequence[TakenJob]:
@@ -158,7 +150,6 @@ class SqliteState:
             await self._set_aside(connection, worker)
             return values.taken_apart(rows)
 
-    @at_once
     async def _set_aside(self, connection: Connection, worker: WorkerId) -> None:
         """Fail what a worker holds and cannot read: each row alone, with what is wrong with it."""
         async with transaction(connection):
@@ -191,10 +182,11 @@ class SqliteState:
                 raise
         return await self._apart(connection, name, parameters, columns)
 
+    @steps
     async def left_behind(self, connection: Connection, *, types: Sequence[TypeClaim]) -> bool:
         return False  # no row is ever locked by itself
 
-    @at_once
+    @steps
     async def promote(self, connection: Connection, *, type_names: Sequence[str], limit: int) -> Promoted:
         parameters: dict[str, Any] = {"type_names": many(list(type_names)), "now": self._now()}
         due, next_at = (await connection.fetch(self.sql("promote_next"), parameters))[0]
@@ -203,8 +195,10 @@ class SqliteState:
             count = len(await connection.fetch(self.sql("promote"), {**parameters, "limit": limit}))
         return Promoted(count, _seconds_until(next_at, parameters["now"]))
 
-    @at_once
-    async def settle(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
+    @steps
+    async def settle(
+        self, connection: Connection, settlements: Sequence[Settlement], *, held: TakenJob | None = None
+    ) -> Sequence[Change]:
         others = [settlement for settlement in settlements if settlement.next and not settlement.is_plain]
         plain = [settlement for settlement in settlements if settlement.is_plain] if others else settlements
         changes: list[Change] = []
@@ -253,24 +247,17 @@ class SqliteState:
             changes.extend(spread)
         return changes
 
+    @steps
     async def lock_or_skip(self, connection: Connection, job_ids: Sequence[JobId]) -> set[JobId]:
         return set()  # whoever writes has locked everything
 
-    def hold_attempt(self, *, job_id: JobId, attempt: int, holder: WorkerId) -> Statement | None:
-        return None  # there are no round trips to save
+    def hold_attempt(self, *, job_id: JobId, attempt: int, holder: WorkerId) -> Command[bool]:
+        return self.lock_attempt(job_id=job_id, attempt=attempt, holder=holder).then(lambda _: True)
 
-    def end_attempt(self, job: TakenJob, settlement: Settlement) -> Statement | None:
-        return None
+    def lock_attempt(self, *, job_id: JobId, attempt: int, holder: WorkerId) -> Command[None]:
+        return Command(self.sql("lock_attempt"), {"id": str(job_id)}, partial(refuse_lost, job_id, attempt, holder))
 
-    async def lock_attempt(self, connection: Connection, *, job_id: JobId, attempt: int, holder: WorkerId) -> None:
-        rows = await connection.fetch(self.sql("lock_attempt"), {"id": str(job_id)})
-        if not rows:
-            raise JobNotFound(job_id, attempt)
-        if tuple(rows[0][:2]) != (attempt, holder):
-            ended = rows[0][2] in (JobStatus.COMPLETED, JobStatus.FAILED)
-            raise (JobAlreadyCompleted if ended else JobTakenByAnotherWorker)(job_id, attempt)
-
-    @at_once
+    @steps
     async def lock_current(self, connection: Connection, chain_id: ChainId) -> Job | None:
         async with transaction(connection):
             await connection.fetch(self.sql("lock"), {})
@@ -279,7 +266,7 @@ class SqliteState:
 
     # -- leases
 
-    @at_once
+    @steps
     async def renew(self, connection: Connection, *, worker: WorkerId, held: Sequence[Held]) -> Sequence[Renewal]:
         parameters = {"held": many([(h.job_id, h.attempt, duration(h.lease)) for h in held]), "worker": worker}
         async with transaction(connection):
@@ -287,13 +274,11 @@ class SqliteState:
             rows = await connection.fetch(self.sql("renewed"), parameters)
         return [Renewal(UUID(row[0]), row[1], row[2] and LossReason(row[2])) for row in rows]
 
-    async def report_progress(
-        self, connection: Connection, *, worker: WorkerId, reports: Sequence[ProgressReport]
-    ) -> None:
+    def report_progress(self, *, worker: WorkerId, reports: Sequence[ProgressReport]) -> Command[None]:
         said = many([(r.job_id, r.attempt, r.fraction, r.note) for r in reports])
-        await connection.fetch(self.sql("report_progress"), {"reports": said, "worker": worker})
+        return Command(self.sql("report_progress"), {"reports": said, "worker": worker}, nothing)
 
-    @at_once
+    @steps
     async def reap(
         self,
         connection: Connection,
@@ -342,20 +327,18 @@ class SqliteState:
             rows = await connection.fetch(self.sql("reaped"), parameters)
         return await self._taken(connection, rows, worker)
 
-    async def expire(self, connection: Connection, *, worker: WorkerId) -> Expired:
-        rows = await connection.fetch(self.sql("expire"), {"worker": worker})
-        return Expired(len(rows), 0)
+    def expire(self, *, worker: WorkerId) -> Command[Expired]:
+        return Command(self.sql("expire"), {"worker": worker}, lambda rows: Expired(len(rows), 0))
 
-    async def time_out(
-        self, connection: Connection, *, worker: WorkerId, overdue: Sequence[TimedOut]
-    ) -> Sequence[JobId]:
+    def time_out(self, *, worker: WorkerId, overdue: Sequence[TimedOut]) -> Command[Sequence[JobId]]:
         rows = many([(o.job_id, o.attempt, write_error(o.error)) for o in overdue])
-        found = await connection.fetch(self.sql("time_out"), {"overdue": rows, "worker": worker})
-        return [UUID(row[0]) for row in found]
+        parameters = {"overdue": rows, "worker": worker}
+        return Command(self.sql("time_out"), parameters, lambda rows: [UUID(row[0]) for row in rows])
 
-    async def give_back(self, connection: Connection, *, worker: WorkerId) -> Expired:
-        return Expired(len(await connection.fetch(self.sql("give_back"), {"worker": worker})), 0)
+    def give_back(self, *, worker: WorkerId) -> Command[Expired]:
+        return Command(self.sql("give_back"), {"worker": worker}, lambda rows: Expired(len(rows), 0))
 
+    @steps
     async def strays(
         self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
     ) -> Sequence[TakenJob]:
@@ -368,7 +351,7 @@ class SqliteState:
 
     # -- change
 
-    @at_once
+    @steps
     async def cancel(
         self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool = False
     ) -> Sequence[Change]:
@@ -382,12 +365,12 @@ class SqliteState:
             spread = await self._graph.end(connection, failed, now=now)
         return [_cancelled(row) for row in rows] + spread
 
-    @at_once
+    @steps
     async def retry(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
         async with transaction(connection):
             return await Comeback(connection, self.sql).retry(chain_ids, now=self._now())
 
-    @at_once
+    @steps
     async def trigger(self, connection: Connection, chain_ids: Sequence[ChainId]) -> Sequence[Change]:
         async with transaction(connection):
             await self._refuse_missing(connection, chain_ids)
@@ -399,66 +382,75 @@ class SqliteState:
         there = await connection.fetch(self.sql("headers"), {"ids": many(list(chain_ids))})
         refuse([Problem("missing", id) for id in {*chain_ids} - {UUID(row[0]) for row in there}])
 
-    @at_once
+    @steps
     async def delete(self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool) -> Sequence[Change]:
         async with transaction(connection):
             return await self._graph.delete(connection, chain_ids, cascade=cascade)
 
-    async def pause(self, connection: Connection, type_names: Sequence[str]) -> None:
-        await connection.fetch(self.sql("pause"), {"type_names": many(list(type_names)), "now": self._now()})
+    def pause(self, type_names: Sequence[str]) -> Command[None]:
+        return Command(self.sql("pause"), {"type_names": many(list(type_names)), "now": self._now()}, nothing)
 
-    async def resume(self, connection: Connection, type_names: Sequence[str]) -> None:
-        await connection.fetch(self.sql("resume"), {"type_names": many(list(type_names))})
+    def resume(self, type_names: Sequence[str]) -> Command[None]:
+        return Command(self.sql("resume"), {"type_names": many(list(type_names))}, nothing)
 
     # -- read
 
-    async def paused(self, connection: Connection) -> Sequence[str]:
-        return [row[0] for row in await connection.fetch(self.sql("list_paused"), {})]
+    def paused(self) -> Command[Sequence[str]]:
+        return Command(self.sql("list_paused"), {}, lambda rows: [row[0] for row in rows])
 
-    async def find_jobs(self, connection: Connection, ids: Sequence[JobId]) -> Sequence[Job]:
-        return values.jobs(await self._read(connection, "find_jobs", {"ids": many(list(ids))}, len(JOB_COLUMNS)))
+    def find_jobs(self, ids: Sequence[JobId]) -> Steps[Sequence[Job]]:
+        return self._read_jobs("find_jobs", {"ids": many(list(ids))})
 
-    async def find_chains(self, connection: Connection, ids: Sequence[ChainId]) -> Sequence[Chain]:
-        rows = await self._read(connection, "find_chains", {"ids": many(list(ids))}, 4 + len(JOB_COLUMNS))
-        return [values.chain(row) for row in rows]
+    def find_chains(self, ids: Sequence[ChainId]) -> Steps[Sequence[Chain]]:
+        return self._read_chains("find_chains", {"ids": many(list(ids))})
 
-    async def ended_chains(self, connection: Connection, ids: Sequence[ChainId]) -> dict[ChainId, bool]:
-        rows = await connection.fetch(self.sql("ended_chains"), {"ids": many(list(ids))})
-        return {UUID(row[0]): bool(row[1]) for row in rows}
+    def ended_chains(self, ids: Sequence[ChainId]) -> Command[dict[ChainId, bool]]:
+        def read(rows: Rows) -> dict[ChainId, bool]:
+            return {UUID(row[0]): bool(row[1]) for row in rows}
 
-    async def list_jobs(
-        self, connection: Connection, filter: Filter, *, after: JobId | None, limit: int
-    ) -> Sequence[Job]:
+        return Command(self.sql("ended_chains"), {"ids": many(list(ids))}, read)
+
+    def list_jobs(self, filter: Filter, *, after: JobId | None, limit: int) -> Steps[Sequence[Job]]:
         name = "list_failed_jobs" if filter.only_failed else "list_jobs"
-        return values.jobs(await self._read(connection, name, _page(filter, after, limit), len(JOB_COLUMNS)))
+        return self._read_jobs(name, _page(filter, after, limit))
 
-    async def list_chains(
-        self, connection: Connection, filter: Filter, *, after: ChainId | None, limit: int
-    ) -> Sequence[Chain]:
+    def list_chains(self, filter: Filter, *, after: ChainId | None, limit: int) -> Steps[Sequence[Chain]]:
         name = "list_failed_chains" if filter.only_failed else "list_chains"
-        rows = await self._read(connection, name, _page(filter, after, limit), 4 + len(JOB_COLUMNS))
+        return self._read_chains(name, _page(filter, after, limit))
+
+    def list_blocked(self, chain_id: ChainId, *, after: JobId | None, limit: int) -> Steps[Sequence[Job]]:
+        parameters = {"chain_id": str(chain_id), "after": values.cursor(after), "limit": limit}
+        return self._read_jobs("list_blocked", parameters)
+
+    def list_failed(self, type_name: str, *, limit: int) -> Steps[Sequence[Job]]:
+        return self._read_jobs("list_failed", {"type_name": type_name, "limit": limit})
+
+    @steps
+    async def _read_jobs(self, connection: Connection, name: str, parameters: dict[str, Any]) -> Sequence[Job]:
+        return values.jobs(await self._read(connection, name, parameters, len(JOB_COLUMNS)))
+
+    @steps
+    async def _read_chains(self, connection: Connection, name: str, parameters: dict[str, Any]) -> Sequence[Chain]:
+        rows = await self._read(connection, name, parameters, 4 + len(JOB_COLUMNS))
         return [values.chain(row) for row in rows]
 
-    async def list_blocked(
-        self, connection: Connection, chain_id: ChainId, *, after: JobId | None, limit: int
-    ) -> Sequence[Job]:
-        parameters = {"chain_id": str(chain_id), "after": values.cursor(after), "limit": limit}
-        return values.jobs(await self._read(connection, "list_blocked", parameters, len(JOB_COLUMNS)))
+    def count_jobs(self, type_names: Sequence[str]) -> Command[dict[str, JobCounts]]:
+        def read(rows: Rows) -> dict[str, JobCounts]:
+            return {name: JobCounts(*counts) for name, *counts in rows}
 
-    async def list_failed(self, connection: Connection, type_name: str, *, limit: int) -> Sequence[Job]:
-        parameters = {"type_name": type_name, "limit": limit}
-        return values.jobs(await self._read(connection, "list_failed", parameters, len(JOB_COLUMNS)))
+        return Command(self.sql("count_jobs"), {"type_names": many(list(type_names))}, read)
 
-    async def count_jobs(self, connection: Connection, type_names: Sequence[str]) -> dict[str, JobCounts]:
-        rows: Rows = await connection.fetch(self.sql("count_jobs"), {"type_names": many(list(type_names))})
-        return {name: JobCounts(*counts) for name, *counts in rows}
-
+    @steps
     async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:
         found: dict[JobId, list[Blocker]] = {}
         rows: Rows = await self._read(connection, "blockers_of", {"job_ids": many(list(job_ids))}, 6)
         for job_id, *row in rows:
             found.setdefault(UUID(job_id), []).append(values.blocker(row))
         return found
+
+
+def _path(name: str) -> str:
+    return os.path.realpath(name) if name else ":memory:"
 
 
 @asynccontextmanager

@@ -4,17 +4,17 @@ import asyncio
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from onward.errors import DatabaseLocked, TransactionClosed, TransactionUnsuitable
-from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Fault, Result, Rows, StepByStep, run_now, value_fault
+from onward.state.command import Command, Operation, Rows
+from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Fault, Result, StepByStep, run_now, value_fault
 from onward.state.sqlite.gate import Gate, LockPatience, Patience
 from onward.state.sqlite.thread import Call, ConnectionThread
 
 T = TypeVar("T")
-Operation: TypeAlias = Callable[["SyncSqliteConnection"], Coroutine[Any, Any, T]]
 
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _READS = re.compile(r"\s*(SELECT|VALUES|EXPLAIN|PRAGMA)\b", re.IGNORECASE)
@@ -279,9 +279,19 @@ class SqliteConnection(StepByStep):
         finally:
             self._thread.stop()
 
-    async def run(self, operation: Operation[T]) -> T:
-        """Run an operation of several statements in the thread, as one piece."""
-        return await self._run(lambda: run_now(operation(self._sync)))
+    async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
+        """In the thread, as one piece.
+
+        Not only because it is faster: between two statements the event loop may be busy with something else, and the
+        only write lock there is would wait with it.
+        """
+        try:
+            return await self._run(lambda: run_now(self._sync.run(first, *more, begin=begin, commit=commit)))
+        except BaseException:
+            # Cancelled after the lock had been granted: nobody knows of this transaction, so nobody would end it.
+            if begin and self.in_transaction:
+                await self.rollback()
+            raise
 
     async def _run(self, work: Callable[[], T]) -> T:
         def abandonable(call: Call[T]) -> T:
@@ -351,9 +361,16 @@ class AiosqliteConnection(StepByStep):
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return False
 
-    async def run(self, operation: Operation[T]) -> T:
-        """Run an operation of several statements in the thread, as one piece."""
-        result: T = await self.native._execute(lambda: run_now(operation(self._sync)))
+    async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
+        """In the thread, as one piece, once there is a transaction."""
+        if begin:
+            await self.begin()
+        try:
+            result: T = await self.native._execute(lambda: run_now(self._sync.run(first, *more, commit=commit)))
+        except BaseException:
+            if begin:
+                await self.rollback()
+            raise
         return result
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from onward.errors import ChainReferenced
 from onward.model import ChainId, FailureReason
+from onward.state.command import Rows
 from onward.state.contract import Change
-from onward.state.driver import Connection, Rows
+from onward.state.driver import Connection
 from onward.state.sqlite.values import many, some_id, texts
 from onward.state.statement import Statements
 

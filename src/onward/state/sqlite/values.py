@@ -10,8 +10,8 @@ import msgspec
 
 from onward.errors import ConfigurationError
 from onward.model import Blocker, Chain, Job
+from onward.state.command import Rows
 from onward.state.contract import NewJob, TakenJob
-from onward.state.driver import Rows
 from onward.state.rows import read_blocker, read_chain, read_job, shown
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -99,7 +99,7 @@ class TestBlockers:
             await session.finish("next", output='"done"')
 
             assert await session.status(job.id) == "pending"
-            (seen,) = (await store.state.blockers_of(session.connection, [job.id]))[job.id]
+            (seen,) = (await session.connection.run(store.state.blockers_of([job.id])))[job.id]
             assert (seen.type_name, seen.current_type_name, seen.output) == ("fetch", "next", '"done"')
 
     async def test_many_jobs_may_wait_for_one_chain(self, store: Store) -> None:
@@ -136,7 +136,7 @@ class TestBlockers:
             changes = await session.finish("fetch", output="7")
 
             assert kinds(changes) == {(blocker.id, "settled"), (job.id, "unblocked")}
-            blockers = (await store.state.blockers_of(session.connection, [job.id]))[job.id]
+            blockers = (await session.connection.run(store.state.blockers_of([job.id])))[job.id]
             assert [seen.output for seen in blockers] == ["7", "7"]
 
     async def test_blockers_started_in_the_same_call_are_waited_for(self, store: Store) -> None:
@@ -166,7 +166,7 @@ class TestBlockers:
             assert await session.status(job.id) == "pending"
             assert list(await session.take("work")) == []
             store.clock.advance(timedelta(seconds=60))
-            await store.state.promote(session.connection, type_names=["work"], limit=10)
+            await session.connection.run(store.state.promote(type_names=["work"], limit=10))
             assert (await session.take_one("work")).id == job.id
 
     async def test_an_unblocked_job_queues_behind_what_was_due_before(self, store: Store) -> None:
@@ -193,7 +193,7 @@ class TestBlockers:
 
             assert (refusal.value.job_type, refusal.value.chain_ids) == ("report", (missing,))
             assert [job.id for job in await session.everything()] == [existing.id]
-            assert list(await store.state.list_blocked(session.connection, existing.id, after=None, limit=9)) == []
+            assert list(await session.connection.run(store.state.list_blocked(existing.id, after=None, limit=9))) == []
 
     async def test_a_deleted_chain_cannot_be_a_blocker(self, store: Store) -> None:
         deleted = store.job("fetch")

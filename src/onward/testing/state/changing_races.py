@@ -166,7 +166,7 @@ class TestRacesOfChanges:
             await _together(store, _cancel(running.chain_id), _settle(continuing(running, step)))
 
             async with store.connect() as session:
-                current = (await store.state.find_chains(session.connection, [running.chain_id]))[0].current
+                current = (await session.connection.run(store.state.find_chains([running.chain_id])))[0].current
                 assert isinstance(current, FailedJob)
                 assert current.reason == "cancelled"
                 assert await session.has_ended(running.chain_id)
@@ -325,7 +325,7 @@ async def _until_done(store: Store, session: Session, act: Act) -> None:
 
 async def _nothing_waits_in_vain(session: Session) -> None:
     jobs = await session.everything()
-    found = await session.state.blockers_of(session.connection, [job.id for job in jobs])
+    found = await session.connection.run(session.state.blockers_of([job.id for job in jobs]))
     ended = (JobStatus.COMPLETED, JobStatus.FAILED)
     for job in jobs:
         statuses = [blocker.status for blocker in found.get(job.id, [])]
@@ -336,6 +336,6 @@ async def _nothing_waits_in_vain(session: Session) -> None:
             assert runs_anyway or JobStatus.FAILED not in statuses
         elif not (isinstance(job, FailedJob) or runs_anyway):  # one that ran may see a failed blocker come back
             assert set(statuses) <= {JobStatus.COMPLETED}
-    chains = await session.state.list_chains(session.connection, Filter(), after=None, limit=1000)
+    chains = await session.connection.run(session.state.list_chains(Filter(), after=None, limit=1000))
     current = [chain.current for chain in chains]
     assert [await session.has_ended(job.chain_id) for job in current] == [job.status in ended for job in current]

@@ -45,11 +45,11 @@ class TestContinuing:
             for type_name in ("second", "third"):
                 await session.settle(continuing(running, next_of(running, type_name)))
                 running = await session.take_one(type_name)
-                (chain,) = await store.state.find_chains(session.connection, [running.chain_id])
+                (chain,) = await session.connection.run(store.state.find_chains([running.chain_id]))
                 seen.append((chain.status, chain.current.type_name, chain.type_name, chain.ended_at))
             await session.settle(completing(running, output="7"))
 
-            (chain,) = await store.state.find_chains(session.connection, [running.chain_id])
+            (chain,) = await session.connection.run(store.state.find_chains([running.chain_id]))
         assert seen == [("running", "second", "work", None), ("running", "third", "work", None)]
         assert (chain.status, chain.current.id, chain.ended_at) == ("completed", running.id, store.clock.now)
 
@@ -60,7 +60,7 @@ class TestContinuing:
 
             await session.settle(failing(await session.take_one("next")))
 
-            (chain,) = await store.state.find_chains(session.connection, [first.id])
+            (chain,) = await session.connection.run(store.state.find_chains([first.id]))
             assert (chain.status, chain.ended_at) == ("failed", store.clock.now)
             assert await session.has_ended(first.id)
             assert await session.status(first.id) == "completed"
@@ -86,7 +86,7 @@ class TestContinuing:
                 continuing(two, next_of(two, at=store.clock.now + timedelta(seconds=9))),
             )
 
-            promoted = await store.state.promote(session.connection, type_names=["next"], limit=10)
+            promoted = await session.connection.run(store.state.promote(type_names=["next"], limit=10))
             assert list(await session.take("next")) == []
             assert promoted.count == 0
             assert promoted.next_in == pytest.approx(5.0)
@@ -145,7 +145,7 @@ class TestContinuing:
             await session.settle(continuing(running, step))
 
             assert (await session.take_one("next")).id == step.id
-            (seen,) = (await store.state.blockers_of(session.connection, [step.id]))[step.id]
+            (seen,) = (await session.connection.run(store.state.blockers_of([step.id])))[step.id]
             assert (seen.chain_id, seen.output) == (blocker.id, "7")
 
     async def test_a_blocker_that_has_failed_fails_the_chain_and_what_waits_for_it(self, store: Store) -> None:

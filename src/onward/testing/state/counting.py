@@ -20,7 +20,7 @@ class TestCounting:
             done, broken, *_ = await session.take("mail", limit=4)
             await session.settle(completing(done), failing(broken))
 
-            counts = await store.state.count_jobs(session.connection, ["mail", "other", "nobody"])
+            counts = await session.connection.run(store.state.count_jobs(["mail", "other", "nobody"]))
 
         assert counts == {
             "mail": JobCounts(pending=3, scheduled=1, running=2, failed=1),
@@ -32,9 +32,9 @@ class TestCounting:
         async with store.connect() as session:
             await session.start(store.job("mail", delay=60.0))
             store.clock.advance(timedelta(minutes=2))
-            await store.state.promote(session.connection, type_names=["mail"], limit=10)
+            await session.connection.run(store.state.promote(type_names=["mail"], limit=10))
 
-            counts = await store.state.count_jobs(session.connection, ["mail"])
+            counts = await session.connection.run(store.state.count_jobs(["mail"]))
 
         assert counts == {"mail": JobCounts(pending=1)}
 
@@ -52,8 +52,8 @@ class TestFailed:
                 await session.settle(failing(job))
                 store.clock.advance(timedelta(seconds=1))
 
-            failed = await store.state.list_failed(session.connection, "mail", limit=10)
-            last = await store.state.list_failed(session.connection, "mail", limit=1)
+            failed = await session.connection.run(store.state.list_failed("mail", limit=10))
+            last = await session.connection.run(store.state.list_failed("mail", limit=1))
 
         assert [job.id for job in failed] == [taken[3].id, taken[0].id, taken[2].id]
         assert [job.id for job in last] == [taken[3].id]
@@ -64,4 +64,4 @@ class TestFailed:
             await session.settle(failing(job))
             await session.retry(job.chain_id)
 
-            assert list(await store.state.list_failed(session.connection, "mail", limit=10)) == []
+            assert list(await session.connection.run(store.state.list_failed("mail", limit=10))) == []

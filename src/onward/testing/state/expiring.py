@@ -18,7 +18,7 @@ class TestExpiring:
             await session.start(store.job(), store.job())
             held = await session.take()
 
-            expired = await store.state.expire(session.connection, worker=WORKER)
+            expired = await session.connection.run(store.state.expire(worker=WORKER))
 
             assert (expired.count, expired.locked) == (2, 0)
             assert {job.id for job in (await session.reap()).jobs} == {job.id for job in held}
@@ -32,7 +32,7 @@ class TestExpiring:
             await session.start(waiting)
             until = (await session.find(running.id)).leased_until
 
-            expired = await store.state.expire(session.connection, worker=WORKER)
+            expired = await session.connection.run(store.state.expire(worker=WORKER))
 
             assert (expired.count, expired.locked) == (0, 0)
             assert (await session.find(running.id)).leased_until == until
@@ -41,9 +41,9 @@ class TestExpiring:
     async def test_expiring_again_changes_nothing(self, store: Store) -> None:
         async with store.connect() as session:
             await session.start_and_take(store.job())
-            await store.state.expire(session.connection, worker=WORKER)
+            await session.connection.run(store.state.expire(worker=WORKER))
 
-            assert (await store.state.expire(session.connection, worker=WORKER)).count == 0
+            assert (await session.connection.run(store.state.expire(worker=WORKER))).count == 0
 
 
 @pytest.mark.asyncio
@@ -57,8 +57,8 @@ class TestTimingOut:
             again = await session.take_one()
             error = JobError(type="TimeoutError", message='late "\u2026"', traceback="here\nand there", attempt=2)
 
-            let_go = await store.state.time_out(
-                session.connection, worker=WORKER, overdue=[TimedOut(again.id, again.attempt, error)]
+            let_go = await session.connection.run(
+                store.state.time_out(worker=WORKER, overdue=[TimedOut(again.id, again.attempt, error)])
             )
             (reaped,) = (await session.reap()).jobs
 
@@ -72,7 +72,9 @@ class TestTimingOut:
             running = await session.start_and_take(store.job())
             overdue = [TimedOut(running.id, 1, JobError(type="TimeoutError", message="late", attempt=1))]
 
-            answers = [await store.state.time_out(session.connection, worker=WORKER, overdue=overdue) for _ in range(2)]
+            answers = [
+                await session.connection.run(store.state.time_out(worker=WORKER, overdue=overdue)) for _ in range(2)
+            ]
             (reaped,) = (await session.reap()).jobs
 
         assert [len(answer) for answer in answers] == [1, 0]
@@ -84,7 +86,7 @@ class TestTimingOut:
             error = JobError(type="TimeoutError", message="late")
             for worker, attempt in ((OTHER_WORKER, 1), (WORKER, 2)):
                 overdue = [TimedOut(running.id, attempt, error)]
-                assert not await store.state.time_out(session.connection, worker=worker, overdue=overdue)
+                assert not await session.connection.run(store.state.time_out(worker=worker, overdue=overdue))
 
             assert list((await session.reap()).jobs) == []
 
@@ -98,7 +100,7 @@ class TestGivingBack:
             await session.start(store.job(), store.job(), store.job())
             mine, other = await session.take(limit=2), await session.take(limit=1, worker=OTHER_WORKER)
 
-            given = await store.state.give_back(session.connection, worker=WORKER)
+            given = await session.connection.run(store.state.give_back(worker=WORKER))
             again = await session.take(worker=OTHER_WORKER)
 
         assert (given.count, given.locked) == (2, 0)
@@ -110,12 +112,13 @@ class TestGivingBack:
         async with store.connect() as session:
             await session.start(store.job(), store.job())
             late, cancelled = await session.take()
-            await store.state.time_out(
-                session.connection,
-                worker=WORKER,
-                overdue=[TimedOut(late.id, 1, JobError(type="TimeoutError", message="late"))],
+            await session.connection.run(
+                store.state.time_out(
+                    worker=WORKER,
+                    overdue=[TimedOut(late.id, 1, JobError(type="TimeoutError", message="late"))],
+                )
             )
             await session.cancel(cancelled.chain_id)
 
-            assert (await store.state.give_back(session.connection, worker=WORKER)).count == 0
+            assert (await session.connection.run(store.state.give_back(worker=WORKER))).count == 0
             assert await session.statuses(late.id, cancelled.id) == ["running", "running"]

@@ -107,7 +107,7 @@ class TestFailingBlockers:
             changes = await session.finish("two", output="2")
 
             assert (job.id, "unblocked") in kinds(changes)
-            blockers = (await store.state.blockers_of(session.connection, [job.id]))[job.id]
+            blockers = (await session.connection.run(store.state.blockers_of([job.id])))[job.id]
             assert [(seen.status, seen.output) for seen in blockers] == [("failed", None), ("completed", "2")]
 
     async def test_a_job_that_runs_anyway_starts_behind_a_failed_blocker(self, store: Store) -> None:

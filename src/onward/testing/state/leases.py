@@ -43,7 +43,7 @@ class TestRenewing:
             await session.take_one(worker=OTHER_WORKER)
             held = [Held(job.id, job.attempt, LEASE) for job in (ended, deleted, alive, reaped)]
 
-            renewals = await store.state.renew(session.connection, worker=WORKER, held=held)
+            renewals = await session.connection.run(store.state.renew(worker=WORKER, held=held))
 
         assert {renewal.job_id: renewal.lost for renewal in renewals} == {
             alive.id: None,
@@ -54,7 +54,7 @@ class TestRenewing:
 
     async def test_nothing_to_renew_is_an_empty_answer(self, store: Store) -> None:
         async with store.connect() as session:
-            assert list(await store.state.renew(session.connection, worker=WORKER, held=[])) == []
+            assert list(await session.connection.run(store.state.renew(worker=WORKER, held=[]))) == []
 
     async def test_a_holder_is_told_that_its_job_is_to_be_cancelled(self, store: Store) -> None:
         async with store.connect() as session:
@@ -122,14 +122,14 @@ class TestProgress:
             taken = await session.take()
             reports = [ProgressReport(job.id, job.attempt, n / 4, f"żółw {n}") for n, job in enumerate(taken)]
 
-            await store.state.report_progress(session.connection, worker=WORKER, reports=reports)
+            await session.connection.run(store.state.report_progress(worker=WORKER, reports=reports))
 
             found = [(await session.find(job.id)).progress for job in taken]
         assert found == [Progress(0.0, "żółw 0"), Progress(0.25, "żółw 1")]
 
     async def test_no_reports_are_harmless(self, store: Store) -> None:
         async with store.connect() as session:
-            await store.state.report_progress(session.connection, worker=WORKER, reports=[])
+            await session.connection.run(store.state.report_progress(worker=WORKER, reports=[]))
 
     async def test_reports_of_attempts_that_are_lost_are_dropped(self, store: Store) -> None:
         async with store.connect() as session:
@@ -333,7 +333,7 @@ class TestStrays:
             await session.settle(completing(ended))
             await session.start_and_take(store.job(), worker=OTHER_WORKER)
 
-            found = await store.state.strays(session.connection, worker=WORKER, held_here=[known.id])
+            found = await session.connection.run(store.state.strays(worker=WORKER, held_here=[known.id]))
 
             assert list(found) == [stray]
-            assert await store.state.strays(session.connection, worker=WORKER, held_here=[known.id, stray.id]) == []
+            assert await session.connection.run(store.state.strays(worker=WORKER, held_here=[known.id, stray.id])) == []

@@ -59,7 +59,7 @@ class TestRowLocks:
                 store.clock.advance(timedelta(seconds=50))
                 held = [Held(job.id, job.attempt, LEASE) for job in (locked, renewed)]
                 async with store.promptly():
-                    renewals = await store.state.renew(other.connection, worker=WORKER, held=held)
+                    renewals = await other.connection.run(store.state.renew(worker=WORKER, held=held))
                     store.clock.advance(timedelta(seconds=20))
                     taken_over = (await other.reap()).jobs
 
@@ -74,17 +74,17 @@ class TestRowLocks:
                 await holder.lock(locked)
 
                 async with store.promptly():
-                    expired = await store.state.expire(other.connection, worker=WORKER)
+                    expired = await other.connection.run(store.state.expire(worker=WORKER))
 
                 assert (expired.count, expired.locked) == (1, 1)
-            assert (await store.state.expire(other.connection, worker=WORKER)).count == 1
+            assert (await other.connection.run(store.state.expire(worker=WORKER))).count == 1
 
     async def test_a_pending_job_that_is_locked_is_passed_over(self, store: Store) -> None:
         locked, free = store.job(), store.job()
         async with store.connect() as client, store.reserve() as worker:
             await client.start(locked, free)
             async with client.transaction():
-                await store.state.lock_current(client.connection, locked.id)
+                await client.connection.run(store.state.lock_current(locked.id))
 
                 async with store.promptly():
                     assert [job.id for job in await worker.take()] == [free.id]
@@ -96,27 +96,27 @@ class TestRowLocks:
         async with store.connect() as client, store.reserve() as worker:
             await client.start(job)
             async with client.transaction():
-                await store.state.lock_current(client.connection, job.id)
+                await client.connection.run(store.state.lock_current(job.id))
                 assert list(await worker.take()) == []
 
                 async with store.promptly():
-                    assert await store.state.left_behind(worker.connection, types=claims)
-                await store.state.pause(worker.connection, [job.type_name])
-                assert not await store.state.left_behind(worker.connection, types=claims)
-                await store.state.resume(worker.connection, [job.type_name])
+                    assert await worker.connection.run(store.state.left_behind(types=claims))
+                await worker.connection.run(store.state.pause([job.type_name]))
+                assert not await worker.connection.run(store.state.left_behind(types=claims))
+                await worker.connection.run(store.state.resume([job.type_name]))
 
             await worker.take()
-            assert not await store.state.left_behind(worker.connection, types=claims)
+            assert not await worker.connection.run(store.state.left_behind(types=claims))
 
     async def test_a_due_job_that_is_locked_is_said_to_be_overdue(self, store: Store) -> None:
         job = store.job(delay=1.0)
         async with store.connect() as client, store.reserve() as worker:
             await client.start(job)
             async with client.transaction():
-                await store.state.lock_current(client.connection, job.id)
+                await client.connection.run(store.state.lock_current(job.id))
                 store.clock.advance(timedelta(seconds=2))
 
                 async with store.promptly():
-                    promoted = await store.state.promote(worker.connection, type_names=[job.type_name], limit=10)
+                    promoted = await worker.connection.run(store.state.promote(type_names=[job.type_name], limit=10))
 
             assert (promoted.count, promoted.next_in) == (0, -1.0)

@@ -321,7 +321,7 @@ class TestChainsThatMoveOn:
     async def test_who_locks_a_chain_that_is_going_on_gets_its_next_job(self, store: Store, index: int) -> None:
         async def lock(session: Session, chain_id: ChainId) -> Job | None:
             async with session.transaction():
-                return await store.state.lock_current(session.connection, chain_id)
+                return await session.connection.run(store.state.lock_current(chain_id))
 
         step, current = await _while_going_on(store, lock, index)
 

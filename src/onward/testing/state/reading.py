@@ -21,10 +21,10 @@ class TestFinding:
             await session.start(job)
             ids = [new_id(), job.id]
 
-            assert [found.id for found in await store.state.find_jobs(session.connection, ids)] == [job.id]
-            assert [found.id for found in await store.state.find_chains(session.connection, ids)] == [job.id]
-            assert await store.state.ended_chains(session.connection, ids) == {job.id: False}
-            assert await store.state.blockers_of(session.connection, ids) == {}
+            assert [found.id for found in await session.connection.run(store.state.find_jobs(ids))] == [job.id]
+            assert [found.id for found in await session.connection.run(store.state.find_chains(ids))] == [job.id]
+            assert await session.connection.run(store.state.ended_chains(ids)) == {job.id: False}
+            assert await session.connection.run(store.state.blockers_of(ids)) == {}
 
     async def test_the_id_of_a_job_further_on_finds_the_job_and_no_chain(self, store: Store) -> None:
         async with store.connect() as session:
@@ -32,9 +32,9 @@ class TestFinding:
             step = next_of(running)
             await session.settle(continuing(running, step))
 
-            assert [job.id for job in await store.state.find_jobs(session.connection, [step.id])] == [step.id]
-            assert list(await store.state.find_chains(session.connection, [step.id])) == []
-            assert await store.state.ended_chains(session.connection, [step.id]) == {}
+            assert [job.id for job in await session.connection.run(store.state.find_jobs([step.id]))] == [step.id]
+            assert list(await session.connection.run(store.state.find_chains([step.id]))) == []
+            assert await session.connection.run(store.state.ended_chains([step.id])) == {}
 
     async def test_blockers_come_in_the_order_given_at_the_start(self, store: Store) -> None:
         blockers = [store.job(f"fetch-{n}") for n in range(5)]
@@ -46,7 +46,7 @@ class TestFinding:
             await session.finish("fetch-3", output='{"a":1}')
             await session.break_("fetch-0")
 
-            found = await store.state.blockers_of(session.connection, [one.id, two.id])
+            found = await session.connection.run(store.state.blockers_of([one.id, two.id]))
 
         assert [blocker.chain_id for blocker in found[one.id]] == order
         assert [blocker.status for blocker in found[one.id]] == ["completed", "failed", *["pending"] * 3]
@@ -71,11 +71,11 @@ class TestListing:
         jobs = [store.job() for _ in range(6)]
         async with store.connect() as session:
             await session.start(*jobs)
-            page = await store.state.list_chains(session.connection, Filter(), after=None, limit=2)
+            page = await session.connection.run(store.state.list_chains(Filter(), after=None, limit=2))
             await session.start(*[store.job() for _ in range(3)])
             await session.delete(jobs[4].id, jobs[2].id)
 
-            rest = await store.state.list_chains(session.connection, Filter(), after=page[-1].id, limit=10)
+            rest = await session.connection.run(store.state.list_chains(Filter(), after=page[-1].id, limit=10))
 
         assert [chain.id for chain in page] == [jobs[5].id, jobs[4].id]
         assert [chain.id for chain in rest] == [jobs[3].id, jobs[1].id, jobs[0].id]
@@ -201,8 +201,8 @@ class TestListing:
             await session.start(blocker, other)
             await session.start(*jobs, store.job(blockers=(other.id,)))
 
-            first = await store.state.list_blocked(session.connection, blocker.id, after=None, limit=2)
-            rest = await store.state.list_blocked(session.connection, blocker.id, after=first[-1].id, limit=10)
+            first = await session.connection.run(store.state.list_blocked(blocker.id, after=None, limit=2))
+            rest = await session.connection.run(store.state.list_blocked(blocker.id, after=first[-1].id, limit=10))
 
         assert [job.id for job in (*first, *rest)] == [job.id for job in reversed(jobs)]
 
@@ -214,7 +214,7 @@ class TestListing:
             await session.start(job)
             await session.finish("fetch")
 
-            (listed,) = await store.state.list_blocked(session.connection, blocker.id, after=None, limit=10)
+            (listed,) = await session.connection.run(store.state.list_blocked(blocker.id, after=None, limit=10))
 
         assert (listed.id, listed.status) == (job.id, "pending")
 
@@ -230,7 +230,7 @@ class TestListing:
 
 async def _all_jobs(session: Session, filter: Filter, *, page: int = 100) -> list[JobId]:
     found: list[JobId] = []
-    while part := await session.state.list_jobs(session.connection, filter, after=_last(found), limit=page):
+    while part := await session.connection.run(session.state.list_jobs(filter, after=_last(found), limit=page)):
         assert len(part) <= page
         found.extend(job.id for job in part)
     return found
@@ -238,7 +238,7 @@ async def _all_jobs(session: Session, filter: Filter, *, page: int = 100) -> lis
 
 async def _all_chains(session: Session, filter: Filter, *, page: int = 100) -> list[ChainId]:
     found: list[ChainId] = []
-    while part := await session.state.list_chains(session.connection, filter, after=_last(found), limit=page):
+    while part := await session.connection.run(session.state.list_chains(filter, after=_last(found), limit=page)):
         assert len(part) <= page
         found.extend(chain.id for chain in part)
     return found

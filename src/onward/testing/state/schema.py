@@ -13,16 +13,16 @@ class TestSchema:
 
     async def test_a_database_without_tables_has_version_0(self, empty_store: Store) -> None:
         async with empty_store.connect() as session:
-            version = await empty_store.state.schema_version(session.connection)
+            version = await session.connection.run(empty_store.state.schema_version())
 
         assert version == 0
 
     async def test_migrating_brings_the_newest_version_and_says_what_it_did(self, empty_store: Store) -> None:
         async with empty_store.connect() as session:
-            applied = await empty_store.state.migrate(session.connection)
+            applied = await session.connection.run(empty_store.state.migrate())
 
             assert len(applied) == empty_store.state.newest_version
-            assert await empty_store.state.schema_version(session.connection) == empty_store.state.newest_version
+            assert await session.connection.run(empty_store.state.schema_version()) == empty_store.state.newest_version
             await session.start(empty_store.job())
 
     async def test_migrating_again_does_nothing(self, store: Store) -> None:
@@ -30,7 +30,7 @@ class TestSchema:
         async with store.connect() as session:
             await session.start(job)
 
-            applied = await store.state.migrate(session.connection)
+            applied = await session.connection.run(store.state.migrate())
 
             assert list(applied) == []
             assert await session.status(job.id) == "pending"
@@ -38,14 +38,14 @@ class TestSchema:
     async def test_a_migration_that_is_rolled_back_leaves_no_tables(self, empty_store: Store) -> None:
         async with empty_store.connect() as session:
             async with session.rolled_back():
-                await empty_store.state.migrate(session.connection)
+                await session.connection.run(empty_store.state.migrate())
 
-            assert await empty_store.state.schema_version(session.connection) == 0
+            assert await session.connection.run(empty_store.state.schema_version()) == 0
 
     async def test_several_that_migrate_at_once_apply_every_migration_once(self, empty_store: Store) -> None:
         async def migrate() -> Sequence[str]:
             async with empty_store.connect() as session:
-                return await empty_store.state.migrate(session.connection)
+                return await session.connection.run(empty_store.state.migrate())
 
         applied = await empty_store.together(migrate, migrate, migrate)
 
@@ -55,15 +55,15 @@ class TestSchema:
         async with empty_store.connect() as session:
             await session.connection.script(empty_store.state.migration_sql())
 
-            assert await empty_store.state.schema_version(session.connection) == empty_store.state.newest_version
-            assert list(await empty_store.state.migrate(session.connection)) == []
+            assert await session.connection.run(empty_store.state.schema_version()) == empty_store.state.newest_version
+            assert list(await session.connection.run(empty_store.state.migrate())) == []
             await session.start(empty_store.job())
 
     async def test_every_connection_leads_to_the_same_database(self, store: Store) -> None:
         async with store.connect() as one, store.reserve() as other:
             names = {
-                await store.state.identify(one.connection),
-                await store.state.identify(other.connection),
+                await one.connection.run(store.state.identify()),
+                await other.connection.run(store.state.identify()),
             }
 
         assert len(names) == 1

@@ -16,6 +16,7 @@ from onward.model import (
     WorkerId,
     new_id,
 )
+from onward.state.command import Operation
 from onward.state.contract import (
     Change,
     Filter,
@@ -59,7 +60,7 @@ class Session:
     # -- change
 
     async def start(self, *jobs: NewJob, repeated: bool = False) -> Sequence[Started]:
-        return await self.state.start(self.connection, jobs, repeated=repeated)
+        return await self.connection.run(self.state.start(jobs, repeated=repeated))
 
     async def take(
         self,
@@ -70,7 +71,7 @@ class Session:
         lease: float = LEASE,
     ) -> Sequence[TakenJob]:
         claims = [TypeClaim(name, version, lease) for name in type_names or ["work"]]
-        return await self.state.take(self.connection, types=claims, limit=limit, worker=worker)
+        return await self.connection.run(self.state.take(types=claims, limit=limit, worker=worker))
 
     async def take_one(self, type_name: str = "work", *, worker: WorkerId = WORKER, lease: float = LEASE) -> TakenJob:
         taken = await self.take(type_name, limit=1, worker=worker, lease=lease)
@@ -85,7 +86,7 @@ class Session:
         return taken
 
     async def settle(self, *settlements: Settlement) -> Sequence[Change]:
-        return await self.state.settle(self.connection, settlements)
+        return await self.connection.run(self.state.settle(settlements))
 
     async def finish(self, type_name: str, *, output: str = "null") -> Sequence[Change]:
         """Take the only job of a type and complete it."""
@@ -96,30 +97,30 @@ class Session:
         return await self.settle(failing(await self.take_one(type_name)))
 
     async def cancel(self, *chain_ids: ChainId, cascade: bool = False) -> Sequence[Change]:
-        return await self.state.cancel(self.connection, chain_ids, cascade=cascade)
+        return await self.connection.run(self.state.cancel(chain_ids, cascade=cascade))
 
     async def retry(self, *chain_ids: ChainId) -> Sequence[Change]:
-        return await self.state.retry(self.connection, chain_ids)
+        return await self.connection.run(self.state.retry(chain_ids))
 
     async def trigger(self, *chain_ids: ChainId) -> Sequence[Change]:
-        return await self.state.trigger(self.connection, chain_ids)
+        return await self.connection.run(self.state.trigger(chain_ids))
 
     async def delete(self, *chain_ids: ChainId, cascade: bool = False) -> Sequence[Change]:
-        return await self.state.delete(self.connection, chain_ids, cascade=cascade)
+        return await self.connection.run(self.state.delete(chain_ids, cascade=cascade))
 
     async def lock(self, taken: TakenJob, *, holder: WorkerId = WORKER) -> None:
-        await self.state.lock_attempt(self.connection, job_id=taken.id, attempt=taken.attempt, holder=holder)
+        await self.connection.run(self.state.lock_attempt(job_id=taken.id, attempt=taken.attempt, holder=holder))
 
     async def renew(self, taken: TakenJob, *, worker: WorkerId = WORKER, lease: float = LEASE) -> LossReason | None:
         """Why the lease could not be renewed, or None."""
         held = [Held(taken.id, taken.attempt, lease)]
-        renewals = await self.state.renew(self.connection, worker=worker, held=held)
+        renewals = await self.connection.run(self.state.renew(worker=worker, held=held))
         assert [(renewal.job_id, renewal.attempt) for renewal in renewals] == [(taken.id, taken.attempt)]
         return renewals[0].lost
 
     async def report(self, taken: TakenJob, fraction: float, note: str | None, *, worker: WorkerId = WORKER) -> None:
         reports = [ProgressReport(taken.id, taken.attempt, fraction, note)]
-        await self.state.report_progress(self.connection, worker=worker, reports=reports)
+        await self.connection.run(self.state.report_progress(worker=worker, reports=reports))
 
     async def reap(
         self,
@@ -129,41 +130,42 @@ class Session:
         limit: int = 10,
         lease: float = LEASE,
     ) -> Reaped:
-        return await self.state.reap(
-            self.connection,
-            worker=worker,
-            type_names=type_names or ["work"],
-            held_here=held_here,
-            limit=limit,
-            lease=lease,
+        return await self.connection.run(
+            self.state.reap(
+                worker=worker,
+                type_names=type_names or ["work"],
+                held_here=held_here,
+                limit=limit,
+                lease=lease,
+            )
         )
 
     # -- read
 
     async def find(self, job_id: JobId) -> Any:
         """The job, which must exist; typed loosely, since a test knows which kind it expects."""
-        found = await self.state.find_jobs(self.connection, [job_id])
+        found = await self.connection.run(self.state.find_jobs([job_id]))
         assert len(found) == 1
         return found[0]
 
     async def status(self, job_id: JobId) -> JobStatus | None:
         """The status of a job; None when it does not exist."""
-        found = await self.state.find_jobs(self.connection, [job_id])
+        found = await self.connection.run(self.state.find_jobs([job_id]))
         return found[0].status if found else None
 
     async def statuses(self, *job_ids: JobId) -> list[JobStatus | None]:
         return [await self.status(job_id) for job_id in job_ids]
 
     async def has_ended(self, chain_id: ChainId) -> bool:
-        return (await self.state.ended_chains(self.connection, [chain_id]))[chain_id]
+        return (await self.connection.run(self.state.ended_chains([chain_id])))[chain_id]
 
     async def everything(self) -> Sequence[Job]:
-        return await self.state.list_jobs(self.connection, Filter(), after=None, limit=1000)
+        return await self.connection.run(self.state.list_jobs(Filter(), after=None, limit=1000))
 
     async def ask_often(self) -> None:
         """Keep a transaction open for as long as a handful of questions take, while others run into its locks."""
         for _ in range(30):
-            await self.state.ended_chains(self.connection, [])
+            await self.connection.run(self.state.ended_chains([]))
 
 
 def errors(message: str = "it broke") -> str:
@@ -236,6 +238,12 @@ def next_of(taken: TakenJob, type_name: str = "next", *, input: str = "null", **
         root_id=taken.root_id,
         **fields,
     )
+
+
+def hold(store: Any, taken: TakenJob, *, holder: WorkerId = WORKER) -> Operation[bool]:
+    """Locks the job of an attempt."""
+    state: StateAdapter = store.state
+    return state.hold_attempt(job_id=taken.id, attempt=taken.attempt, holder=holder)
 
 
 def kinds(changes: Sequence[Change]) -> set[tuple[JobId, str]]:

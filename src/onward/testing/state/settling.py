@@ -14,6 +14,7 @@ from onward.testing.state.session import (
     completing,
     continuing,
     failing,
+    hold,
     kinds,
     next_of,
     retrying,
@@ -49,9 +50,43 @@ class TestSettling:
             await session.settle(retrying(jobs[2]))
 
             assert [(await session.find(job.id)).payload_version for job in jobs] == [2, 1, 1]
-            seen = (await store.state.blockers_of(session.connection, [waiting.id]))[waiting.id]
+            seen = (await session.connection.run(store.state.blockers_of([waiting.id])))[waiting.id]
             assert [(blocker.payload_version, blocker.output) for blocker in seen] == [(2, "1"), (1, "2")]
-            assert store.state.end_attempt(jobs[0], brought_up) is None, "that takes more than a statement"
+
+    async def test_so_has_that_of_an_attempt_that_is_held(self, store: Store) -> None:
+        async with store.connect() as session:
+            job = await session.start_and_take(store.job())
+            brought_up = msgspec.structs.replace(completing(job, output="1"), payload_version=2)
+
+            assert await session.connection.run(hold(store, job), begin=True)
+            changes = await session.connection.run(store.state.settle([brought_up], held=job), commit=True)
+
+            assert kinds(changes) == {(job.id, "settled")}
+            assert (await session.find(job.id)).payload_version == 2
+
+    async def test_a_held_attempt_settles_with_the_commit(self, store: Store) -> None:
+        async with store.connect() as session:
+            job = await session.start_and_take(store.job())
+
+            assert await session.connection.run(hold(store, job), begin=True)
+            changes = await session.connection.run(store.state.settle([completing(job)], held=job), commit=True)
+
+            assert not session.connection.in_transaction
+            assert kinds(changes) == {(job.id, "settled")}
+            assert await session.status(job.id) == "completed"
+
+    async def test_what_a_look_at_the_answer_raises_undoes_the_transaction(self, store: Store) -> None:
+        def refuse(changes: object) -> None:
+            raise LookupError("not as expected")
+
+        async with store.connect() as session:
+            job = await session.start_and_take(store.job())
+            await session.connection.begin()
+            with pytest.raises(LookupError):
+                await session.connection.run(store.state.settle([completing(job)]).then(refuse), commit=True)
+
+            assert not session.connection.in_transaction
+            assert await session.status(job.id) == "running"
 
     async def test_a_retry_is_pending_again_and_counts_what_it_is_told_to(self, store: Store) -> None:
         async with store.connect() as session:
@@ -95,11 +130,11 @@ class TestSettling:
             )
 
             assert list(await session.take("delayed", "timed")) == []
-            promoted = await store.state.promote(session.connection, type_names=["delayed", "timed"], limit=10)
+            promoted = await session.connection.run(store.state.promote(type_names=["delayed", "timed"], limit=10))
             assert promoted.count == 0
             assert promoted.next_in == pytest.approx(10.0)
             store.clock.advance(timedelta(seconds=20))
-            await store.state.promote(session.connection, type_names=["delayed", "timed"], limit=10)
+            await session.connection.run(store.state.promote(type_names=["delayed", "timed"], limit=10))
             assert [job.id for job in await session.take("delayed", "timed")] == [delayed.id, timed.id]
 
     async def test_a_job_that_keeps_its_place_is_taken_before_those_behind_it(self, store: Store) -> None:
@@ -341,7 +376,7 @@ class TestCompletingWithoutAWorker:
             await session.settle(continuing(running, step))
 
             async with session.transaction():
-                current = await store.state.lock_current(session.connection, running.chain_id)
+                current = await session.connection.run(store.state.lock_current(running.chain_id))
 
         assert current is not None
         assert (current.id, current.status, current.chain_index) == (step.id, "pending", 1)
@@ -353,8 +388,8 @@ class TestCompletingWithoutAWorker:
             await session.settle(continuing(running, step))
 
             async with session.transaction():
-                assert await store.state.lock_current(session.connection, new_id()) is None
-                assert await store.state.lock_current(session.connection, step.id) is None
+                assert await session.connection.run(store.state.lock_current(new_id())) is None
+                assert await session.connection.run(store.state.lock_current(step.id)) is None
                 await session.start(after := store.job())
 
             assert await session.status(after.id) == "pending"
@@ -365,7 +400,7 @@ class TestCompletingWithoutAWorker:
             await session.start(job)
 
             async with session.transaction():
-                current = await store.state.lock_current(session.connection, job.id)
+                current = await session.connection.run(store.state.lock_current(job.id))
                 assert current is not None
                 await session.settle(_without_a_worker(current.id, current.attempt, output="7"))
 

@@ -172,7 +172,7 @@ class TestIds:
                 await session.start(job, blocker)
 
             assert (await session.find(job.id)).open_blockers == 1
-            assert len((await store.state.blockers_of(session.connection, [job.id]))[job.id]) == 1
+            assert len((await session.connection.run(store.state.blockers_of([job.id])))[job.id]) == 1
             assert len(await session.everything()) == 2
 
     async def test_an_id_of_the_callers_that_is_taken_is_refused(self, store: Store) -> None:
@@ -229,7 +229,7 @@ class TestScheduling:
             await session.start(job)
             store.clock.advance(timedelta(seconds=59))
 
-            promoted = await store.state.promote(session.connection, type_names=["work"], limit=10)
+            promoted = await session.connection.run(store.state.promote(type_names=["work"], limit=10))
 
             assert promoted.count == 0
             assert promoted.next_in == pytest.approx(1.0)
@@ -242,7 +242,7 @@ class TestScheduling:
             await session.start(by_delay, by_time)
             store.clock.advance(timedelta(seconds=60))
 
-            promoted = await store.state.promote(session.connection, type_names=["work"], limit=10)
+            promoted = await session.connection.run(store.state.promote(type_names=["work"], limit=10))
 
             assert (promoted.count, promoted.next_in) == (2, None)
             assert [job.id for job in await session.take()] == [by_time.id, by_delay.id]
@@ -255,7 +255,7 @@ class TestScheduling:
 
             assert list(await session.take()) == []
             store.clock.advance(timedelta(seconds=60))
-            assert (await store.state.promote(session.connection, type_names=["work"], limit=10)).count == 2
+            assert (await session.connection.run(store.state.promote(type_names=["work"], limit=10))).count == 2
 
     async def test_a_time_that_has_passed_means_now(self, store: Store) -> None:
         job = store.job(at=store.clock.now - timedelta(days=1))
@@ -270,7 +270,7 @@ class TestScheduling:
             await session.start(late, early, foreign)
             store.clock.advance(timedelta(seconds=10))
 
-            promoted = await store.state.promote(session.connection, type_names=["work"], limit=1)
+            promoted = await session.connection.run(store.state.promote(type_names=["work"], limit=1))
 
             assert promoted.count == 1
             assert [job.id for job in await session.take("work", "foreign")] == [early.id]
@@ -279,7 +279,7 @@ class TestScheduling:
         async with store.connect() as session:
             await session.start(store.job(delay=90.0), store.job(delay=30.0), store.job("foreign", delay=5.0))
 
-            promoted = await store.state.promote(session.connection, type_names=["other", "work"], limit=10)
+            promoted = await session.connection.run(store.state.promote(type_names=["other", "work"], limit=10))
 
         assert promoted.count == 0
         assert promoted.next_in == pytest.approx(30.0)
@@ -289,7 +289,7 @@ class TestScheduling:
         async with store.connect() as session:
             await session.start(job, other)
 
-            changes = await store.state.trigger(session.connection, [job.id])
+            changes = await session.connection.run(store.state.trigger([job.id]))
 
             assert [(change.job_id, change.chain_id, change.type_name, change.kind) for change in changes] == [
                 (job.id, job.id, "work", "triggered")
@@ -304,7 +304,7 @@ class TestScheduling:
 
             with pytest.raises(ChainNotFound):
                 await session.trigger(step.id)
-            changes = await store.state.trigger(session.connection, [running.chain_id])
+            changes = await session.connection.run(store.state.trigger([running.chain_id]))
 
             assert kinds(changes) == {(step.id, "triggered")}
             assert (await session.take_one("next")).id == step.id

@@ -38,7 +38,7 @@ class TestTaking:
             here = Position(0, store.clock.now - timedelta(seconds=4))
 
             claim = TypeClaim("work", 1, LEASE, here)
-            taken = await session.state.take(session.connection, types=[claim], limit=10, worker=WORKER)
+            taken = await session.connection.run(session.state.take(types=[claim], limit=10, worker=WORKER))
 
         found = [job.id for job in taken]
         assert found[:1] + found[-3:] == [better.id, second.id, third.id, worse.id]
@@ -82,7 +82,7 @@ class TestTaking:
     async def test_nothing_to_take_is_an_empty_answer(self, store: Store) -> None:
         async with store.connect() as session:
             assert list(await session.take()) == []
-            assert list(await store.state.take(session.connection, types=[], limit=1, worker=WORKER)) == []
+            assert list(await session.connection.run(store.state.take(types=[], limit=1, worker=WORKER))) == []
 
     async def test_the_limit_is_kept(self, store: Store) -> None:
         async with store.connect() as session:
@@ -133,7 +133,7 @@ class TestTaking:
         async with store.connect() as session:
             await session.start(newer, new, old)
 
-            taken = await store.state.take(session.connection, types=claims, limit=10, worker=WORKER)
+            taken = await session.connection.run(store.state.take(types=claims, limit=10, worker=WORKER))
 
             assert {job.id: job.payload_version for job in taken} == {new.id: 2, old.id: 1}
             assert await session.status(newer.id) == "pending"
@@ -144,7 +144,7 @@ class TestTaking:
         async with store.connect() as session:
             await session.start(short, long)
 
-            await store.state.take(session.connection, types=claims, limit=10, worker=WORKER)
+            await session.connection.run(store.state.take(types=claims, limit=10, worker=WORKER))
 
             leases = [(await session.find(job.id)).leased_until - store.clock.now for job in (short, long)]
         assert leases == [timedelta(seconds=10), timedelta(seconds=300)]
@@ -196,21 +196,21 @@ class TestTaking:
         paused, other = store.job("paused"), store.job("other")
         async with store.connect() as session:
             await session.start(paused, other)
-            await store.state.pause(session.connection, ["paused", "never-started"])
-            await store.state.pause(session.connection, ["paused"])
+            await session.connection.run(store.state.pause(["paused", "never-started"]))
+            await session.connection.run(store.state.pause(["paused"]))
 
-            assert list(await store.state.paused(session.connection)) == ["never-started", "paused"]
+            assert list(await session.connection.run(store.state.paused())) == ["never-started", "paused"]
             assert [job.id for job in await session.take("paused", "other")] == [other.id]
 
-            await store.state.resume(session.connection, ["paused", "unheard-of"])
+            await session.connection.run(store.state.resume(["paused", "unheard-of"]))
 
-            assert list(await store.state.paused(session.connection)) == ["never-started"]
+            assert list(await session.connection.run(store.state.paused())) == ["never-started"]
             assert [job.id for job in await session.take("paused", "other")] == [paused.id]
 
     async def test_what_runs_when_its_type_is_paused_may_end(self, store: Store) -> None:
         async with store.connect() as session:
             running = await session.start_and_take(store.job())
-            await store.state.pause(session.connection, ["work"])
+            await session.connection.run(store.state.pause(["work"]))
 
             await session.settle(completing(running))
 

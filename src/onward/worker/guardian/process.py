@@ -192,7 +192,7 @@ class ProcessGuardian:
     def _configuration(self, descriptor: int) -> dict[str, Any]:
         """What `child.program.Configuration` describes."""
         statements = self._store.state.lease_statements()
-        hint = self._notify.within_transaction([Hint(HintKind.EXPIRED, "")])
+        hint = self._notify.command([Hint(HintKind.EXPIRED, "")])
         return {
             "parent": os.getpid(),
             "worker": self._worker,
@@ -204,8 +204,8 @@ class ProcessGuardian:
                 "expire": self._spelled(statements.expire),
                 "time_out": self._spelled(statements.time_out),
                 "give_back": self._spelled(statements.give_back),
-                "hint": hint and self._spelled(hint[0]),
-                "hint_parameters": hint[1] if hint else {},
+                "hint": hint and self._spelled(hint.sql),
+                "hint_parameters": hint.parameters if hint else {},
             },
             "table": descriptor,
             "leases": self._shape.leases,

@@ -4,9 +4,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -16,8 +16,7 @@ from onward.lifecycle.store import Store
 from onward.model import JobError, JobId, LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind
 from onward.observe import events
-from onward.state.contract import Held, Renewal, TimedOut
-from onward.state.driver import Connection
+from onward.state.contract import Held, TimedOut
 from onward.worker.connections import Reserved
 from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.contract import Told
@@ -156,14 +155,10 @@ class ThreadGuardian:
             return True
         held = [Held(job_id, lease.attempt, lease.seconds) for job_id, lease in leases.items()]
         begun = time.monotonic()
-
-        async def renew(connection: Connection) -> list[Renewal]:
-            return list(await self._store.state.renew(connection, worker=self._worker, held=held))
-
         self._is_renewing = True
         try:
             async with asyncio.timeout(None if self._waits_for_writers else max(self._interval, 0.5)):
-                renewals = await reserved.run(renew)
+                renewals = await reserved.run(self._store.state.renew(worker=self._worker, held=held))
         except Exception as error:  # noqa: BLE001 - one turn of a loop
             worker_loop.emit(events.StateError(doing=_RENEWING, error=describe(error)))
             return False
@@ -213,24 +208,24 @@ class ThreadGuardian:
         stack = self._watch.stack()
         error = JobError(type="TimeoutError", message=overdue_message(blocked_for), traceback=storable(stack))
         timed_out = [TimedOut(job_id, n, msgspec.structs.replace(error, attempt=n)) for job_id, n in keys]
-        await self._quickly(reserved, partial(self._store.state.time_out, worker=self._worker, overdue=timed_out))
+        await self._quickly(reserved.run(self._store.state.time_out(worker=self._worker, overdue=timed_out)))
         self._watch.report(keys, stack)
         self._store.release(Effects(hints=[Hint(HintKind.EXPIRED, "")]))
         for job_id, attempt in keys:
             worker_loop.lost(job_id, attempt, LossReason.TIMEOUT)
         if await asyncio.to_thread(self._watch.is_to_end):
             self._is_ending = True
-            await self._quickly(reserved, self._give_back)
+            await self._quickly(self._give_back(reserved))
             self._watch.end()
 
-    async def _give_back(self, connection: Connection) -> None:
+    async def _give_back(self, reserved: Reserved) -> None:
         """The last renewal may still be under way, and have locked what it renews."""
-        while (await self._store.state.give_back(connection, worker=self._worker)).locked:  # noqa: ASYNC110
+        while (await reserved.run(self._store.state.give_back(worker=self._worker))).locked:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
-    async def _quickly(self, reserved: Reserved, operation: Callable[[Connection], Awaitable[object]]) -> None:
+    async def _quickly(self, work: Coroutine[Any, Any, object]) -> None:
         try:
             async with asyncio.timeout(_LETTING_GO):
-                await reserved.run(operation)
+                await work
         except Exception as error:  # noqa: BLE001 - then the leases run out by themselves
             logger.warning("worker %s: a lease cannot be let go of: %s", self._worker, error)

@@ -54,9 +54,8 @@ class Link:
         async with self._taking:
             await self._give_back_strays()
             self._may_have_strays = True
-            taken = await self.reserved.run(
-                lambda connection: self.app.state.take(connection, types=claims, limit=count, worker=self.worker)
-            )
+            take = self.app.state.take(types=claims, limit=count, worker=self.worker)
+            taken = await self.reserved.run(take)
             self._may_have_strays = False
             self._held.update(job.id for job in taken)
         return taken
@@ -65,25 +64,18 @@ class Link:
         """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure."""
         if self._may_have_strays:
             held = [*self._held, *self._settler.jobs]
-            strays = await self.reserved.run(
-                lambda connection: self.app.state.strays(connection, worker=self.worker, held_here=held)
-            )
-            for job in strays:
+            for job in await self.reserved.run(self.app.state.strays(worker=self.worker, held_here=held)):
                 await self.put(given_back(job, self.worker))
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Renewal]:
         """Hold jobs longer; what became of each."""
-        renewals = await self.reserved.run(
-            lambda connection: self.app.state.renew(connection, worker=self.worker, held=held)
-        )
+        renewals = await self.reserved.run(self.app.state.renew(worker=self.worker, held=held))
         self._held.difference_update(renewal.job_id for renewal in renewals if renewal.lost is not None)
         return renewals
 
     async def report(self, report: ProgressReport) -> None:
         """Keep how far a handler has come."""
-        await self.reserved.run(
-            lambda connection: self.app.state.report_progress(connection, worker=self.worker, reports=[report])
-        )
+        await self.reserved.run(self.app.state.report_progress(worker=self.worker, reports=[report]))
 
     async def settle(self, settlements: Sequence[Settlement], *, within: float) -> list[bool]:
         """Whether each was in time, once its commit has returned: that of whatever came together."""

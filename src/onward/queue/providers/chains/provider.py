@@ -45,9 +45,8 @@ from onward.queue.providers.chains.writing import (
     unreadable,
 )
 from onward.queue.retention import Retention
-from onward.state.contract import Held, JobCounts, NewJob, ProgressReport, Settlement, TypeClaim
+from onward.state.contract import Held, NewJob, ProgressReport, Settlement, TypeClaim
 from onward.state.contract import TakenJob as Row
-from onward.state.driver import Connection
 from onward.state.rows import read_errors
 from onward.worker.maintenance import Maintenance
 
@@ -332,12 +331,8 @@ class DatabaseProvider(Provider):
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def pause(self) -> None:
-        async def pause(connection: Connection) -> tuple[None, Effects]:
-            await self._app.state.pause(connection, [self._form.type_name])
-            return None, Effects()
-
         # Not by way of the app, which knows no job types of this name.
-        await self._store.write(pause, doing="pause")
+        await self._store.write(self._app.state.pause([self._form.type_name]), lambda _: Effects(), doing="pause")
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def resume(self) -> None:
@@ -357,12 +352,8 @@ class DatabaseProvider(Provider):
     @reported(QueueErrorCode.PROVIDER_ERROR)
     async def stats(self) -> QueueStats:
         name = self._form.type_name
-
-        async def look(connection: Connection) -> tuple[JobCounts, bool]:
-            counts = await self._app.state.count_jobs(connection, [name])
-            return counts[name], name in await self._app.state.paused(connection)
-
-        counts, paused = await self._store.read(look)
+        counts = (await self._store.read(self._app.state.count_jobs([name])))[name]
+        paused = name in await self._store.read(self._app.state.paused())
         return QueueStats(
             waiting=counts.pending,
             delayed=counts.scheduled,
@@ -376,9 +367,7 @@ class DatabaseProvider(Provider):
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
         if limit < 1:
             return []
-        failures = await self._store.read(
-            lambda connection: self._app.state.list_failed(connection, self._form.type_name, limit=limit)
-        )
+        failures = await self._store.read(self._app.state.list_failed(self._form.type_name, limit=limit))
         return [stored(self._form, self.queue_name, job) for job in failures]
 
     @reported(QueueErrorCode.PROVIDER_ERROR)
