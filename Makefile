@@ -1,10 +1,12 @@
 # Everything a contributor runs. `make` alone prints the table.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all chaos mutants floors check bench docs format clean
+.PHONY: help demo test test-all chaos mutants floors check house bench docs format clean
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
+# It reports and judges nothing: `make test` prints it at the end.
+HOUSE := $(BIN)/python tools/house.py
 # Most tests wait more than they compute. Those of whole processes want a core for each.
 SIDE_BY_SIDE := tests/unit tests/conformance tests/sql tests/behaviour tests/stateful tests/sweep -n $(or $(JOBS),4) --dist worksteal
 ACCEPTANCE := tests/acceptance -n 2 --dist loadfile
@@ -38,6 +40,7 @@ test-all chaos: export ONWARD_TEST_SCALE = 1
 test: .venv/.installed-dev ## The tests with small counts; finds, starts or installs the servers it needs
 	$(call run,$(SIDE_BY_SIDE) -m "not slow and not chaos")
 	$(call run,$(ACCEPTANCE) -m "not slow and not chaos")
+	$(if $(ARGS),,-@$(HOUSE))
 
 test-all: .venv/.installed-dev ## Every test with full counts, slow and chaos too
 	$(call run,$(SIDE_BY_SIDE) -m "not chaos")
@@ -71,6 +74,9 @@ check: .venv/.installed-dev ## Lint, format, types (mypy and pyright), import la
 	$(BIN)/mypy src $(wildcard tests/typing)
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
+
+house: .venv/.installed-dev ## The size of the source and the length of its walks, beside what is wanted (ARGS=-v says where)
+	@$(HOUSE) $(ARGS)
 
 bench: .venv/.installed-dev ## The benchmarks (ARGS="..." is handed on)
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -16,7 +16,7 @@ import servers
 # A loaded machine is slow to draw and to run, which says nothing of what is tested.
 hypothesis.settings.register_profile("onward", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("onward")
-pytest.register_assert_rewrite("onward.testing")  # lets pytest explain the assertions of the shipped suites
+pytest.register_assert_rewrite("onward.conformance")  # lets pytest explain the assertions of the shipped suites
 
 
 @pytest.fixture(scope="session")

@@ -207,13 +207,13 @@ def private(server: Server) -> Iterator[Instance]:
 
 def find(server: Server) -> Path:
     """Its program, installed if need be."""
-    if program := _installed(server):
+    if program := installed(server):
         return program
     hint = f"Install it (Debian, Ubuntu: sudo apt-get install {server.package}) or set {server.variable} to an address."
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise ServerMissing(f"The tests need {server.name}, and it is not on this machine. {hint}")
     install(server.package)
-    if program := _installed(server):
+    if program := installed(server):
         return program
     raise ServerMissing(f"apt-get installed {server.package}, but there is no program {server.program!r}. {hint}")
 
@@ -225,7 +225,7 @@ def install(*packages: str) -> None:
     _apt_get("install", "--yes", "--no-install-recommends", *packages)
 
 
-def _installed(server: Server) -> Path | None:
+def installed(server: Server) -> Path | None:
     if found := shutil.which(server.program):
         return Path(found).resolve()  # initdb lies beside the real postgres
     programs = [Path(name) for folder in server.folders for name in glob(f"{folder}/{server.program}")]

@@ -119,13 +119,13 @@ class Encryption:
         raise TypeError("keys are not pickled")
 
     def seal(self, data: bytes, about: bytes) -> str:
-        """The data as text that nobody can read without the key, nor move to what is not `about` the same."""
+        """The data as text that cannot be read without the key, and cannot be moved to where `about` is another."""
         nonce = os.urandom(_NONCE)
         sealed = self._ciphers[self.current].encrypt(nonce, data, _header(self.current) + about)
         return f"{_FORM}{self.current}:{base64.urlsafe_b64encode(nonce + sealed).decode().rstrip('=')}"
 
     def open(self, text: str, about: bytes) -> bytes:
-        """What was sealed. LookupError: another key is needed. ValueError: it was changed, or is about another."""
+        """What was sealed. LookupError: another key is needed. ValueError: it was changed, or moved."""
         found = _SEALED.fullmatch(text)
         if found is None:
             raise ValueError(text)

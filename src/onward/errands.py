@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextvars import Context
 from typing import Any, TypeVar
 
 logger = logging.getLogger("onward")
@@ -28,26 +29,48 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Errands:
-    """Small things to do on the side, until their owner ends."""
+    """Things to do on the side, until their owner ends. Not a task group: an owner may be opened by one task and closed
+    by another."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, errand: Coroutine[Any, Any, None]) -> None:
         """Do it soon; an error is logged, since there is nobody to be told."""
-        task = asyncio.get_running_loop().create_task(errand)
+        self.begin(errand).add_done_callback(_log_failure)
+
+    def begin(
+        self, work: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[T]:
+        """Do it soon, for whoever awaits the answer; one that nobody does is not missed."""
+        task = asyncio.get_running_loop().create_task(work, name=name, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("an errand of a driver failed", exc_info=task.exception())
+        if not task.cancelled():
+            task.exception()  # seen
+
+    async def settle(self, within: float | None = None) -> None:
+        """Wait for what is not done yet; for so many seconds."""
+        if tasks := self._running():
+            await asyncio.wait(tasks, timeout=within)
 
     async def end(self) -> None:
         """Give up what is not done yet."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
+        for task in (tasks := self._running()):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+    def _running(self) -> list[asyncio.Task[Any]]:
+        """Those of this event loop: what another one left behind has ended with it. An errand may end the others."""
+        here, this = asyncio.get_running_loop(), asyncio.current_task()
+        return [task for task in self._tasks if task.get_loop() is here and task is not this]
+
+
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("an errand of a driver failed", exc_info=task.exception())

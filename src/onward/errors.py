@@ -71,7 +71,7 @@ OnwardError
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from onward.options import nearest, wrong_time
 
@@ -80,7 +80,15 @@ if TYPE_CHECKING:
 
 
 class OnwardError(Exception):
-    """The root of the tree."""
+    """What every error of Onward is."""
+
+
+def _listed(ids: Iterable[object]) -> str:
+    return ", ".join(map(str, ids))
+
+
+def _below(problems: Iterable[str]) -> str:
+    return "".join(f"\n  - {problem}" for problem in problems)
 
 
 class DefinitionError(OnwardError):
@@ -88,7 +96,7 @@ class DefinitionError(OnwardError):
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
-        super().__init__("the job types do not fit together:\n" + "\n".join(f"  - {problem}" for problem in problems))
+        super().__init__("the job types do not fit together:" + _below(problems))
 
 
 class ConfigurationError(OnwardError):
@@ -141,42 +149,31 @@ class InvalidKey(ConfigurationError):
 
 
 class DecryptionError(PayloadError):
-    """What is stored cannot be decrypted. A job whose input cannot be fails alone, and can be retried."""
+    """What is stored cannot be decrypted. A job with such an input fails alone, and can be retried."""
 
-    def __init__(self, *, job_type: str, part: str, problem: str, key_id: str | None = None) -> None:
+    _problem: ClassVar[str]
+
+    def __init__(self, *, job_type: str, part: str, key_id: str | None = None) -> None:
         self.key_id = key_id
-        super().__init__(job_type=job_type, part=part, field="$", problem=problem)
+        super().__init__(job_type=job_type, part=part, field="$", problem=self._problem.format(key_id=key_id))
 
 
 class UnknownKey(DecryptionError):
     """It was encrypted with a key that this app was not given."""
 
-    def __init__(self, *, job_type: str, part: str, key_id: str | None) -> None:
-        super().__init__(
-            job_type=job_type,
-            part=part,
-            key_id=key_id,
-            problem=f"encrypted with key {key_id!r}, which is not here: add it to the Encryption of the app or type",
-        )
+    _problem = "encrypted with key {key_id!r}, which is not here: add it to the Encryption of the app or type"
 
 
 class PayloadTampered(DecryptionError):
     """It was changed since it was encrypted, or belongs to another job."""
 
-    def __init__(self, *, job_type: str, part: str, key_id: str | None) -> None:
-        super().__init__(
-            job_type=job_type,
-            part=part,
-            key_id=key_id,
-            problem=f"encrypted with key {key_id!r}, and was changed since, or moved here from another job",
-        )
+    _problem = "encrypted with key {key_id!r}, and was changed since, or moved here from another job"
 
 
 class PayloadNotEncrypted(DecryptionError):
     """It is stored in plain text, and the Encryption accepts none."""
 
-    def __init__(self, *, job_type: str, part: str) -> None:
-        super().__init__(job_type=job_type, part=part, problem="not encrypted, and accept_plain=False")
+    _problem = "not encrypted, and accept_plain=False"
 
 
 class StartRefused(OnwardError):
@@ -217,9 +214,9 @@ class BlockerNotFound(StartRefused):
 
     def __init__(self, *, job_type: str, chain_ids: "Sequence[ChainId]") -> None:
         self.job_type, self.chain_ids = job_type, tuple(chain_ids)
-        names = ", ".join(map(str, chain_ids))
         super().__init__(
-            f"cannot start {job_type!r}: its blockers do not exist (never started, rolled back or deleted): {names}"
+            f"cannot start {job_type!r}: its blockers do not exist (never started, rolled back or deleted): "
+            + _listed(chain_ids)
         )
 
 
@@ -228,7 +225,7 @@ class BlockerMissing(StartRefused):
 
     def __init__(self, *, job_type: str, missing: Sequence[str]) -> None:
         self.job_type, self.missing = job_type, tuple(missing)
-        names = ", ".join(map(repr, missing))
+        names = _listed(map(repr, missing))
         super().__init__(f"{job_type!r} requires blockers that were not given: pass a chain of {names} in blockers=[…]")
 
 
@@ -237,7 +234,7 @@ class DuplicateJobId(StartRefused):
 
     def __init__(self, job_ids: "Sequence[JobId]") -> None:
         self.job_ids = tuple(job_ids)
-        super().__init__(f"id already taken: {', '.join(map(str, job_ids))}; omit id= or use deduplication=")
+        super().__init__(f"id already taken: {_listed(job_ids)}; omit id= or use deduplication=")
 
 
 class TransactionError(OnwardError):
@@ -318,7 +315,7 @@ class ChainNotFound(ChainError):
 
     def __init__(self, chain_ids: "Sequence[ChainId]") -> None:
         self.chain_ids = tuple(chain_ids)
-        super().__init__(f"no chain with id {', '.join(map(str, chain_ids))}: never committed, or deleted")
+        super().__init__(f"no chain with id {_listed(chain_ids)}: never committed, or deleted")
 
 
 class ChainOfAnotherType(ChainError):
@@ -372,7 +369,7 @@ class ChainNotFailed(RetryRefused):
 
     def __init__(self, chain_ids: "Sequence[ChainId]") -> None:
         self.chain_ids = tuple(chain_ids)
-        super().__init__(f"not failed, so nothing to retry: {', '.join(map(str, chain_ids))}")
+        super().__init__(f"not failed, so nothing to retry: {_listed(chain_ids)}")
 
 
 class BlockerStillFailed(RetryRefused):
@@ -380,8 +377,9 @@ class BlockerStillFailed(RetryRefused):
 
     def __init__(self, chain_id: "ChainId", blockers: "Sequence[ChainId]") -> None:
         self.chain_id, self.blockers = chain_id, tuple(blockers)
-        names = ", ".join(map(str, blockers))
-        super().__init__(f"chain {chain_id} waits for chains that have failed: retry those, and it comes back: {names}")
+        super().__init__(
+            f"chain {chain_id} waits for chains that have failed: retry those, and it comes back: {_listed(blockers)}"
+        )
 
 
 class BlockersDeleted(RetryRefused):
@@ -389,12 +387,13 @@ class BlockersDeleted(RetryRefused):
 
     def __init__(self, chain_ids: "Sequence[ChainId]") -> None:
         self.chain_ids = tuple(chain_ids)
-        names = ", ".join(map(str, chain_ids))
-        super().__init__(f"blockers of these chains were deleted, with their outputs: start them anew instead: {names}")
+        super().__init__(
+            f"blockers of these chains were deleted, with their outputs: start them anew instead: {_listed(chain_ids)}"
+        )
 
 
 class KeyInUse(RetryRefused):
-    """Another chain of the type has the deduplication key and has not ended; there may be one only."""
+    """Another chain of the type has the deduplication key and has not ended; there may be only one."""
 
     def __init__(self, chain_id: "ChainId", live: "ChainId") -> None:
         self.chain_id, self.live = chain_id, live
@@ -537,8 +536,7 @@ class FlowDefinitionError(FlowError):
 
     def __init__(self, flow: str, problems: Sequence[str]) -> None:
         self.flow, self.problems = flow, tuple(problems)
-        listing = "\n".join(f"  - {problem}" for problem in problems)
-        super().__init__(f"the stages of flow {flow!r} do not fit together:\n{listing}")
+        super().__init__(f"the stages of flow {flow!r} do not fit together:{_below(problems)}")
 
 
 class MissingAttribute(FlowDefinitionError):

@@ -152,7 +152,7 @@ class CompletedJob(_JobFields, frozen=True, kw_only=True, tag_field="status", ta
 
 
 class FailedJob(_JobFields, frozen=True, kw_only=True, tag_field="status", tag="failed"):
-    """Ended badly; `onward.retry` brings it back."""
+    """Ended badly; `app.retry` brings it back."""
 
     reason: FailureReason
     failed_at: datetime
@@ -274,7 +274,7 @@ class Backoff:
         )
 
     def problem(self) -> str | None:
-        """What makes it useless for jobs, whose waits are stored."""
+        """Why jobs cannot have it: their waits are stored."""
         if self.factor > _STEEPEST or self.jitter > 1:
             return f"backoff: a factor is at most {_STEEPEST}, a jitter at most 1"
         return wrong_duration("backoff: maximum", self.maximum) or wrong_duration("backoff: initial", self.initial)

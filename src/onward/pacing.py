@@ -1,17 +1,41 @@
 """How long to wait before the next try."""
 
 import random
-from collections.abc import Iterator
+
+_MOST_DOUBLINGS = 60
+"""More would no longer be a number, and is longer than anybody waits."""
 
 
-def backoff(shortest: float, longest: float) -> Iterator[float]:
-    """Seconds, doubled from one to the next up to the longest, each a little off so that many do not come together.
+def pause_after(
+    tries: int, shortest: float = 0.05, longest: float = 2.0, *, factor: float = 2.0, jitter: float = 0.25
+) -> float:
+    """Seconds to wait after so many tries in a row: each pause `factor` times the one before, up to the longest, and
+    a little off, so that many do not come together.
 
-    >>> pauses = backoff(1.0, 4.0)
-    >>> [round(next(pauses) / expected, 1) in (0.8, 0.9, 1.0, 1.1, 1.2) for expected in (1, 2, 4, 4)]
-    [True, True, True, True]
+    >>> [pause_after(tries, 1.0, 4.0, jitter=0) for tries in (1, 2, 3, 4)]
+    [1.0, 2.0, 4.0, 4.0]
     """
-    pause = shortest
-    while True:
-        yield pause * random.uniform(0.75, 1.25)
-        pause = min(pause * 2, longest)
+    pause = min(shortest * factor ** min(tries - 1, _MOST_DOUBLINGS), longest)
+    return pause * random.uniform(1 - jitter, 1 + jitter)
+
+
+class Pacing:
+    """The pauses of one loop, by `next(pacing)`; they begin anew with `reset()`, when a try has succeeded.
+
+    >>> pacing = Pacing(1.0, 4.0, factor=3.0, jitter=0)
+    >>> next(pacing), next(pacing), next(pacing), pacing.reset(), next(pacing)
+    (1.0, 3.0, 4.0, None, 1.0)
+    """
+
+    def __init__(
+        self, shortest: float = 0.05, longest: float = 2.0, *, factor: float = 2.0, jitter: float = 0.25
+    ) -> None:
+        self._shortest, self._longest, self._factor, self._jitter = shortest, longest, factor, jitter
+        self._tries = 0
+
+    def __next__(self) -> float:
+        self._tries += 1
+        return pause_after(self._tries, self._shortest, self._longest, factor=self._factor, jitter=self._jitter)
+
+    def reset(self) -> None:
+        self._tries = 0

@@ -13,10 +13,10 @@ import redis.asyncio as native
 import servers
 from command import Command
 from onward import Onward
+from onward.conformance.queue.session import until
 from onward.queue import Queue, QueueJobStatus
 from onward.queue.providers.database import Database
 from onward.queue.providers.redis import Redis
-from onward.testing.queue.session import until
 
 MODULE = """
 import asyncio, os, time

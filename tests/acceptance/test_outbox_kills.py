@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from onward import Onward
+from onward.conformance.queue.session import arrived, until
 from onward.queue.providers.database import Database
-from onward.testing.queue.session import arrived, until
 
 Launch = Callable[..., "subprocess.Popen[bytes]"]
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from onward import Backoff, Permanent
+from onward.conformance.queue.session import until
 from onward.queue import ActiveJob, Queue, QueueJobStatus, QueueWorker
 from onward.queue.providers.bullmq import BullMQ
-from onward.testing.queue.session import until
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "bullmq_node.cjs"
 DATA = {"to": "a@example.org", "n": [1, 2.5, None, True, [], {}], "text": "naïve – 数"}

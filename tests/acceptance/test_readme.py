@@ -22,6 +22,8 @@ import typer
 
 import onward
 from onward.cli.commands import cli
+from onward.define.job_type import TypeOptions
+from onward.define.request import StartOptions
 from onward.observe.events import Event
 from onward.worker.options import WorkerOptions
 
@@ -147,9 +149,15 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_the_reference_knows_every_public_name() -> None:
-    text = (ROOT / "docs/reference/api.md").read_text() + (ROOT / "docs/reference/errors.md").read_text()
+    text = "".join(page.read_text() for page in sorted((ROOT / "docs/reference").glob("*.md")))
+    errors = [
+        name
+        for name, found in vars(onward.errors).items()
+        if isinstance(found, type) and issubclass(found, onward.OnwardError)
+    ]
 
-    assert [name for name in onward.__all__ if not re.search(rf"`{name}\b", text)] == []
+    assert len(errors) > 50
+    assert [name for name in [*onward.__all__, *errors] if not re.search(rf"`{name}\b", text)] == []
 
 
 def test_the_reference_knows_every_event() -> None:
@@ -177,8 +185,9 @@ def test_the_reference_knows_every_option_of_the_library() -> None:
     text = (ROOT / "docs/reference/options.md").read_text()
     functions = (onward.Onward, onward.Onward.worker, WorkerOptions, onward.Onward.start, onward.JobType, onward.Slice)
     names = {name for function in functions for name in inspect.signature(function).parameters}
-    names -= {"self", "job_type", "options"}
+    names = names - {"self", "job_type", "options"} | {*TypeOptions.__annotations__, *StartOptions.__annotations__}
 
+    assert {"target", "concurrency", "delay", "continues_to", "prefix"} <= names
     assert [name for name in sorted(names) if f"`{name}" not in text] == []
 
 

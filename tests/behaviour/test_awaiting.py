@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from onward import Attempt, ChainNotFound, ConfigurationError, JobType, Onward, WaitTimeout, job
+from onward import Attempt, JobType, Onward, WaitTimeout, job
+from onward.errors import ChainNotFound, ConfigurationError
 from onward.model import new_id
 from proxy import proxied
 from support import SOON, Run, intercept

@@ -7,24 +7,15 @@ from typing import Any
 
 import pytest
 
-from onward import (
-    Attempt,
+from onward import Attempt, ChainFailed, Deduplication, JobStatus, JobType, Next, Onward, Permanent, job, new_id
+from onward.errors import (
     BlockersDeleted,
     BlockerStillFailed,
-    ChainFailed,
     ChainNotFailed,
     ChainNotFound,
     ConfigurationError,
-    Deduplication,
-    JobStatus,
-    JobType,
     KeyInUse,
-    Next,
-    Onward,
-    Permanent,
     RetryRefused,
-    job,
-    new_id,
 )
 from onward.observe import events
 from onward.state.contract import TypeClaim

@@ -17,16 +17,8 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
 
-from onward import (
-    Attempt,
-    DefinitionError,
-    JobStatus,
-    Onward,
-    Transaction,
-    TransactionClosed,
-    TransactionUnsuitable,
-    job,
-)
+from onward import Attempt, JobStatus, Onward, Transaction, job
+from onward.errors import DefinitionError, TransactionClosed, TransactionUnsuitable
 from support import SOON
 
 

@@ -20,7 +20,6 @@ from onward import (
     Attempt,
     Backoff,
     ChainFailed,
-    DatabaseError,
     FailedJob,
     FailureReason,
     JobStatus,
@@ -30,13 +29,13 @@ from onward import (
     WaitTimeout,
     job,
 )
+from onward.conformance.queue.session import arrived
 from onward.crypto import Encryption, Secret
-from onward.errors import PayloadTampered, QueueConfigurationError, UnknownKey
+from onward.errors import DatabaseError, PayloadTampered, QueueConfigurationError, UnknownKey
 from onward.observe import events
 from onward.observe.logs import LogObserver
 from onward.queue import Queue
 from onward.queue.providers.database import Database
-from onward.testing.queue.session import arrived
 from programs import sealed_jobs
 from support import SOON, Recorder
 

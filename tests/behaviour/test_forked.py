@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from onward import Attempt, ConfigurationError, Onward, job
+from onward import Attempt, Onward, job
+from onward.errors import ConfigurationError
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),

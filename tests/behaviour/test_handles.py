@@ -5,16 +5,8 @@ from typing import Any
 
 import pytest
 
-from onward import (
-    Attempt,
-    ChainHandle,
-    ChainOfAnotherType,
-    JobStatus,
-    JobType,
-    Next,
-    Onward,
-    job,
-)
+from onward import Attempt, ChainHandle, JobStatus, JobType, Next, Onward, job
+from onward.errors import ChainOfAnotherType
 from support import SOON
 
 confirm = JobType("payments.confirm", input=int, output=bool)

@@ -11,21 +11,8 @@ from typing import Any
 
 import pytest
 
-from onward import (
-    Attempt,
-    Backoff,
-    ChainFailed,
-    ConfigurationError,
-    DefinitionError,
-    JobError,
-    LossReason,
-    MissingContext,
-    Onward,
-    Permanent,
-    Slice,
-    SyncTransaction,
-    job,
-)
+from onward import Attempt, Backoff, ChainFailed, JobError, LossReason, Onward, Permanent, Slice, SyncTransaction, job
+from onward.errors import ConfigurationError, DefinitionError, MissingContext
 from support import SOON
 
 QUICK = Backoff(initial=timedelta(milliseconds=20))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from onward import Attempt, Backoff, FailedJob, FailureReason, JobStatus, Onward, job
+from onward.conformance.queue.session import arrived, names, until
 from onward.observe.events import AttemptFailed
 from onward.queue import (
     Keep,
@@ -21,10 +22,10 @@ from onward.queue import (
     QueueJobStatus,
     QueueRuntimeError,
 )
-from onward.queue.contract import Provider, StoredJob
+from onward.queue.contract import StoredJob
 from onward.queue.options import Options
+from onward.queue.provider import Provider
 from onward.queue.providers.database import Database
-from onward.testing.queue.session import arrived, names, until
 from support import SOON, Recorder
 
 

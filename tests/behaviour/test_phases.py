@@ -6,18 +6,8 @@ from typing import Any
 
 import pytest
 
-from onward import (
-    Attempt,
-    Backoff,
-    ChainFailed,
-    Onward,
-    PhaseError,
-    Reschedule,
-    SyncTransaction,
-    TransactionClosed,
-    TransactionOpen,
-    job,
-)
+from onward import Attempt, Backoff, ChainFailed, Onward, Reschedule, SyncTransaction, job
+from onward.errors import PhaseError, TransactionClosed, TransactionOpen
 from onward.observe.events import AttemptFailed
 from support import SOON, Recorder
 

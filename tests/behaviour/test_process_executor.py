@@ -11,20 +11,8 @@ from typing import Any
 
 import pytest
 
-from onward import (
-    Attempt,
-    Chain,
-    ChainFailed,
-    ChainHandle,
-    DefinitionError,
-    HandlerFailed,
-    JobStatus,
-    Onward,
-    Progress,
-    Slice,
-    SyncTransaction,
-    job,
-)
+from onward import Attempt, Chain, ChainFailed, ChainHandle, JobStatus, Onward, Progress, Slice, SyncTransaction, job
+from onward.errors import DefinitionError, HandlerFailed
 from onward.observe import events
 from programs import cpu_jobs
 from programs.cpu_jobs import Frame, Rendered

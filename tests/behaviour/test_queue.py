@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from onward import ConfigurationError, Onward, Permanent
+from onward import Onward, Permanent
+from onward.conformance.queue.session import until
+from onward.errors import ConfigurationError
 from onward.queue import (
     Capabilities,
     JobOptions,
@@ -25,8 +27,8 @@ from onward.queue import (
 )
 from onward.queue.contract import StoredJob, TakenJob
 from onward.queue.options import Options, UnsupportedFeature
-from onward.queue.providers.memory import MemoryProvider, _Contents
-from onward.testing.queue.session import until
+from onward.queue.providers.memory import MemoryProvider
+from onward.queue.providers.memory.contents import Contents
 
 
 async def ignore(data: Any, job: Any) -> None: ...
@@ -542,7 +544,7 @@ class SlowToOpen(MemoryProvider):
 
 async def test_the_first_calls_wait_for_one_connection_and_see_what_it_supports() -> None:
     memory, warnings = Memory(), list[UnsupportedFeature]()
-    provider = SlowToOpen("letters", memory._contents.setdefault("letters", _Contents()), memory.events_of("letters"))
+    provider = SlowToOpen("letters", memory._contents.setdefault("letters", Contents()), memory.events_of("letters"))
     queue = Queue[int]("letters", provider=provider, on_unsupported_feature=warnings.append)
 
     async with asyncio.TaskGroup() as tasks:

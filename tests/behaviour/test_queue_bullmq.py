@@ -18,10 +18,10 @@ from redis.asyncio import Redis
 
 import servers
 from onward import Backoff, Permanent
+from onward.conformance.queue.session import arrived, names, until
 from onward.errors import QueueConfigurationError, QueueDataError, QueueErrorCode, QueueRuntimeError
 from onward.queue import ActiveJob, Keep, Provider, Queue, QueueJobStatus, QueueWorker
 from onward.queue.providers.bullmq import BullMQ
-from onward.testing.queue.session import arrived, names, until
 
 SHORT = {"lock": timedelta(seconds=1), "stalled_interval": timedelta(milliseconds=200)}
 """For tests that wait until a lock has run out."""

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 import servers
 from onward import Attempt, Backoff, JobStatus, Next, Onward, job
+from onward.conformance.queue.session import arrived, names, until
 from onward.queue import (
     ActiveJob,
     Keep,
@@ -31,7 +32,6 @@ from onward.queue import (
 )
 from onward.queue.contract import TakenJob
 from onward.queue.providers.database import Database
-from onward.testing.queue.session import arrived, names, until
 from support import SOON, Run, intercept
 
 SHORT = timedelta(seconds=1)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from onward.conformance.queue.session import until
 from onward.queue import Memory, Queue, QueueConfigurationError, QueueJobStatus, QueueWorker
-from onward.testing.queue.session import until
 
 Handler = Callable[..., Any]
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from onward import Onward
+from onward.conformance.queue.session import LONG
 from onward.queue import Memory, Queue, QueueWorker
 from onward.queue.providers.memory import MemoryProvider
-from onward.testing.queue.session import LONG
 
 TESTS = Path(__file__).parents[1]
 Run = Callable[[Any], Any]

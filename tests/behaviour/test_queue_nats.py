@@ -21,13 +21,13 @@ from nats.js.errors import NotFoundError
 import certificates
 import servers
 from onward import Permanent
+from onward.conformance.queue.session import LONG, arrived, names, until
 from onward.errors import QueueConfigurationError, QueueDataError, QueueErrorCode, QueueRuntimeError
 from onward.model import Backoff, Progress
 from onward.queue import Keep, Queue, QueueJobStatus, QueueWorker
 from onward.queue.model import QueueFailureReason
 from onward.queue.providers.nats import Nats
 from onward.queue.providers.nats.provider import NatsProvider
-from onward.testing.queue.session import LONG, arrived, names, until
 from proxy import proxied
 
 T = TypeVar("T")
@@ -584,7 +584,7 @@ class TestTaking:
     async def test_who_is_interrupted_before_it_waits_does_not_wait(self, bench: Bench) -> None:
         """As a worker is that is closed right after it started."""
         provider = await bench.provider(wait=timedelta(seconds=20))
-        pulling = await provider._puller("job")
+        pulling = await provider._incoming.puller("job")
         look, waits = pulling.some, list[float]()
 
         async def interrupted(count: int) -> Any:
@@ -610,7 +610,7 @@ class TestTaking:
         waiting.cancel()
         await asyncio.wait([waiting])
         await bench.queue.add("one", 1)
-        await until(lambda: len(provider._pulling["job"].spare) == 1)
+        await until(lambda: len(provider._incoming.spare) == 1)
 
         await provider.disconnect()
 
@@ -803,7 +803,7 @@ class TestAtTheSameTime:
         """It does not know yet, as if its message had been long on its way."""
         late, other = await bench.provider(lease=2 * SECOND), await bench.provider(lease=2 * SECOND)
         [lost] = await arrived(late, 1)
-        late._held.renewed(lost, time.monotonic() + 60)
+        late._held.take([lost.receipt_handle or ""], time.monotonic() + 60)
         await asyncio.sleep(2.1)
         return late, other, lost
 
@@ -890,13 +890,13 @@ class TestAtTheSameTime:
         told: list[int] = []
         begin = provider._begun
 
-        async def forge(pulling: Any, arrivals: Any) -> Any:
+        async def forge(spare: Any, arrivals: Any) -> Any:
             for arrival in arrivals:
                 tokens = arrival.message.reply.split(".")
                 told.append(int(tokens[-5]))
                 tokens[-5] = "1"
                 arrival.message.reply = ".".join(tokens)
-            return await begin(pulling, arrivals)
+            return await begin(spare, arrivals)
 
         provider._begun = forge  # type: ignore[method-assign]
         return told

@@ -23,6 +23,7 @@ from pamqp.commands import Basic
 from yarl import URL
 
 import servers
+from onward.conformance.queue.session import arrived, until
 from onward.errors import (
     QueueConfigurationError,
     QueueDataError,
@@ -32,11 +33,10 @@ from onward.errors import (
 )
 from onward.model import Backoff
 from onward.queue import Queue, QueueWorker
-from onward.queue.contract import Provider
 from onward.queue.model import Keep, QueueFailureReason, QueueJobStatus
+from onward.queue.provider import Provider
 from onward.queue.providers.rabbitmq import RabbitMQ, delivery
 from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, Topology, every_delay, roughly, rounded
-from onward.testing.queue.session import arrived, until
 from proxy import proxied
 
 TYPES = ["quorum", "classic"]

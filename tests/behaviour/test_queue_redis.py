@@ -14,6 +14,7 @@ import pytest
 import redis.asyncio as native
 
 import servers
+from onward.conformance.queue.session import LONG, names, until
 from onward.errors import (
     Permanent,
     QueueConfigurationError,
@@ -24,7 +25,6 @@ from onward.errors import (
 )
 from onward.queue import Keep, Queue, QueueJobStatus, QueueWorker
 from onward.queue.providers.redis import Redis, RedisProvider, connection
-from onward.testing.queue.session import LONG, names, until
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/queues-redis.md"
 SECOND = timedelta(seconds=1)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import servers
+from onward.conformance.queue.session import LONG, until
 from onward.errors import QueueError, QueueErrorCode, QueueRuntimeError
 from onward.queue import Keep, Queue, QueueWorker
 from onward.queue.providers.redis import Redis
-from onward.testing.queue.session import LONG, until
 
 LEASE = timedelta(seconds=1)
 OFTEN = 1_000

@@ -23,6 +23,7 @@ from msgspec import Raw
 
 import servers
 from onward import Permanent
+from onward.conformance.queue.session import arrived, names, until
 from onward.model import Backoff
 from onward.queue import (
     ActiveJob,
@@ -40,7 +41,6 @@ from onward.queue import (
     UnsupportedFeature,
 )
 from onward.queue.providers.sqs import SQS, NewQueue, SQSProvider
-from onward.testing.queue.session import arrived, names, until
 from proxy import proxied
 from servers import SQS_CLIENT
 
@@ -771,7 +771,7 @@ assert not {"aiobotocore", "botocore"} & set(sys.modules)
 sys.modules["aiobotocore.config"] = None
 try:
     from onward.queue.providers.sqs import SQS
-except onward.ConfigurationError as error:
+except onward.errors.ConfigurationError as error:
     print(error)
 """
     run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from onward.conformance.queue.session import until
 from onward.errors import QueueErrorCode, QueueRuntimeError
 from onward.queue import (
     Capabilities,
@@ -22,7 +23,6 @@ from onward.queue import (
 )
 from onward.queue.contract import Consumer, TakenJob
 from onward.queue.providers.memory import MemoryProvider
-from onward.testing.queue.session import until
 
 SHORT = timedelta(milliseconds=300)
 
@@ -317,7 +317,7 @@ class TestEnds:
     async def test_closing_after_a_start_that_failed(self) -> None:
         worker = QueueWorker("letters", ignore, provider=Pushing())
         for _ in range(2):
-            with pytest.raises(ConnectionError):
+            with pytest.raises(QueueRuntimeError, match="not now"):
                 await worker.start()
             await worker.close()
 

@@ -8,24 +8,15 @@ from typing import Any
 
 import pytest
 
-from onward import (
-    Attempt,
+from onward import Attempt, ChainFailed, JobStatus, Next, Onward, Reschedule, WaitTimeout, job, new_id, required
+from onward.errors import (
     BlockerMissing,
-    ChainFailed,
     ConfigurationError,
     DatabaseError,
     DatabaseUnavailable,
-    JobStatus,
-    Next,
-    Onward,
-    Reschedule,
     StartRefused,
     TransactionUnsuitable,
     UnknownJobType,
-    WaitTimeout,
-    job,
-    new_id,
-    required,
 )
 from onward.observe import events
 from support import SOON, Recorder

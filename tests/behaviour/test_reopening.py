@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from onward import Attempt, ConfigurationError, Onward, job
+from onward import Attempt, Onward, job
+from onward.errors import ConfigurationError
 from onward.notify.nats import NatsNotify
 from onward.notify.redis import RedisNotify
 from support import SOON

@@ -13,16 +13,8 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
 
-from onward import (
-    Attempt,
-    ChainFailed,
-    ChainNotFailed,
-    Deduplication,
-    JobStatus,
-    Onward,
-    TransactionUnsuitable,
-    job,
-)
+from onward import Attempt, ChainFailed, Deduplication, JobStatus, Onward, job
+from onward.errors import ChainNotFailed, TransactionUnsuitable
 from support import SOON
 
 LATER = timedelta(hours=1)

@@ -13,18 +13,8 @@ import pytest
 from psycopg_pool import ConnectionPool
 from sqlalchemy import create_engine
 
-from onward import (
-    Attempt,
-    ChainNotFound,
-    Deduplication,
-    JobStatus,
-    JobType,
-    Next,
-    Onward,
-    SyncOnward,
-    TransactionOpen,
-    job,
-)
+from onward import Attempt, Deduplication, JobStatus, JobType, Next, Onward, SyncOnward, job
+from onward.errors import ChainNotFound, TransactionOpen
 from onward.observe import events
 from support import SOON, Recorder
 

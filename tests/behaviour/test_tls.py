@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 import certificates
 import servers
-from onward import Attempt, ConfigurationError, Onward, job
-from onward.errors import OnwardError, QueueConfigurationError
+from onward import Attempt, Onward, job
+from onward.errors import ConfigurationError, OnwardError, QueueConfigurationError
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.notify.nats import NatsNotify
 from onward.notify.postgres_wires import wire_for

@@ -16,17 +16,8 @@ from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
-from onward import (
-    Attempt,
-    Backoff,
-    ChainFailed,
-    DatabaseError,
-    JobStatus,
-    Onward,
-    TransactionClosed,
-    TransactionUnsuitable,
-    job,
-)
+from onward import Attempt, Backoff, ChainFailed, JobStatus, Onward, job
+from onward.errors import DatabaseError, TransactionClosed, TransactionUnsuitable
 from onward.observe.events import AttemptFailed
 from support import SOON, Recorder
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from onward import Attempt, ChainFailed, JobType, Onward, PayloadError, job
+from onward import Attempt, ChainFailed, JobType, Onward, job
+from onward.errors import PayloadError
 from support import SOON
 
 

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from onward.conformance.state.store import Store
 from onward.state.contract import StateAdapter
 from onward.state.driver import Driver
 from onward.state.postgres.adapter import PostgresState
@@ -21,7 +22,6 @@ from onward.state.postgres.psycopg import PsycopgDriver, SyncPsycopgDriver
 from onward.state.sqlalchemy.driver import SqlAlchemyDriver, SyncSqlAlchemyDriver
 from onward.state.sqlite.adapter import SqliteState
 from onward.state.sqlite.sqlite3 import SqliteDriver, SyncSqliteDriver
-from onward.testing.state.store import Store
 
 
 @asynccontextmanager

@@ -17,6 +17,9 @@ import pytest
 import redis.asyncio
 
 import servers
+from onward.conformance.notify.budgets import *  # noqa: F403
+from onward.conformance.notify.hearing import LONG, Connect
+from onward.conformance.notify.suite import *  # noqa: F403
 from onward.notify.changes import ChangeNotify
 from onward.notify.contract import Changed, Hint, HintKind, NotifyAdapter, ignore
 from onward.notify.memory import MemoryNotify
@@ -24,10 +27,7 @@ from onward.notify.nats import NatsNotify
 from onward.notify.postgres import PostgresNotify
 from onward.notify.postgres_wires import asyncpg_wire, psycopg_wire
 from onward.notify.redis import RedisNotify
-from onward.state.sqlite.sqlite3 import SqliteDriver
-from onward.testing.notify.budgets import *  # noqa: F403
-from onward.testing.notify.hearing import LONG, Connect
-from onward.testing.notify.suite import *  # noqa: F403
+from onward.state.sqlite.file import SqliteFile
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,7 @@ class Adapter:
 
 
 def changes(path: Path, _: str) -> NotifyAdapter:
-    open_counter = SqliteDriver(path).open_counter
-    assert open_counter is not None
-    return ChangeNotify(open_counter)
+    return ChangeNotify(SqliteFile(path).commits)
 
 
 def as_cluster(*urls: str) -> str:

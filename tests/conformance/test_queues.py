@@ -13,8 +13,10 @@ import pytest
 from aiobotocore.session import get_session
 
 from onward import Onward
+from onward.conformance.queue.session import KEPT
+from onward.conformance.queue.suite import *  # noqa: F403
 from onward.queue import Keep, Queue
-from onward.queue.contract import ProviderFactory
+from onward.queue.provider import ProviderFactory
 from onward.queue.providers.bullmq import BullMQ
 from onward.queue.providers.database import Database
 from onward.queue.providers.memory import Memory
@@ -22,9 +24,7 @@ from onward.queue.providers.nats import Nats
 from onward.queue.providers.rabbitmq import RabbitMQ
 from onward.queue.providers.redis import Redis
 from onward.queue.providers.sqs import SQS, NewQueue, SQSProvider
-from onward.queue.providers.sqs.facts import found_or_made
-from onward.testing.queue.session import KEPT
-from onward.testing.queue.suite import *  # noqa: F403
+from onward.queue.providers.sqs.calls import found_or_made
 from servers import SQS_CLIENT
 
 AWS = get_session()

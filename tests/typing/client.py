@@ -141,6 +141,9 @@ async def the_queue_of_a_job_type_takes_its_input() -> None:
 async def mistakes_are_found_before_anything_runs() -> None:
     await app.start(ship, Order(7))  # type: ignore[arg-type]
     await app.start(charge, "seven")  # type: ignore[arg-type]
+    await app.start(charge, Order(7), delay=5)  # type: ignore[arg-type]
+    await app.start(charge, Order(7), prio=5)  # type: ignore[call-arg]
+    app.sync.start(charge, Order(7), prio=5)  # type: ignore[call-arg]
     await app.start(charge, lambda: Order(7))  # type: ignore[arg-type]
     app.sync.start(charge, "seven")  # type: ignore[arg-type]
     await app.start(report, "r", blockers=[Order(1)])  # type: ignore[list-item]

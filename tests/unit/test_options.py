@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from onward import Backoff, ConfigurationError, Deduplication, Reschedule, Slice, new_id
+from onward import Backoff, Deduplication, Reschedule, Slice, new_id
 from onward.define.outcome import Rescheduled
+from onward.errors import ConfigurationError
 from onward.options import storable
 
 

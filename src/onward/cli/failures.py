@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import typer
 
-from onward.addresses import shown
 from onward.cli.console import say
 from onward.client.app import Onward
 from onward.errors import DatabaseError, OnwardError
@@ -42,7 +41,8 @@ def reaching(app: Onward) -> Iterator[None]:
         if not _is_about_the_database(cause):
             raise
         reason = " ".join(str(cause).split()) or type(cause).__name__
-        raise CommandFailed(f"cannot use the database{_place(app)}: {reason}") from error
+        place = f" at {app.place}" if app.place else ""
+        raise CommandFailed(f"cannot use the database{place}: {reason}") from error
 
 
 def _only(error: BaseException) -> BaseException:
@@ -62,8 +62,3 @@ def _is_about_the_database(error: BaseException) -> bool:
 
 def _package(module: str) -> str:
     return module.partition(".")[0]
-
-
-def _place(app: Onward) -> str:
-    address = app.driver.postgres_dsn
-    return "" if address is None else f" at {shown(address).removeprefix('postgresql://')}"

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from onward.cli.console import say
 from onward.cli.steering import KILLED, MARGIN, NOT_STOPPED, PATIENCE, SIGNALS, Stop
+from onward.pacing import Pacing
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _STOPPED = (0, *(-number for number in SIGNALS))
@@ -56,23 +57,23 @@ class Supervisor:
 
     async def _keep(self, number: int) -> int:
         """One process after the other; the exit code of the last."""
-        pause = _FIRST_PAUSE
+        pacing = Pacing(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=0)
         while True:
             began = time.monotonic()
             code, ending = await self._run(number)
             if time.monotonic() - began > _HEALTHY:
-                pause = _FIRST_PAUSE
+                pacing.reset()
             if self._reached:
                 if code in _STOPPED:
                     return 0
                 say(f"worker {number} {ending}")
                 return code if code >= 0 else 128 - code
+            pause = next(pacing)
             say(f"worker {number} {ending}; another starts in {pause:g} s")
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
                     return 0
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _run(self, number: int) -> tuple[int, str]:
         """One process from start to end: its exit code, and how it ended in words."""

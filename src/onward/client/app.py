@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -20,21 +20,21 @@ from onward.client.listing import Listing
 from onward.client.operations import ANOTHER_LOOP, Operations
 from onward.client.schema import opened_before_fork, prepare_schema
 from onward.client.sync import SyncOnward
+from onward.connect import connect
 from onward.crypto import Encryption
 from onward.define.attempt import SyncTransaction, Transaction
 from onward.define.codec import Limits
 from onward.define.job_type import JobType, Step, wrong_encryption
 from onward.define.middleware import Middleware, Resource
 from onward.define.registry import Registered, Registry
-from onward.define.request import BlockerSource, ChainReference, InputOf, NewChain
+from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
 from onward.define.slice import Slice
 from onward.errands import to_the_end
 from onward.errors import ConfigurationError, DefinitionError, require
 from onward.lifecycle.after_commit import Awaited, describe
 from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, Posting, ThreadAnnouncer
 from onward.lifecycle.store import Store
-from onward.model import Blocker, Chain, ChainId, Deduplication, Job, JobId, Page
-from onward.notify.connect import notify_for
+from onward.model import Blocker, Chain, ChainId, Job, JobId, Page
 from onward.notify.contract import NotifyAdapter
 from onward.observe import events
 from onward.observe.logs import LogObserver
@@ -47,8 +47,6 @@ from onward.options import (
     wrong_number,
     wrong_several,
 )
-from onward.state.command import Command
-from onward.state.connect import connect
 from onward.state.driver import NO_SYNC_DRIVER, Driver, run_now
 from onward.state.process import Process
 from onward.state.statement import checked_identifier
@@ -130,7 +128,7 @@ class Onward:
         for name, value in (("schema", schema), ("prefix", prefix)):
             checked_identifier(value, option=name)
         self.registry = Registry(jobs, limits=Limits(bytes=max_payload), encryption=encryption)
-        self.state, self.driver = connect(
+        self.state, self.driver, suggested, self.place = connect(
             target,
             schema=schema,
             prefix=prefix,
@@ -142,12 +140,7 @@ class Onward:
         self._resources, self._required_middleware = tuple(resources), tuple(required_middleware)
         self._migrate = self.state.dialect == "sqlite" if migrate is None else migrate
         self._observers = Observers((LogObserver(),) if observers is None else observers)
-        self._notify = notify or notify_for(
-            reach=self.driver.reach,
-            run_on_postgres=self._run if self.driver.dialect == "postgres" else None,
-            schema=schema,
-            open_counter=self.driver.open_counter,
-        )
+        self._notify = notify or suggested
         self._awaited = Awaited()
         self._announcer = BackgroundAnnouncer(self._notify, self._observers)
         self._from_threads = ThreadAnnouncer(
@@ -293,24 +286,14 @@ class Onward:
         input: InputOf[I],
         *,
         tx: object = None,
-        id: ChainId | None = None,
-        delay: timedelta | None = None,
-        at: datetime | None = None,
-        priority: int = 0,
-        blockers: Sequence[BlockerSource] = (),
-        deduplication: Deduplication | None = None,
+        **options: Unpack[StartOptions],
     ) -> ChainHandle[O, I]:
-        """Start a chain, in the transaction `tx` or alone. Jobs with a higher priority are taken first."""
-        chain = NewChain(
-            job_type=job_type,
-            input=input,
-            id=id,
-            delay=delay,
-            at=at,
-            priority=priority,
-            blockers=blockers,
-            deduplication=deduplication,
-        )
+        """Start a chain, in the transaction `tx` or alone.
+
+        Options: `id` of the chain; `delay` or `at`, when it may begin; `priority`, of which the higher is taken first;
+        `blockers`, the chains it waits for; `deduplication`.
+        """
+        chain = NewChain(job_type=job_type, input=input, **options)
         started = (await self._operations.start([chain], tx=tx))[0]
         return ChainHandle(self._ready, job_type, started.id, duplicate=started.duplicate)
 
@@ -503,10 +486,6 @@ class Onward:
             self._observers.emit(events.NotifyRecovered())
         else:
             self._observers.emit(events.NotifyError(doing="listen", error=describe(error)))
-
-    async def _run(self, command: Command[None]) -> None:
-        async with self.driver.connection() as connection:
-            await connection.run(command)
 
 
 def _listing(look: Callable[[UUID | None], Awaitable[Page[T]]], after: UUID | None, limit: int) -> Listing[T]:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -27,13 +26,13 @@ from onward.client.operations import Operations
 from onward.client.schema import prepare_schema
 from onward.define.job_type import JobType, Step
 from onward.define.registry import Registry
-from onward.define.request import BlockerSource, ChainReference, InputOf, NewChain
+from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
 from onward.errors import ConfigurationError
 from onward.lifecycle.after_commit import Awaited, describe
 from onward.lifecycle.announcer import Posting, ThreadAnnouncer
 from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import as_sync
-from onward.model import Blocker, Chain, ChainId, Deduplication, Job, JobId, Page
+from onward.model import Blocker, Chain, ChainId, Job, JobId, Page
 from onward.notify.contract import Hint, NotifyAdapter, merged
 from onward.observe import events
 from onward.observe.observer import Observers
@@ -147,24 +146,10 @@ class SyncOnward:
         input: InputOf[I],
         *,
         tx: object = None,
-        id: ChainId | None = None,
-        delay: timedelta | None = None,
-        at: datetime | None = None,
-        priority: int = 0,
-        blockers: Sequence[BlockerSource] = (),
-        deduplication: Deduplication | None = None,
+        **options: Unpack[StartOptions],
     ) -> SyncChainHandle[O, I]:
-        """Start a chain, in the transaction `tx` or alone."""
-        chain = NewChain(
-            job_type=job_type,
-            input=input,
-            id=id,
-            delay=delay,
-            at=at,
-            priority=priority,
-            blockers=blockers,
-            deduplication=deduplication,
-        )
+        """Start a chain, in the transaction `tx` or alone; the options are those of `Onward.start`."""
+        chain = NewChain(job_type=job_type, input=input, **options)
         started = run_now(self._operations.start([chain], tx=tx))[0]
         return SyncChainHandle(self._operations, job_type, started.id, duplicate=started.duplicate)
 

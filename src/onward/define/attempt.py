@@ -43,7 +43,7 @@ class Transaction(Protocol):
         ...
 
     async def execute(self, sql: str, /, **parameters: Any) -> int:
-        """Run a statement; the number of rows it changed."""
+        """Run a statement; returns the number of rows it changed."""
         ...
 
     async def fetch(self, sql: str, /, **parameters: Any) -> list[Row]:
@@ -76,7 +76,7 @@ class SyncTransaction(Protocol):
         ...
 
     def execute(self, sql: str, /, **parameters: Any) -> int:
-        """Run a statement; the number of rows it changed."""
+        """Run a statement; returns the number of rows it changed."""
         ...
 
     def fetch(self, sql: str, /, **parameters: Any) -> list[Row]:
@@ -138,7 +138,7 @@ class Attempt(Protocol[Input_co, Tx_co]):
     def job_type(self) -> str: ...
     @property
     def number(self) -> int:
-        """Rises with every take; with `job_id` it is the fence of every later change. Pass it on to other systems."""
+        """Rises each time the job is taken. Pass it on with `job_id`, so that other systems can refuse an older one."""
         ...
 
     @property

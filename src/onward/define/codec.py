@@ -111,7 +111,8 @@ class Codec:
 
     def _refuse_what_databases_cannot_keep(self, value: Any, data: bytes) -> None:
         # The bytes tell cheaply when a closer look is needed: NaN and infinity are written as null.
-        if b"null" not in data and b"\\u0000" not in data and not self._may_be_deep(data):
+        is_short = len(data) <= self.limits.depth
+        if b"null" not in data and b"\\u0000" not in data and (is_short or not self._may_be_deep(data)):
             return
         plain = msgspec.to_builtins(value, enc_hook=encode_foreign, str_keys=True)
         for path, depth, item in _walk(plain):
@@ -123,7 +124,7 @@ class Codec:
                 self._refuse(path, "text with a NUL character, which Postgres cannot store")
 
     def _may_be_deep(self, data: bytes) -> bool:
-        return len(data) > self.limits.depth and data.count(b"[") + data.count(b"{") > self.limits.depth
+        return data.count(b"[") + data.count(b"{") > self.limits.depth
 
 
 def _walk(plain: Any) -> Iterable[tuple[str, int, Any]]:

@@ -2,15 +2,15 @@
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, get_args, overload
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict, get_args, overload
 
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, Unpack
 
 from onward.crypto import Encryption
 from onward.define.attempt import Attempt
 from onward.define.outcome import Outcome
-from onward.define.request import BlockerSource, NewChain
+from onward.define.request import NewChain, StartOptions
 from onward.define.signature import (
     Signature,
     caller_names,
@@ -20,7 +20,7 @@ from onward.define.signature import (
     without_marks,
 )
 from onward.errors import ConfigurationError, DefinitionError
-from onward.model import Backoff, ChainId, Deduplication
+from onward.model import Backoff
 from onward.options import (
     LONGEST_NAME,
     given,
@@ -63,7 +63,7 @@ _ELSEWHERE_CALLED = {
 
 @dataclass(frozen=True, slots=True)
 class Required:
-    """A type in `blocked_by` without a chain of which a job cannot be started. Made by `required(…)`."""
+    """A type in `blocked_by` that a job must have a chain of among its blockers. Made by `required(…)`."""
 
     job_type: "JobType[Any, Any] | str"
 
@@ -75,6 +75,21 @@ def required(job_type: "JobType[Any, Any] | str") -> Required:
     >>> report = JobType("report", input=str, output=str, blocked_by=[required(fetch)])
     """
     return Required(job_type)
+
+
+class TypeOptions(TypedDict, total=False):
+    """What may be declared about a job type; what is not said is as in `Definition`."""
+
+    continues_to: "Sequence[Step[Any, Any] | str]"
+    blocked_by: "Sequence[BlockedBy]"
+    version: int
+    lease: timedelta | None
+    timeout: timedelta | None
+    backoff: Backoff | None
+    max_attempts: int | None
+    executor: Executor
+    on_blocker_failure: OnBlockerFailure
+    encryption: Encryption | Literal[False] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +196,7 @@ class Step(Generic[I_contra, O_co]):
         return register
 
     def upcast_output(self, version: int) -> Callable[[Upcaster], Upcaster]:
-        """Register how the plain JSON of an output of `version` becomes one of `version + 1`: for those who read it."""
+        """Register how plain JSON of an output of `version` becomes that of `version + 1`, for whoever reads it."""
 
         def register(upcaster: Upcaster) -> Upcaster:
             if not 1 <= version < self.definition.version:
@@ -213,55 +228,19 @@ class JobType(Step[I_contra, O_co]):
         *,
         input: type[I],
         output: type[O],
-        continues_to: "Sequence[Step[Any, Any] | str]" = (),
-        blocked_by: "Sequence[BlockedBy]" = (),
-        version: int = 1,
-        lease: timedelta | None = None,
-        timeout: timedelta | None = UNSET_TIMEOUT,
-        backoff: Backoff | None = None,
-        max_attempts: int | None = None,
-        executor: Executor = "auto",
-        on_blocker_failure: OnBlockerFailure = "fail",
-        encryption: Encryption | Literal[False] | None = None,
+        **options: Unpack[TypeOptions],
     ) -> None:
-        definition = Definition(
-            name=name,
-            continues_to=continues_to,
-            blocked_by=blocked_by,
-            version=version,
-            lease=lease,
-            timeout=timeout,
-            backoff=backoff,
-            max_attempts=max_attempts,
-            executor=executor,
-            on_blocker_failure=on_blocker_failure,
-            encryption=encryption,
-        )
+        """The options are those of `@job`."""
+        definition = defined(name, options, internal=False)
         Step.__init__(self, definition, input=input, output=output)
         self.place = place_of_caller(1)
 
-    def with_input(
-        self: "JobType[I, O]",
-        input: I,
-        *,
-        id: ChainId | None = None,
-        delay: timedelta | None = None,
-        at: datetime | None = None,
-        priority: int = 0,
-        blockers: Sequence[BlockerSource] = (),
-        deduplication: Deduplication | None = None,
-    ) -> NewChain[O]:
-        """A chain to start, for `start_many(…)` and `blockers=[…]`; nothing is stored yet."""
-        return NewChain(
-            job_type=self,
-            input=input,
-            id=id,
-            delay=delay,
-            at=at,
-            priority=priority,
-            blockers=blockers,
-            deduplication=deduplication,
-        )
+    def with_input(self: "JobType[I, O]", input: I, **options: Unpack[StartOptions]) -> NewChain[O]:
+        """A chain to start, for `start_many(…)` and `blockers=[…]`; nothing is stored yet.
+
+        Options: `id`, `delay` or `at`, `priority`, `blockers`, `deduplication`, as of `app.start`.
+        """
+        return NewChain(job_type=self, input=input, **options)
 
     @overload
     def handler(
@@ -272,7 +251,7 @@ class JobType(Step[I_contra, O_co]):
     @overload
     def handler(self: "JobType[I, O]", run: Callable[[Attempt[I, Tx]], Outcome[O] | O], /) -> "JobType[I, O]": ...
     def handler(self, run: Callable[..., Any], /) -> "JobType[Any, Any]":
-        """Give a type its handler, as a decorator, where it runs."""
+        """Decorator: the handler of this type, in the program that runs it."""
         if self.run is not None:
             raise DefinitionError([f"{self.name}: it has a handler already"])
         signature = read_signature(self.name, run, caller_names(1))
@@ -318,39 +297,16 @@ class MakeJobType(Protocol):
 
 
 @overload
-def job(
-    name: str,
-    *,
-    internal: Literal[True],
-    continues_to: Sequence[Step[Any, Any] | str] = (),
-    blocked_by: "Sequence[BlockedBy]" = (),
-    version: int = 1,
-    lease: timedelta | None = None,
-    timeout: timedelta | None = UNSET_TIMEOUT,
-    backoff: Backoff | None = None,
-    max_attempts: int | None = None,
-    executor: Executor = "auto",
-    on_blocker_failure: OnBlockerFailure = "fail",
-    encryption: Encryption | Literal[False] | None = None,
-) -> MakeStep: ...
+def job(name: str, *, internal: Literal[True], **options: Unpack[TypeOptions]) -> MakeStep: ...
 @overload
-def job(
-    name: str,
-    *,
-    internal: Literal[False] = False,
-    continues_to: Sequence[Step[Any, Any] | str] = (),
-    blocked_by: "Sequence[BlockedBy]" = (),
-    version: int = 1,
-    lease: timedelta | None = None,
-    timeout: timedelta | None = UNSET_TIMEOUT,
-    backoff: Backoff | None = None,
-    max_attempts: int | None = None,
-    executor: Executor = "auto",
-    on_blocker_failure: OnBlockerFailure = "fail",
-    encryption: Encryption | Literal[False] | None = None,
-) -> MakeJobType: ...
+def job(name: str, *, internal: Literal[False] = False, **options: Unpack[TypeOptions]) -> MakeJobType: ...
 def job(name: str, **options: Any) -> Any:
     """Make a job type from a handler. What it returns is the outcome.
+
+    `continues_to` are the steps it may continue to, `internal` whether it is no more than one; `blocked_by` the types
+    it may wait for, `on_blocker_failure` what follows if one fails; `lease` how long a job is held without renewal,
+    `timeout` how long a handler may run, `backoff` and `max_attempts` when, and how often, it is tried again;
+    `executor` where it runs; `version` and `encryption` are those of its payloads.
 
     >>> @job("greet")
     ... async def greet(attempt: Attempt[str]) -> str:
@@ -366,7 +322,7 @@ def defined(name: Any, options: Mapping[str, Any], **more: Any) -> Definition:
     if callable(name):
         called = getattr(name, "__name__", "handler")
         raise ConfigurationError(f'write @job("name") above {called}, with the name under which its jobs are stored')
-    known = [field.name for field in fields(Definition) if field.name not in _NOT_OPTIONS]
+    known = [field.name for field in fields(Definition) if field.name not in (*_NOT_OPTIONS, *more)]
     strange = [option for option in options if option not in known]
     if strange:
         problems = [unknown(option, known, meant=_ELSEWHERE_CALLED.get(option)) for option in strange]

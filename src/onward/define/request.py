@@ -67,7 +67,7 @@ class StartOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedChain(Generic[O_co]):
-    """A chain that a handler has started; also a blocker for others."""
+    """A chain that a handler has started; others may wait for it as their blocker."""
 
     job_type: "JobType[Any, O_co]"
     id: ChainId

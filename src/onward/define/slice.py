@@ -4,16 +4,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal, overload
 
-from onward.crypto import Encryption
+from typing_extensions import Unpack
+
 from onward.define.job_type import (
     SHORTEST_LEASE,
-    UNSET_TIMEOUT,
-    BlockedBy,
-    Executor,
     MakeJobType,
     MakeStep,
-    OnBlockerFailure,
     Step,
+    TypeOptions,
     defined,
     make_decorator,
     wrong_backoff,
@@ -57,39 +55,9 @@ class Slice:
         self.steps: list[Step[Any, Any]] = []
 
     @overload
-    def job(
-        self,
-        name: str,
-        *,
-        internal: Literal[True],
-        continues_to: Sequence[Step[Any, Any] | str] = (),
-        blocked_by: Sequence[BlockedBy] = (),
-        version: int = 1,
-        lease: timedelta | None = None,
-        timeout: timedelta | None = UNSET_TIMEOUT,
-        backoff: Backoff | None = None,
-        max_attempts: int | None = None,
-        executor: Executor = "auto",
-        on_blocker_failure: OnBlockerFailure = "fail",
-        encryption: Encryption | Literal[False] | None = None,
-    ) -> MakeStep: ...
+    def job(self, name: str, *, internal: Literal[True], **options: Unpack[TypeOptions]) -> MakeStep: ...
     @overload
-    def job(
-        self,
-        name: str,
-        *,
-        internal: Literal[False] = False,
-        continues_to: Sequence[Step[Any, Any] | str] = (),
-        blocked_by: Sequence[BlockedBy] = (),
-        version: int = 1,
-        lease: timedelta | None = None,
-        timeout: timedelta | None = UNSET_TIMEOUT,
-        backoff: Backoff | None = None,
-        max_attempts: int | None = None,
-        executor: Executor = "auto",
-        on_blocker_failure: OnBlockerFailure = "fail",
-        encryption: Encryption | Literal[False] | None = None,
-    ) -> MakeJobType: ...
+    def job(self, name: str, *, internal: Literal[False] = False, **options: Unpack[TypeOptions]) -> MakeJobType: ...
     def job(self, name: str, **options: Any) -> Any:
-        """`@job` for this slice."""
+        """`@job` for this slice, with the same options."""
         return make_decorator(defined(name if callable(name) else f"{self.prefix}.{name}", options, slice=self))

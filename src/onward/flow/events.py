@@ -1,5 +1,6 @@
 """One frozen class per fact about a flow; each is logged, and handed to the flow's observers."""
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, TypeAlias
@@ -9,8 +10,11 @@ import msgspec
 from onward.flow.store import Ended
 from onward.flow.views import FlowFailureReason
 from onward.model import JobError
+from onward.observe.logs import log_event
+from onward.observe.subscribers import Subscriber, Subscribers
 
 logger = logging.getLogger("onward.flow")
+_LAST_WORDS = 1.0
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +133,9 @@ class Reporter:
     """Logs events and tells observers; what those raise is logged and goes no further."""
 
     def __init__(self, observers: Sequence[FlowObserver]) -> None:
-        self._observers = tuple(observers)
+        self._subscribers = Subscribers[FlowEvent](self._failed)
+        for kind, observer in itertools.product(FlowEvent.__args__, observers):
+            self._subscribers.add(kind, observer)
 
     def tell_ended(self, flow: str, ended: Iterable[Ended], *, worker: str = "") -> None:
         """Of each job that a script ended."""
@@ -141,15 +147,12 @@ class Reporter:
                 self.tell(JobDone(flow=flow, **facts))
 
     def tell(self, event: FlowEvent) -> None:
-        if logger.isEnabledFor(event.level):
-            facts = msgspec.structs.asdict(event)
-            error = facts.pop("error", None)
-            words = " ".join(f"{name}={value}" for name, value in facts.items())
-            if error is not None:
-                words += f" error={error.type}: {error.message}\n{error.traceback}".rstrip()
-            logger.log(event.level, "%s %s", type(event).__name__, words, extra={"onward": event})
-        for observer in self._observers:
-            try:
-                observer(event)
-            except Exception:
-                logger.exception("observer %r failed on %s", observer, type(event).__name__)
+        log_event(logger, event.level, event)
+        self._subscribers.tell(event)
+
+    async def settle(self) -> None:
+        """Wait a moment for observers that are awaited."""
+        await self._subscribers.settle(_LAST_WORDS)
+
+    def _failed(self, subscriber: Subscriber, event: FlowEvent, error: BaseException) -> None:
+        logger.error("observer %r failed on %s", subscriber, type(event).__name__, exc_info=error)

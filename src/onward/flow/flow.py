@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypedDict, TypeVar, overload
 
 import msgspec
-from redis.asyncio.cluster import RedisCluster
+from typing_extensions import Unpack
 
 from onward.define.signature import caller_names
 from onward.errors import (
@@ -26,18 +26,35 @@ from onward.flow.events import FlowObserver, Reporter
 from onward.flow.keys import Keys, settings
 from onward.flow.options import KEEP_DONE, KEEP_FAILED, Checks, Keep, as_keep
 from onward.flow.retrying import ask
-from onward.flow.server import Server, Target
-from onward.flow.stage import Handler, Rate, Stage, read_signature
+from onward.flow.server import Server
+from onward.flow.stage import Handler, Stage, StageOptions, read_signature
 from onward.flow.starting import Starting
 from onward.flow.store import NewJob, Store
 from onward.flow.views import FlowJob, Positions
 from onward.flow.workers import FlowWorkers
-from onward.model import Backoff
+from onward.pacing import Pacing
+from onward.redis.connection import RedisCluster, Target
 
 I = TypeVar("I")  # noqa: E741 - the input
 H = TypeVar("H", bound=Handler)
 _SOONEST_LOOK, _LATEST_LOOK = 0.02, 0.5
 _SHORTEST_WAIT = timedelta(milliseconds=10)
+
+
+class FlowOptions(TypedDict, total=False):
+    """`first` is the stage where jobs begin; `cluster` whether the address is of a cluster; `index` names attributes
+    for `find`; `keep` and `keep_failed` say what is kept of jobs that have ended; `max_waiting` how many may wait at
+    the first stage; `wait` how long a worker blocks in Redis; `observers` are told events.
+    """
+
+    first: str | None
+    cluster: bool | None
+    index: Iterable[str]
+    keep: Keep | timedelta
+    keep_failed: Keep | timedelta
+    max_waiting: int | None
+    wait: timedelta
+    observers: Sequence[FlowObserver]
 
 
 class Flow(Generic[I]):
@@ -55,36 +72,9 @@ class Flow(Generic[I]):
     """
 
     @overload
-    def __init__(
-        self,
-        name: str,
-        redis: Target,
-        *,
-        input: type[I],
-        first: str | None = None,
-        cluster: bool | None = None,
-        index: Iterable[str] = (),
-        keep: Keep | timedelta = ...,
-        keep_failed: Keep | timedelta = ...,
-        max_waiting: int | None = None,
-        wait: timedelta = ...,
-        observers: Sequence[FlowObserver] = (),
-    ) -> None: ...
+    def __init__(self, name: str, redis: Target, *, input: type[I], **options: Unpack[FlowOptions]) -> None: ...
     @overload
-    def __init__(
-        self: "Flow[Any]",
-        name: str,
-        redis: Target,
-        *,
-        first: str | None = None,
-        cluster: bool | None = None,
-        index: Iterable[str] = (),
-        keep: Keep | timedelta = ...,
-        keep_failed: Keep | timedelta = ...,
-        max_waiting: int | None = None,
-        wait: timedelta = ...,
-        observers: Sequence[FlowObserver] = (),
-    ) -> None: ...
+    def __init__(self: "Flow[Any]", name: str, redis: Target, **options: Unpack[FlowOptions]) -> None: ...
     def __init__(
         self,
         name: str,
@@ -125,52 +115,24 @@ class Flow(Generic[I]):
 
     # -- define
 
-    def stage(
-        self,
-        name: str,
-        *,
-        next: str | None = None,
-        goto: Sequence[str] = (),
-        children: str | None = None,
-        collect: str | None = None,
-        timeout: timedelta | None = timedelta(seconds=30),
-        lock: timedelta = timedelta(seconds=30),
-        max_retries: int = 0,
-        max_stalls: int = 3,
-        backoff: Backoff | None = None,
-        delay: timedelta = timedelta(0),
-        priorities: bool = False,
-        rate: Rate | None = None,
-    ) -> Callable[[H], H]:
+    def stage(self, name: str, **options: Unpack[StageOptions]) -> Callable[[H], H]:
         """Make a function the handler of a stage; it stays a function. The first stage defined is where jobs begin.
 
-        `timeout` is the time a handler is given; `lock` how soon the job of a dead worker is taken from it.
+        `next`, `goto` and `children` say where jobs may go, `collect` the attribute for the results of children;
+        `timeout` is the time a handler is given, `lock` how soon the job of a dead worker is taken from it;
+        `max_retries` and `max_stalls` say how often either may happen, with `backoff` between; `delay`, `priorities`
+        and `rate` when, and in which order, jobs begin.
         """
         checks = Checks(f"stage {name!r} of flow {self.name!r}")
         checks.name(name)
         if name in self._stages:
             raise FlowDefinitionError(self.name, [f"there are two stages {name!r}"])
         local_names = caller_names(1)
-        leads_to = checks.texts("goto", goto)
+        options["goto"] = checks.texts("goto", options.get("goto", ()))
 
         def decorate(handler: H) -> H:
-            stage = Stage(
-                name=name,
-                handler=handler,
-                signature=read_signature(self.name, name, handler, local_names),
-                next=next,
-                goto=leads_to,
-                children=children,
-                collect=collect,
-                timeout=timeout,
-                lock=lock,
-                max_retries=max_retries,
-                max_stalls=max_stalls,
-                backoff=backoff,
-                delay=delay,
-                priorities=priorities,
-                rate=rate,
-            )
+            signature = read_signature(self.name, name, handler, local_names)
+            stage = Stage(name=name, handler=handler, signature=signature, **options)
             stage.check(self.name)
             self._stages[name] = stage
             return handler
@@ -224,6 +186,7 @@ class Flow(Generic[I]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         store, self._open = self._store, None
+        await self._reporter.settle()
         await store.server.close()
 
     @property
@@ -303,12 +266,12 @@ class Flow(Generic[I]):
     async def wait(self, job_id: str, *, timeout: timedelta) -> FlowJob:
         """The job when it has ended well; raises FlowJobFailed or FlowWaitTimeout. It looks now and then."""
         self._checks.duration("timeout", timeout)
-        pause, limit = _SOONEST_LOOK, asyncio.timeout(timeout.total_seconds())
+        looks, limit = Pacing(_SOONEST_LOOK, _LATEST_LOOK, factor=1.5), asyncio.timeout(timeout.total_seconds())
         try:
             async with limit:
                 while (job := await self.get(job_id)).status == "open":
+                    pause = next(looks)
                     await asyncio.sleep(pause)
-                    pause = min(pause * 1.5, _LATEST_LOOK)
         except TimeoutError:
             if not limit.expired():
                 raise

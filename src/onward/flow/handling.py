@@ -1,14 +1,10 @@
 """RUN: a locked job comes in, what its handler's answer means for it goes out."""
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Executor
-from contextvars import copy_context
-from functools import partial
 from typing import Any
 
-from onward.define.called import YIELDS, is_unrun
 from onward.flow.attributes import Attributes
 from onward.flow.keys import milliseconds
 from onward.flow.outcome import FanOut, Goto
@@ -17,54 +13,35 @@ from onward.flow.stage import Stage
 from onward.flow.store import Lease, NewJob, Outcome
 from onward.model import new_ids
 from onward.options import wrong_call
+from onward.run.threads import call_handler
 
 
 class Performance:
-    """A handler at work. Whatever leaves it is kept here: futures and event loops have uses of their own for some."""
+    """A handler at work, in a task or a thread. Whatever leaves it is kept here: event loops have uses of their own for
+    some."""
 
-    def __init__(self) -> None:
-        self.work: asyncio.Future[None]
+    def __init__(self, stage: Stage, arguments: tuple[Any, ...], threads: Executor, tasks: asyncio.TaskGroup) -> None:
+        self._handler = stage.handler
         self.answer: Any = None
         self.error: BaseException | None = None
-        self._is_stopped = False
+        self.is_in_thread = not stage.signature.is_async
+        """Then it cannot be cancelled: it goes on to its end."""
+        handler = self._block if self.is_in_thread else stage.handler
+        self.work = tasks.create_task(
+            self._follow(call_handler(threads, handler, *arguments, is_async=not self.is_in_thread))
+        )
 
-    def stop(self) -> None:
-        """Cancel it. A thread cannot be: it goes on to its end."""
-        self._is_stopped = True
-        if isinstance(self.work, asyncio.Task):
-            self.work.cancel()
-
-    async def follow(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+    def _block(self, *arguments: Any) -> Any:
         try:
-            self.answer = await work(*arguments)
+            return self._handler(*arguments)
+        finally:
+            self.is_in_thread = False
+
+    async def _follow(self, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            self.answer = await work
         except BaseException as error:  # noqa: BLE001 - around the user's handler
             self.error = error
-
-    def call(self, work: Callable[..., Any], *arguments: Any) -> None:
-        try:
-            self.answer = work(*arguments)
-            if is_unrun(self.answer):
-                raise TypeError(YIELDS)
-        except BaseException as error:  # noqa: BLE001 - around the user's handler
-            self.error = error
-
-    def is_over(self, tasks: asyncio.TaskGroup) -> bool:
-        """Whether it has ended. A function in a thread may have returned a coroutine: that is followed from here."""
-        if not self.work.done():
-            return False
-        if self.error is not None or not inspect.isawaitable(self.answer):
-            return True
-        coming, self.answer = self.answer, None
-        if self._is_stopped and inspect.iscoroutine(coming):
-            coming.close()  # it has not begun
-            self.error = asyncio.CancelledError()
-            return True
-        self.work = tasks.create_task(self.follow(_itself, coming))
-        return False
-
-
-async def _itself(answer: Awaitable[Any]) -> Any:
-    return await answer
 
 
 class Handling:
@@ -89,16 +66,10 @@ class Handling:
 
     def begin(self, lease: Lease, run: Run, threads: Executor, tasks: asyncio.TaskGroup) -> Performance:
         """Let the handler begin, in a task or a thread of its own; raises a FlowPayloadError."""
-        performance = Performance()
         job = self._asked.read(lease.attributes)
         enter(run)
         arguments: tuple[Any, ...] = (job, run) if self._stage.signature.wants_run else (job,)
-        if self._stage.signature.is_async:
-            performance.work = tasks.create_task(performance.follow(self._stage.handler, *arguments))
-        else:
-            call = partial(copy_context().run, performance.call, self._stage.handler, *arguments)
-            performance.work = asyncio.get_running_loop().run_in_executor(threads, call)
-        return performance
+        return Performance(self._stage, arguments, threads, tasks)
 
     def outcome(self, answer: Any, lease: Lease) -> Outcome:
         """What the answer means for the job, or a FlowPayloadError."""

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 from onward.flow import events
 from onward.flow.events import Reporter
-from onward.flow.retrying import Pauses
 from onward.flow.store import Recovered, Store
 from onward.lifecycle.after_commit import describe
+from onward.pacing import Pacing
 
 _OPEN_AGAIN = 600.0
 _SHORTEST = 0.01
@@ -40,15 +40,15 @@ class Janitor:
 
     async def run(self) -> None:
         """Until stopped."""
-        pauses = Pauses()
+        pacing = Pacing()
         while not self._is_stopped:
             self._news.clear()
             self._next_look = float("inf")
             try:
                 pause = await self._round()
-                pauses = Pauses()
+                pacing.reset()
             except Exception as error:  # noqa: BLE001 - one turn of a loop
-                pause = pauses.next()
+                pause = next(pacing)
                 self._reporter.tell(
                     events.RedisError(flow=self._flow, doing="janitor", error=describe(error), retry_in=pause)
                 )

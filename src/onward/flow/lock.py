@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from onward.errors import FlowLockLost
-from onward.flow.retrying import Pauses, ask
+from onward.flow.retrying import ask
 from onward.flow.run import Run
 from onward.flow.stage import Stage
 from onward.flow.store import Lease, Store
+from onward.pacing import Pacing
 
 
 class Lock:
@@ -66,17 +67,17 @@ class Lock:
 
         It looks whether it is needed, since the client of Redis may turn a cancellation into an answer.
         """
-        pauses = Pauses()
+        pacing = Pacing()
         while self._is_needed and not self.lost.done():
             pause = self._seconds / 3
             try:
                 async with asyncio.timeout(max(self.ends_at - self._loop.time(), 0.0)):
                     await self._renew()
-                pauses = Pauses()
+                pacing.reset()
             except FlowLockLost:
                 self._lose()
             except Exception as error:  # noqa: BLE001 - whatever it is, the lock has its end
-                pause = min(pause, pauses.next())
+                pause = min(pause, next(pacing))
                 self._trouble(error, pause)
             if self._loop.time() >= self.ends_at:
                 self._lose()

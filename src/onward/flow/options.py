@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Never
 
-from redis.asyncio import ConnectionPool, Redis
-from redis.asyncio.cluster import RedisCluster
-
 from onward.addresses import shown, wrong_address
 from onward.errors import ConfigurationError
 from onward.model import Backoff
 from onward.options import LONGEST
+from onward.redis.connection import ConnectionPool, Redis, RedisCluster
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 SHORTEST = timedelta(milliseconds=1)

@@ -1,31 +1,18 @@
 """Asking Redis again: when, how often, and whether."""
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from redis.exceptions import RedisError
-
 from onward.errors import FlowUnavailable
 from onward.flow.server import is_transient
+from onward.pacing import Pacing
+from onward.redis.connection import exceptions
 
 T = TypeVar("T")
-_FIRST, _LONGEST = 0.05, 2.0
 PATIENCE = 2.0
 """Seconds that callers of a flow wait for a Redis that comes back."""
-
-
-class Pauses:
-    """Seconds that double up to a bound, each a little random, so that workers do not all come back at once."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def next(self) -> float:
-        self._count += 1
-        return min(_FIRST * 2.0 ** min(self._count - 1, 10), _LONGEST) * random.uniform(0.75, 1.25)
 
 
 def cancellations() -> int:
@@ -46,13 +33,13 @@ async def ask(flow: str, doing: str, question: Callable[[], Awaitable[T]], *, pa
     What is asked must be harmless to ask twice, or have no patience. What the client of Redis raises becomes a
     FlowUnavailable.
     """
-    pauses, end, before = Pauses(), time.monotonic() + patience, cancellations()
+    pacing, end, before = Pacing(), time.monotonic() + patience, cancellations()
     while True:
         try:
             return await question()
-        except (RedisError, OSError) as error:
+        except (exceptions.RedisError, OSError) as error:
             heed_cancellation(before=before)
-            pause = pauses.next()
+            pause = next(pacing)
             if not is_transient(error) or time.monotonic() + pause > end:
                 raise FlowUnavailable(flow, doing=doing, retryable=is_transient(error), cause=error) from error
             await asyncio.sleep(pause)

@@ -1,42 +1,29 @@
 """The Redis that holds a flow: a single server, or the node of a cluster that has the flow's slot."""
 
 import asyncio
-import hashlib
 from contextlib import suppress
-from functools import cache
-from importlib.resources import files
 from ssl import SSLCertVerificationError
 from typing import Any
 
-from redis.asyncio import ConnectionPool, Redis
-from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import SentinelConnectionPool
-from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    AuthorizationError,
-    ClusterDownError,
-    ConnectionError,
-    MovedError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisClusterException,
-    ResponseError,
-    TimeoutError,
-    TryAgainError,
-)
-
 from onward.errors import ConfigurationError
-
-Target = str | Redis | RedisCluster
-_TRANSIENT = (
-    *(ConnectionError, TimeoutError, OSError, ReadOnlyError, OutOfMemoryError),
-    *(ClusterDownError, RedisClusterException, AskError, TryAgainError),
+from onward.redis.connection import (
+    ClusterNode,
+    Redis,
+    RedisCluster,
+    SentinelConnectionPool,
+    Target,
+    exceptions,
+    own_client,
+    timeouts,
 )
-_FINAL = (AuthenticationError, AuthorizationError, SSLCertVerificationError)
+from onward.redis.scripts import load, run
+
+_TRANSIENT = (
+    *(exceptions.ConnectionError, exceptions.TimeoutError, OSError),
+    *(exceptions.ReadOnlyError, exceptions.OutOfMemoryError),
+    *(exceptions.ClusterDownError, exceptions.RedisClusterException, exceptions.AskError, exceptions.TryAgainError),
+)
+_FINAL = (exceptions.AuthenticationError, exceptions.AuthorizationError, SSLCertVerificationError)
 """To the client they are errors of a connection; but it does not get better by itself."""
 _BUSY = "BUSY "
 """Somebody's script has run for seconds."""
@@ -51,7 +38,7 @@ def is_transient(error: BaseException) -> bool:
     """Whether the same command may well succeed later: Redis is away, fails over, moves the slot, is busy or full."""
     if isinstance(error, _FINAL) or isinstance(error.__cause__, _FINAL):
         return False
-    if isinstance(error, ResponseError) and (_SLOT_MOVES in str(error) or str(error).startswith(_BUSY)):
+    if isinstance(error, exceptions.ResponseError) and (_SLOT_MOVES in str(error) or str(error).startswith(_BUSY)):
         return True
     return isinstance(error, _TRANSIENT)
 
@@ -64,14 +51,7 @@ class Server:
         self._own_cluster = RedisCluster.from_url(target) if clustered and isinstance(target, str) else None
         target = self._own_cluster or target
         self._target, self._name, self._key = target, name, key
-        self._settings: dict[str, Any] = {
-            "decode_responses": True,
-            "client_name": name,
-            "retry": Retry(NoBackoff(), 0),
-            "socket_connect_timeout": _ANSWER,
-            "socket_timeout": blocks + _ANSWER,
-            "socket_keepalive": True,
-        }
+        self._settings = {**timeouts(_ANSWER, blocks=blocks), "decode_responses": True, "client_name": name}
         self._client: Any = None
         self._clients: dict[str, Any] = {}
         """By the node they lead to: a cluster's slot may move there and back."""
@@ -94,7 +74,6 @@ class Server:
         self._client = None
         for client in self._clients.values():
             await client.aclose()
-            await client.connection_pool.disconnect()
         self._clients.clear()
         if self._own_cluster is not None:
             await self._own_cluster.aclose()
@@ -105,22 +84,17 @@ class Server:
             client = self._client or await self._connect()
             try:
                 return await client.execute_command(*words)
-            except MovedError:
+            except exceptions.MovedError:
                 self._forget(client)
                 if last:
                     raise
-            except (ConnectionError, ReadOnlyError, ClusterDownError):
+            except (exceptions.ConnectionError, exceptions.ReadOnlyError, exceptions.ClusterDownError):
                 self._forget(client)
                 raise
         raise AssertionError  # pragma: no cover - the loop returns or raises
 
     async def script(self, name: str, key: str, *arguments: str | int | float) -> Any:
-        """A script by its digest; a server that does not know it, new or restarted, is handed its text."""
-        text, digest = load(name)
-        try:
-            return await self.execute("EVALSHA", digest, 1, key, *arguments)
-        except NoScriptError:
-            return await self.execute("EVAL", text, 1, key, *arguments)
+        return await run(self.execute, load("onward.flow", "common", name), 1, key, *arguments)
 
     async def unblock(self) -> None:
         """End the waits of our own connections as if their time was up: nothing that was moved is lost."""
@@ -137,35 +111,20 @@ class Server:
     async def _connect(self) -> Any:
         async with self._connecting:
             if self._client is None:
-                node = await self._find_node()
-                if node not in self._clients:
-                    self._clients[node] = Redis(connection_pool=self._pool())
-                self._client = self._clients[node]
+                name, lends = await self._find_node()
+                if name not in self._clients:
+                    self._clients[name] = own_client(lends, self._settings)
+                self._client = self._clients[name]
             return self._client
 
-    async def _find_node(self) -> str:
-        if not isinstance(self._target, RedisCluster):
-            return ""
-        # Through the cluster's own client, which follows what has moved: afterwards it knows the node.
-        await self._target.execute_command("EXISTS", self._key)
-        return str(self._node_of(self._target).name)
-
-    def _node_of(self, cluster: RedisCluster) -> Any:
-        return cluster.get_node_from_key(self._key)
-
-    def _pool(self) -> ConnectionPool:
+    async def _find_node(self) -> tuple[str, str | Redis | ClusterNode]:
+        """Its name, if it is one of several, and how to reach it."""
         target = self._target
-        if isinstance(target, str):
-            return ConnectionPool.from_url(target, **self._settings)
-        lent: Any = self._node_of(target) if isinstance(target, RedisCluster) else target.connection_pool
-        if isinstance(lent, SentinelConnectionPool):
+        if isinstance(target, RedisCluster):
+            # Through the cluster's own client, which follows what has moved: afterwards it knows the node.
+            await target.execute_command("EXISTS", self._key)
+            node: Any = target.get_node_from_key(self._key)
+            return node.name, node
+        if isinstance(target, Redis) and isinstance(target.connection_pool, SentinelConnectionPool):
             raise ConfigurationError("flows do not follow Sentinel: pass the address of the master")
-        return ConnectionPool(lent.connection_class, **{**lent.connection_kwargs, **self._settings})
-
-
-@cache
-def load(name: str) -> tuple[str, str]:
-    """A script with what all of them begin with, and its digest."""
-    folder = files("onward.flow").joinpath("scripts")
-    text = folder.joinpath("common.lua").read_text() + folder.joinpath(f"{name}.lua").read_text()
-    return text, hashlib.sha1(text.encode()).hexdigest()
+        return "", target

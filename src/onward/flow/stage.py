@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 from onward.define.called import YIELDS, called, yields
 from onward.errors import FlowDefinitionError
@@ -55,15 +55,11 @@ class Signature:
     is_async: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """What `@flow.stage(…)` was told."""
+class StageOptions(TypedDict, total=False):
+    """What `@flow.stage(…)` may be told; what is not said is as in `Stage`."""
 
-    name: str
-    handler: Handler
-    signature: Signature
     next: str | None
-    goto: tuple[str, ...]
+    goto: Sequence[str]
     children: str | None
     collect: str | None
     timeout: timedelta | None
@@ -74,6 +70,27 @@ class Stage:
     delay: timedelta
     priorities: bool
     rate: Rate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What `@flow.stage(…)` was told."""
+
+    name: str
+    handler: Handler
+    signature: Signature
+    next: str | None = None
+    goto: Sequence[str] = ()
+    children: str | None = None
+    collect: str | None = None
+    timeout: timedelta | None = timedelta(seconds=30)
+    lock: timedelta = timedelta(seconds=30)
+    max_retries: int = 0
+    max_stalls: int = 3
+    backoff: Backoff | None = None
+    delay: timedelta = timedelta(0)
+    priorities: bool = False
+    rate: Rate | None = None
 
     def check(self, flow: str) -> None:
         """Raise a ConfigurationError that names the option, whatever is wrong with one."""

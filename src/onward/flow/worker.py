@@ -17,11 +17,12 @@ from onward.flow import events
 from onward.flow.events import Reporter
 from onward.flow.handling import Handling, Performance
 from onward.flow.lock import Lock
-from onward.flow.retrying import Pauses, heed_cancellation
+from onward.flow.retrying import heed_cancellation
 from onward.flow.server import is_transient
 from onward.flow.stage import Stage
 from onward.flow.store import Lease, Settled, Store
 from onward.lifecycle.after_commit import describe
+from onward.pacing import Pacing
 from onward.slots.loop import SlotLoop
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class FlowWorker:
         self._loop: SlotLoop[Lease] = SlotLoop(self, concurrency=1)
         self._status: Status = "ready"
         self._woken = asyncio.Event()
-        self._pauses = Pauses()
+        self._pacing = Pacing()
         self._tasks = asyncio.TaskGroup()
         self._job: asyncio.Task[object] | None = None
         self._insist_until: float | None = None
@@ -92,7 +93,7 @@ class FlowWorker:
 
     async def fill(self, free: int) -> Sequence[Lease]:
         job_id = await (self._take_by_script() if self.stage.is_taken_by_script else self._take())
-        self._pauses = Pauses()
+        self._pacing.reset()
         if job_id is None:
             return ()
         answer = await self._claim(job_id)
@@ -117,7 +118,7 @@ class FlowWorker:
 
     async def recover(self, error: Exception) -> None:
         heed_cancellation()
-        pause = self._pauses.next()
+        pause = next(self._pacing)
         self._tell_redis_error("take", error, pause)
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
@@ -205,24 +206,24 @@ class FlowWorker:
     async def _watch(self, performance: Performance, lock: Lock) -> End:
         """Until there is something to settle. Who is in a thread, or does not heed its cancellation, is waited for."""
         is_stopped = False
-        while not performance.is_over(self._tasks):
+        while not performance.work.done():
             try:
                 await asyncio.wait(
                     [performance.work, lock.lost], timeout=lock.time_left, return_when=asyncio.FIRST_COMPLETED
                 )
             except asyncio.CancelledError:
                 is_stopped = True
-                performance.stop()
+                performance.work.cancel()
                 _take_back_cancellation()
                 continue
             if performance.work.done():
                 continue
             if lock.lost.done():
-                performance.stop()
+                performance.work.cancel()
                 return "lost"
             if lock.time_left == 0:
-                performance.stop()
-                if isinstance(performance.work, asyncio.Task):
+                performance.work.cancel()
+                if not performance.is_in_thread:
                     await asyncio.wait([performance.work], timeout=_UNWINDING)
                 is_returned = performance.work.done() and performance.error is None
                 return "ended" if is_returned else "timed out"
@@ -245,7 +246,7 @@ class FlowWorker:
 
     async def _see_out(self, performance: Performance) -> None:
         """The slot is taken until the handler has ended."""
-        while not performance.is_over(self._tasks):
+        while not performance.work.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([performance.work])
 
@@ -285,13 +286,13 @@ class FlowWorker:
 
     async def _insist(self, doing: str, ask: Callable[[], Awaitable[T]], lock: Lock | None = None) -> T:
         """Ask until Redis answers, or the lock has ended. Asked twice, it changes nothing the second time."""
-        pauses = Pauses()
+        pacing = Pacing()
         while True:
             try:
                 return await ask()
             except Exception as error:
                 heed_cancellation()
-                pause = pauses.next()
+                pause = next(pacing)
                 if self._gives_up(lock, pause) or not is_transient(error):
                     raise
                 self._tell_redis_error(doing, error, pause)

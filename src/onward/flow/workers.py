@@ -13,6 +13,7 @@ from onward.flow.options import Checks
 from onward.flow.stage import Stage
 from onward.flow.store import Store
 from onward.flow.worker import FlowWorker
+from onward.pacing import Pacing
 
 _SOONEST_LOOK, _LATEST_LOOK = 0.01, 0.2
 _MOST_OFTEN = timedelta(milliseconds=10)
@@ -88,10 +89,9 @@ class FlowWorkers:
     async def _wind_down(self) -> None:
         """Wake workers that wait in Redis, again if one began to just after the last look. The janitor goes last."""
         await self._stopping.wait()
-        pause = _SOONEST_LOOK
+        looks = Pacing(_SOONEST_LOOK, _LATEST_LOOK)
         while any(worker.status == "stopping" for worker in self.workers):
             await self._store.server.unblock()
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LATEST_LOOK)
+            await asyncio.sleep(next(looks))
         if self._janitor is not None:
             self._janitor.stop()

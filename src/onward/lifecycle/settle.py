@@ -1,6 +1,5 @@
 """SETTLE: how an attempt ended becomes what is written about it."""
 
-import random
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -14,6 +13,7 @@ from onward.errors import DecryptionError, HandlerFailed, PayloadError, Permanen
 from onward.lifecycle.after_commit import describe
 from onward.lifecycle.start import Predecessor, plan_continuation
 from onward.model import Backoff, ChainId, FailureReason, JobError, WorkerId
+from onward.pacing import pause_after
 from onward.state.contract import Settlement, TakenJob
 from onward.state.rows import change_last_error, write_errors
 
@@ -110,13 +110,12 @@ def counted_failure(job: TakenJob, worker: WorkerId, error: JobError, policy: Re
 
 def transient_failure(job: TakenJob, worker: WorkerId, error: BaseException) -> Settlement:
     """The database stumbled in a phase: tried again without counting, soon at first, and ever later if it goes on."""
-    delay = min(_SHORTEST_WAIT * 2 ** min(job.transients, 16), _LONGEST_WAIT)
     return Settlement(
         job_id=job.id,
         attempt=job.attempt,
         holder=worker,
         kind="retry",
-        delay=delay * random.uniform(0.75, 1.25),
+        delay=pause_after(job.transients + 1, _SHORTEST_WAIT, _LONGEST_WAIT),
         transients=job.transients + 1,
         errors=_errors(job, msgspec.structs.replace(describe(error), counted=False)),
     )

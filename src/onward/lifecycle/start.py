@@ -22,7 +22,7 @@ from onward.model import (
     JobStatus,
     new_ids,
 )
-from onward.options import MOST_PRIORITY, given, wrong_call, wrong_id, wrong_kind, wrong_priority, wrong_time
+from onward.options import MOST_JSON, MOST_PRIORITY, given, wrong_call, wrong_id, wrong_kind, wrong_priority, wrong_time
 from onward.state.command import Steps
 from onward.state.contract import NewJob, Started
 from onward.state.driver import Connection
@@ -100,7 +100,8 @@ class _Plan:
     def _encoded(self, kind: Registered, input: Any, job_id: JobId) -> str:
         text = kind.input.encode(input, job_id)
         self._json += len(text)
-        _refuse(kind, wrong_call(0, self._json))
+        if self._json > MOST_JSON:
+            _refuse(kind, wrong_call(0, self._json))
         return text
 
     def finished(self) -> list[NewJob]:

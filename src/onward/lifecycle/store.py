@@ -1,7 +1,6 @@
 """The store: state adapter, driver, hints and events as one thing that client and worker write through."""
 
 import logging
-import random
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -15,6 +14,7 @@ from onward.lifecycle.transaction import OpenTransaction, SyncView
 from onward.notify.contract import NotifyAdapter
 from onward.observe import events
 from onward.observe.observer import Observers
+from onward.pacing import pause_after
 from onward.state.command import Command, Operation
 from onward.state.contract import StateAdapter
 from onward.state.driver import Connection, Driver, Fault, is_clients_own
@@ -178,7 +178,7 @@ class Store:
                 self.observers.database_works(doing)
                 return result, turn
             operation = again(is_unknown) if again is not None else operation
-            await self.driver.sleep(min(0.05 * 2**turn, 1.0) * (0.5 + random.random()))
+            await self.driver.sleep(pause_after(turn, 0.1, 1.0, jitter=0.5))
         raise AssertionError("unreachable")
 
     async def _run(self, connection: Connection, operation: Operation[T], effects: Effects | None) -> T:

@@ -1,10 +1,11 @@
-"""Hints through a change counter: a file database that says only that something changed, to every process that asks."""
+"""Hints about a file: that something was committed, and not what, is seen by every process that watches the file."""
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 from onward.notify.contract import Hint, Listener
 from onward.notify.local import LocalNotify
@@ -12,8 +13,20 @@ from onward.notify.local import LocalNotify
 logger = logging.getLogger("onward.notify")
 
 
+class Commits(Protocol):
+    """The commits to a file, whosever they are."""
+
+    def seen(self) -> Iterable[None]:
+        """A turn for one or several of them; waits for the next in the thread that asks."""
+        ...
+
+    def stop(self) -> None:
+        """Have no more turns; for other threads."""
+        ...
+
+
 class ChangeNotify(LocalNotify):
-    """Hints within this process directly; what other processes change is seen by a thread that reads the counter.
+    """Hints within this process directly; what other processes commit is seen by a thread.
 
     The thread runs only while somebody listens.
     """
@@ -21,20 +34,17 @@ class ChangeNotify(LocalNotify):
     sees_commits = True
     crosses_processes = True
 
-    def __init__(
-        self, open_counter: Callable[[], AbstractContextManager[Callable[[], int]]], *, interval: float = 0.01
-    ) -> None:
+    def __init__(self, watch: Callable[[], Commits]) -> None:
         super().__init__()
-        self._open_counter = open_counter
-        self._interval = interval
+        self._watch = watch
+        self._commits: Commits | None = None
         self._watcher: threading.Thread | None = None
-        self._stop = threading.Event()
 
     async def close(self) -> None:
-        self._stop.set()
         await super().close()
-        if self._watcher is not None:
-            watcher, self._watcher = self._watcher, None
+        if self._commits is not None and self._watcher is not None:
+            self._commits.stop()
+            watcher, self._commits, self._watcher = self._watcher, None, None
             await asyncio.to_thread(watcher.join)
 
     async def announce(self, hints: Sequence[Hint]) -> None:
@@ -44,21 +54,17 @@ class ChangeNotify(LocalNotify):
         self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
     ) -> AbstractAsyncContextManager[Listener]:
         if self._watcher is None:
-            self._stop.clear()
-            loop = asyncio.get_running_loop()
-            self._watcher = threading.Thread(target=self._watch, args=(loop,), name="onward-changes", daemon=True)
+            self._commits, loop = self._watch(), asyncio.get_running_loop()
+            self._watcher = threading.Thread(
+                target=self._tell, args=(self._commits, loop), name="onward-changes", daemon=True
+            )
             self._watcher.start()
         return super().listen(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited)
 
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _tell(self, commits: Commits, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            with self._open_counter() as read:
-                seen = read()
-                while not self._stop.wait(self._interval):
-                    now = read()
-                    if now != seen:
-                        seen = now
-                        loop.call_soon_threadsafe(self._switchboard.wake_all)
+            for _ in commits.seen():
+                loop.call_soon_threadsafe(self._switchboard.wake_all)
         except RuntimeError:
             if not loop.is_closed():
                 raise

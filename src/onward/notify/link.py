@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -13,6 +12,7 @@ from onward.errors import ConfigurationError
 from onward.notify.contract import Changed, Hint, Listener, ignore, merged
 from onward.notify.switchboard import Switchboard
 from onward.notify.vetting import Ration, read_payload
+from onward.pacing import Pacing
 from onward.state.command import Command
 from onward.transport import CONNECT
 
@@ -197,7 +197,7 @@ class LinkedNotify(ABC, Generic[W]):
             await self._tried.wait()
 
     async def _keep(self) -> None:
-        pause, was_down = _SHORTEST_PAUSE, False
+        pacing, was_down = Pacing(_SHORTEST_PAUSE, _LONGEST_PAUSE), False
         while self._tasks is not None:  # also where a library turned our cancellation into an error of its own
             try:
                 async with self._connect() as wire:
@@ -205,14 +205,14 @@ class LinkedNotify(ABC, Generic[W]):
                     self._tried.set()
                     if was_down:
                         self._came_back()
-                    pause, was_down = _SHORTEST_PAUSE, False
+                    pacing.reset()
+                    was_down = False
                     await self._send_unsent(wire)
                     await wire.hold()
             except Exception as error:  # noqa: BLE001 - one turn of a loop
                 self._went_down(error, is_news=not was_down)
             was_down = True
-            await asyncio.sleep(pause * random.uniform(0.75, 1.25))
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            await asyncio.sleep(next(pacing))
 
     async def _send_unsent(self, wire: W) -> None:
         unsent, self._unsent = self._unsent, []

@@ -8,8 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from onward.addresses import wrong_address
@@ -18,9 +17,8 @@ from onward.notify.contract import Hint, HintKind
 from onward.notify.encoding import encode_hints
 from onward.notify.link import ANSWER, QUIET, LinkedNotify
 from onward.notify.vetting import is_word
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
+from onward.redis.connection import Redis, exceptions, own_client, own_cluster, timeouts
+from onward.redis.scripts import load
 
 logger = logging.getLogger("onward.notify")
 _BUDGET_MILLISECONDS = 5_000
@@ -47,7 +45,7 @@ class RedisNotify(LinkedNotify["_Wire"]):
     processes. In a cluster each budget is one key on some node, and what is published at a node reaches them all.
     """
 
-    def __init__(self, target: "str | Redis", *, channel: str = "onward") -> None:
+    def __init__(self, target: str | Redis, *, channel: str = "onward") -> None:
         super().__init__()
         if isinstance(target, str):
             require(wrong_address("target", target, _SCHEMES))
@@ -116,16 +114,11 @@ class RedisNotify(LinkedNotify["_Wire"]):
 class _Wire:
     def __init__(self, client: Any, subscription: Any, channel: str, receive: Callable[[bytes], None]) -> None:
         self._client, self._subscription, self._channel, self._receive = client, subscription, channel, receive
-        scripts = files("onward.notify").joinpath("scripts")
-        self._announce = scripts.joinpath("announce.lua").read_text()
-        self._claim = scripts.joinpath("claim.lua").read_text()
 
     async def send(self, hints: Sequence[Hint]) -> None:
-        from redis.exceptions import RedisError
-
         try:
             await self._send(hints)
-        except RedisError:
+        except exceptions.RedisError:
             await self._send(hints)  # on another connection, and in a cluster most likely on another node
 
     async def _send(self, hints: Sequence[Hint]) -> None:
@@ -133,7 +126,8 @@ class _Wire:
         payloads = encode_hints(hints, word)
         counts = [word for hint in hints if hint.kind is HintKind.SCHEDULED for word in (hint.key, hint.count)]
         arguments = [self._channel, _BUDGET_MILLISECONDS, len(payloads), *payloads, *counts]
-        await self._client.eval(self._announce, 1, self._budget(word), *arguments)
+        # The whole text: in `docs/how-to/hints.md` users are told to allow EVAL, and not EVALSHA.
+        await self._client.eval(load("onward.notify", "announce").text, 1, self._budget(word), *arguments)
 
     def _budget(self, word: str) -> str:
         """A key of ours, whatever others may have published."""
@@ -141,7 +135,8 @@ class _Wire:
 
     async def claim(self, word: str, wanted: dict[str, int]) -> dict[str, int]:
         words = [each for pair in wanted.items() for each in pair]
-        return dict(zip(wanted, await self._client.eval(self._claim, 1, self._budget(word), *words), strict=True))
+        granted = await self._client.eval(load("onward.notify", "claim").text, 1, self._budget(word), *words)
+        return dict(zip(wanted, granted, strict=True))
 
     async def hold(self) -> NoReturn:
         checked = time.monotonic()
@@ -163,34 +158,15 @@ class _Wire:
         return message is not None
 
 
-async def _clients(target: "str | Redis", stack: AsyncExitStack) -> tuple[Any, Any]:
+async def _clients(target: str | Redis, stack: AsyncExitStack) -> tuple[Any, Any]:
     """Clients of our own to listen and to send with; they say at once when a connection is lost, we see to the rest."""
-    from redis.asyncio import ConnectionPool, Redis
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
-
-    settings: dict[str, Any] = {
-        "decode_responses": False,  # whatever others publish, it is for us to read it
-        "retry": Retry(NoBackoff(), 0),
-        "socket_connect_timeout": ANSWER,
-        "socket_timeout": ANSWER,
-        "socket_keepalive": True,
-    }
     cluster: Any = None
-    if not isinstance(target, str):
-        lent = target.connection_pool
-        pool = ConnectionPool(lent.connection_class, **{**lent.connection_kwargs, **settings})
-    elif _CLUSTER in target:
-        from redis.asyncio.cluster import RedisCluster
-
-        cluster = RedisCluster.from_url(_node(target), **settings)
+    if isinstance(target, str) and _CLUSTER in target:
+        cluster = own_cluster(_node(target), timeouts(ANSWER))
         stack.push_async_callback(cluster.aclose)
         node = (await cluster.initialize()).get_random_node()
-        pool = ConnectionPool.from_url(_node(target, f"{node.host}:{node.port}"), **settings)
-    else:
-        pool = ConnectionPool.from_url(target, **settings)
-    stack.push_async_callback(pool.disconnect)
-    client = await stack.enter_async_context(Redis(connection_pool=pool))
+        target = _node(target, f"{node.host}:{node.port}")
+    client = await stack.enter_async_context(own_client(target, timeouts(ANSWER)))
     return client, cluster or client
 
 

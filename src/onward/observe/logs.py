@@ -1,9 +1,11 @@
 """Events as lines of the standard library's logging."""
 
 import logging
+from typing import Any
 
 import msgspec
 
+from onward.model import JobError
 from onward.observe import events
 from onward.observe.events import Event
 
@@ -35,6 +37,18 @@ def _level(event: Event) -> int:
     return _LEVELS.get(type(event), logging.DEBUG)
 
 
+def log_event(logger: logging.Logger, level: int, event: Any, *, name: str = "", trace: bool = True) -> None:
+    """Write an event as a line of words; its facts are also in the record's `onward`."""
+    if not logger.isEnabledFor(level):
+        return
+    facts = msgspec.structs.asdict(event)
+    error = facts.pop("error") if isinstance(facts.get("error"), JobError) else None
+    words = " ".join(f"{fact}={value}" for fact, value in facts.items() if value is not None)
+    if error is not None:
+        words += f" error={error.type}: {error.message}\n{error.traceback if trace else ''}".rstrip()
+    logger.log(level, "%s %s", name or type(event).__name__, words, extra={"onward": event})
+
+
 class LogObserver:
     """Writes events to a logger: troubles as warnings, a worker's life as info, everything else as debug.
 
@@ -53,13 +67,4 @@ class LogObserver:
         return self._logger.isEnabledFor(_LEVELS.get(kind, logging.DEBUG))
 
     def observe(self, event: Event) -> None:
-        level = _level(event)
-        if not self._logger.isEnabledFor(level):
-            return
-        facts = msgspec.structs.asdict(event)
-        error = facts.pop("error", None)
-        words = " ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
-        if error is not None:
-            trace = "" if isinstance(event, _WITHOUT_TRACEBACK) else error.traceback
-            words += f" error={error.type}: {error.message}\n{trace}".rstrip()
-        self._logger.log(level, "%s %s", type(event).__name__, words, extra={"onward": event})
+        log_event(self._logger, _level(event), event, trace=not isinstance(event, _WITHOUT_TRACEBACK))

@@ -11,6 +11,7 @@ import msgspec
 from onward.observe import events
 from onward.observe.events import Event
 from onward.observe.outage import Outage
+from onward.observe.subscribers import Subscriber, Subscribers
 
 logger = logging.getLogger("onward.observe")
 _ASK_AGAIN = 1.0
@@ -19,7 +20,7 @@ _OF_OUTAGES = (events.StateError, events.NotifyError, events.NotifyRecovered)
 
 
 class Observer(Protocol):
-    """Told of events. What it raises is logged and goes no further; what it blocks, blocks Onward: hand work over."""
+    """Is told of events. What it raises is logged and goes no further. Onward waits for it: hand slow work on."""
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether events of this kind should be made for it; asked again now and then, so that it may change."""
@@ -35,7 +36,7 @@ class Observers:
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._observers = tuple(observers)
-        self._by_kind: dict[type[Event], tuple[Observer, ...]] = {}
+        self._subscribers = Subscribers[Event](self._failed)
         self._wanted = frozenset[type[Event]]()
         self._asked_at = -_ASK_AGAIN
         """Not yet: modules build apps before anybody has set up logging."""
@@ -53,13 +54,7 @@ class Observers:
             event = self._in_outage(event)
         if time.monotonic() >= self._asked_at + _ASK_AGAIN:
             self._ask()
-        for observer in self._by_kind[type(event)]:
-            try:
-                observer.observe(event)
-            except KeyboardInterrupt:
-                raise
-            except BaseException:  # also what ends a program elsewhere: the caller has nothing to do with it
-                logger.exception("%s failed on %s", type(observer).__qualname__, type(event).__name__)
+        self._subscribers.tell(event)
 
     def database_works(self, doing: str) -> None:
         """What was being done, and may have failed before, works. Costs next to nothing while nothing fails."""
@@ -86,9 +81,14 @@ class Observers:
     def _ask(self) -> None:
         """Who wants what; what they say holds for a second."""
         now, kinds = time.monotonic(), typing.get_args(Event)
-        self._by_kind = {kind: tuple(o for o in self._observers if self._is_wanted(o, kind)) for kind in kinds}
-        self._wanted = frozenset(kind for kind in kinds if self._by_kind[kind])
+        by_kind = {kind: tuple(o.observe for o in self._observers if self._is_wanted(o, kind)) for kind in kinds}
+        self._subscribers.by_kind = by_kind
+        self._wanted = frozenset(kind for kind in kinds if by_kind[kind])
         self._asked_at = now
+
+    def _failed(self, subscriber: Subscriber, event: Event, error: BaseException) -> None:
+        name = type(getattr(subscriber, "__self__", subscriber)).__qualname__
+        logger.error("%s failed on %s", name, type(event).__name__, exc_info=error)
 
     def _is_wanted(self, observer: Observer, kind: type[Event]) -> bool:
         try:

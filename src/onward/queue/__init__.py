@@ -11,7 +11,6 @@ from onward.errors import (
     QueueRuntimeError,
     QueueWaitTimeout,
 )
-from onward.queue.contract import Provider, ProviderFactory
 from onward.queue.events import (
     Active,
     Completed,
@@ -37,6 +36,7 @@ from onward.queue.model import (
     QueueStats,
 )
 from onward.queue.options import JobOptions, Options, UnsupportedFeature
+from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.memory import Memory
 from onward.queue.queue import Queue
 from onward.queue.worker import QueueWorker

@@ -58,6 +58,12 @@ class _Checks:
         self.whole(f"{field}.count", value.count, least=0)
         self.duration(f"{field}.age", value.age)
 
+    def keeps(self, completed: object, failed: object, max_job_size: object) -> None:
+        """What most providers are told of the jobs that they keep."""
+        self.keep("keep_completed", completed)
+        self.keep("keep_failed", failed)
+        self.whole("max_job_size", max_job_size, least=1)
+
     def one_of(self, field: str, value: object, fits: Callable[[Any], bool], expected: str) -> None:
         if not fits(value):
             self.refuse(field, expected, value)

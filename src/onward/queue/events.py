@@ -1,9 +1,7 @@
 """What queues and their workers tell those who listen: one frozen class per event."""
 
-import asyncio
-import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, ClassVar, Literal, TypeAlias, overload
 from weakref import WeakSet
@@ -11,6 +9,8 @@ from weakref import WeakSet
 import msgspec
 
 from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.observe.logs import log_event
+from onward.observe.subscribers import Subscriber, Subscribers
 from onward.queue.crew import Crew
 from onward.queue.model import QueueFailureReason, QueueJob, QueueJobStatus
 
@@ -137,8 +137,8 @@ class Resumed(_QueueEvent, frozen=True, kw_only=True):
 QueueEvent: TypeAlias = (
     Active | Completed | Failed | Retrying | ShuttingDown | ShutdownTimeout | Trouble | Drained | Paused | Resumed
 )
-Listener: TypeAlias = Callable[[Any], object]
-_NAMES = tuple(kind.event for kind in QueueEvent.__args__)
+Listener: TypeAlias = Subscriber
+_KINDS: dict[str, type[QueueEvent]] = {kind.event: kind for kind in QueueEvent.__args__}
 
 
 class Emitter:
@@ -147,8 +147,7 @@ class Emitter:
     def __init__(self, queue_name: str, *, troubles: "Emitter | None" = None) -> None:
         self._queue_name = queue_name
         self._troubles = troubles or self
-        self._listeners: dict[str, list[Listener]] = {}
-        self._awaiting: set[asyncio.Task[None]] = set()
+        self._listeners = Subscribers[QueueEvent](self._failed)
         self.crew = Crew()
         """The workers that share this emitter."""
         self.sharers: WeakSet[Any] = WeakSet()
@@ -158,54 +157,32 @@ class Emitter:
         """Have `listener` called; returns what ends that."""
         if not callable(listener):
             raise self._refused(f"a listener for {event!r} must be a function, got: {listener!r}")
-        listeners = self._listeners.setdefault(event, [])
-        listeners.append(listener)
-        return lambda: listeners.remove(listener) if listener in listeners else None
+        return self._listeners.add(_KINDS[event], listener)
 
     def check(self, event: str, allowed: Callable[[str], bool]) -> None:
         """Refuse the name of an event that would never come."""
-        names = [name for name in _NAMES if allowed(name)]
+        names = [name for name in _KINDS if allowed(name)]
         if event not in names:
             raise self._refused(f"there is no event {event!r} here; these are: {', '.join(names)}")
 
     def wants(self, kind: type[QueueEvent]) -> bool:
         """Whether anybody would read an event of this kind: ask before building one per job."""
-        return bool(self._listeners.get(kind.event)) or logger.isEnabledFor(kind.level)
+        return bool(self._listeners.by_kind.get(kind)) or logger.isEnabledFor(kind.level)
 
     def emit(self, event: QueueEvent) -> None:
         """Tell the log and every listener; one that raises changes nothing, and is itself reported."""
-        if logger.isEnabledFor(event.level):
-            words = " ".join(f"{name}={value}" for name, value in msgspec.structs.asdict(event).items())
-            logger.log(event.level, "%s %s", event.event, words, extra={"onward": event})
-        for listener in tuple(self._listeners.get(event.event, ())):
-            try:
-                answer = listener(event)
-            except Exception as error:  # noqa: BLE001 - whatever a listener raises
-                self._tell_of_listener(event, error)
-            else:
-                if inspect.isawaitable(answer):
-                    # Owned by this emitter: `settle` waits for it.
-                    task = asyncio.get_running_loop().create_task(self._heard(event, answer))
-                    self._awaiting.add(task)
-                    task.add_done_callback(self._awaiting.discard)
+        log_event(logger, event.level, event, name=event.event)
+        self._listeners.tell(event)
 
-    async def _heard(self, event: QueueEvent, answer: Awaitable[object]) -> None:
-        try:
-            await answer
-        except Exception as error:  # noqa: BLE001 - whatever a listener raises
-            self._tell_of_listener(event, error)
-
-    def _tell_of_listener(self, event: QueueEvent, error: Exception) -> None:
+    def _failed(self, listener: Listener, event: QueueEvent, error: BaseException) -> None:
         logger.error("a listener for %r failed", event.event, exc_info=error)
         if not isinstance(event, Trouble):
-            self.trouble(error, f"a listener for {event.event!r} failed: {error}")
+            told = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            self.trouble(told, f"a listener for {event.event!r} failed: {error}")
 
     async def settle(self, within: float) -> None:
         """Wait for listeners that are awaited; for so many seconds."""
-        here = asyncio.get_running_loop()
-        awaiting = [task for task in self._awaiting if task.get_loop() is here and task is not asyncio.current_task()]
-        if awaiting:
-            await asyncio.wait(awaiting, timeout=within)
+        await self._listeners.settle(within)
 
     def trouble(self, error: Exception, message: str) -> None:
         """Something failed that no caller was told."""

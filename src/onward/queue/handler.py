@@ -1,29 +1,24 @@
 """The user's function behind a queue worker, whatever its kind."""
 
-import asyncio
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from contextvars import copy_context
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from onward.define.called import YIELDS, called, is_unrun, yields
+from onward.define.called import YIELDS, called, yields
 from onward.errors import QueueDataError
 from onward.model import Progress
 from onward.queue.checks import Arguments
 from onward.queue.contract import TakenJob
 from onward.queue.model import ActiveJob
 from onward.queue.payload import Payload
+from onward.run.threads import call_handler
 
 T = TypeVar("T")
 Reporter = Callable[[TakenJob, Progress], None]
-
-
-class Left(Exception):
-    """A handler in a thread was given up: the thread goes on by itself."""
 
 
 class Handler(Generic[T]):
@@ -62,49 +57,8 @@ class Handler(Generic[T]):
         self, data: object, job: object, threads: Executor, *, is_given_up: Callable[[], bool]
     ) -> object:
         """What it returns. A thread cannot be cancelled: it is waited for, unless it is given up."""
-        if self._is_async:
-            result: object = await self._function(data, job)
-            return result
-        result = await self._in_thread(data, job, threads, is_given_up=is_given_up)
-        if is_unrun(result):
-            raise TypeError(YIELDS)
-        return await result if inspect.isawaitable(result) else result
-
-    async def _in_thread(
-        self, data: object, job: object, threads: Executor, *, is_given_up: Callable[[], bool]
-    ) -> "object | Awaitable[object]":
-        ended, cancellation = _Ended(), None
-        context = copy_context()
-        work = asyncio.get_running_loop().run_in_executor(
-            threads, lambda: context.run(ended.come_to, self._function, data, job)
-        )
-        while not work.done():
-            try:
-                await asyncio.wait([work])
-            except asyncio.CancelledError as error:
-                # A job that is given back must not still run here.
-                if is_given_up():
-                    raise Left from None
-                cancellation = error
-        if ended.error is not None:
-            raise ended.error
-        if cancellation is not None and inspect.iscoroutine(ended.result):
-            ended.result.close()  # it was to be cancelled, and has not begun
-            raise cancellation
-        return ended.result
-
-
-class _Ended:
-    """How a function in a thread ended. Futures would take some exceptions, such as a cancellation, for their own."""
-
-    result: object = None
-    error: BaseException | None = None
-
-    def come_to(self, function: Callable[..., object], data: object, job: object) -> None:
-        try:
-            self.result = function(data, job)
-        except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
-            self.error = error
+        given = (data, job)
+        return await call_handler(threads, self._function, *given, is_async=self._is_async, leaves=is_given_up)
 
 
 def _data_type(function: Callable[..., Any], batch: bool) -> Any:

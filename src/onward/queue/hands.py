@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from onward.errors import QueueError
-from onward.queue.contract import Provider, StoredJob, TakenJob
+from onward.pacing import Pacing
+from onward.queue.contract import StoredJob, TakenJob
 from onward.queue.events import Drained, Emitter, Failed, QueueEvent, Trouble
+from onward.queue.provider import Provider
 from onward.queue.reporting import Reporting
 from onward.queue.running import Running, Told
 
@@ -102,7 +104,7 @@ class Hands:
                     await self._look_whether_drained(provider)
 
     async def _look_whether_drained(self, provider: Provider) -> None:
-        crew, pause = provider.events.crew, _SHORTEST_PAUSE
+        crew, pacing = provider.events.crew, Pacing(_SHORTEST_PAUSE, _LONGEST_PAUSE)
         while crew.is_idle():
             try:
                 stats = await provider.stats()
@@ -114,5 +116,4 @@ class Hands:
                     self.emit(Drained(queue_name=provider.queue_name))
                     return
             # What waits or runs is with others, or on its way to us.
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            await asyncio.sleep(next(pacing))

@@ -186,6 +186,24 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """0 is unlimited."""
 
 
+FULL = Capabilities(
+    delayed_jobs=True,
+    priority=True,
+    retries=True,
+    backoff=True,
+    removal=True,
+    ordered=True,
+    batching=True,
+    long_polling=True,
+    duplicates=True,
+    stalls=True,
+    results=True,
+    ttl=True,
+    keeps=True,
+)
+"""Of a provider that leaves nothing out; what is a role of its own follows from that."""
+
+
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs are where; `None` where the backend cannot know. Jobs with a priority count as waiting."""
 

@@ -114,22 +114,18 @@ def problem_with(options: Mapping[str, Any]) -> str | None:
     return None
 
 
+_NEEDS = {
+    "priority": ("priority", "job priorities"),
+    "delay": ("delayed_jobs", "delayed jobs"),
+    "attempts": ("retries", "a number of attempts per job: the policy of the whole queue decides"),
+    "max_stalls": ("stalls", "counting the deaths of workers apart from attempts"),
+    "ttl": ("ttl", "a time to live per job"),
+    "backoff": ("backoff", "a backoff per job"),
+    **dict.fromkeys(("remove_on_complete", "remove_on_fail"), ("removal", "keeping or removing finished jobs")),
+}
+
+
 def lacking(option: str, capabilities: Capabilities) -> str | None:
     """What a provider with these capabilities does not support if the option is given, in words."""
-    match option:
-        case "priority" if not capabilities.priority:
-            return "job priorities"
-        case "delay" if not capabilities.delayed_jobs:
-            return "delayed jobs"
-        case "attempts" if not capabilities.retries:
-            return "a number of attempts per job: the policy of the whole queue decides"
-        case "max_stalls" if not capabilities.stalls:
-            return "counting the deaths of workers apart from attempts"
-        case "ttl" if not capabilities.ttl:
-            return "a time to live per job"
-        case "backoff" if not capabilities.backoff:
-            return "a backoff per job"
-        case "remove_on_complete" | "remove_on_fail" if not capabilities.removal:
-            return "keeping or removing finished jobs"
-        case _:
-            return None
+    capability, words = _NEEDS.get(option, ("", ""))
+    return words if capability and not getattr(capabilities, capability) else None

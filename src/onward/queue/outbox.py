@@ -9,16 +9,16 @@ from onward.errors import (
     DuplicateJobId,
     PayloadError,
     QueueConfigurationError,
-    QueueDataError,
     QueueErrorCode,
     QueueRuntimeError,
     TransactionError,
 )
-from onward.queue.contract import Provider, StoredJob
+from onward.queue.contract import StoredJob, unfit
 from onward.queue.ids import derived_id
 from onward.queue.model import Keep
 from onward.queue.options import Options
 from onward.queue.payload import with_data
+from onward.queue.provider import Provider
 from onward.queue.relay import Message, relay_for
 
 
@@ -40,13 +40,7 @@ class Outbox:
         except DuplicateJobId as error:
             raise self._provider.duplicate(job.id) from error
         except PayloadError as error:
-            raise QueueDataError(
-                f"it does not fit into the outbox: {error.problem}",
-                code=QueueErrorCode.VALIDATION,
-                queue_name=job.queue_name,
-                job_id=job.id,
-                cause=error,
-            ) from error
+            raise unfit(job, f"it does not fit into the outbox: {error.problem}", error) from error
         except TransactionError as error:
             raise self._refused(str(error)) from error
         except Exception as error:

@@ -3,12 +3,12 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from onward.queue.contract import Provider, TakenJob
+from onward.queue.contract import Pulls, TakenJob
 from onward.queue.handler import Handler
 from onward.queue.hands import Hands
 from onward.queue.running import Outcome, Running, Told
@@ -31,7 +31,8 @@ class Pulling:
     def __init__(
         self,
         hands: Hands,
-        source: Provider | Several,
+        providers: Mapping[str, Pulls],
+        weights: Mapping[str, int],
         handler: Handler[Any],
         threads: Executor,
         *,
@@ -41,7 +42,10 @@ class Pulling:
         poll: float,
         error_backoff: float,
     ) -> None:
-        self._hands, self._source, self._handler, self._threads = hands, source, handler, threads
+        self._hands, self._providers, self._handler, self._threads = hands, providers, handler, threads
+        self._source: Pulls | Several = next(iter(providers.values()))
+        if len(providers) > 1:
+            self._source = Several(providers, weights)
         self._batch, self._batch_size = batch, batch_size
         self._poll, self._error_backoff = poll, error_backoff
         self._held_until: dict[Hold, float] = {}
@@ -64,7 +68,7 @@ class Pulling:
         """Until stopped, and the last handler has returned."""
         failure: Exception | None = None
         async with asyncio.TaskGroup() as tasks:
-            renewing = [tasks.create_task(self._renew(provider)) for provider in self._hands.providers.values()]
+            renewing = [tasks.create_task(self._renew(name)) for name in self._providers]
             ready.set()
             try:
                 await self._loop.run()
@@ -148,7 +152,7 @@ class Pulling:
     async def _settle(self, running: Running, outcome: Outcome) -> None:
         job = outcome.job
         await self._hands.reporting.send(job.id)
-        settling = Settling(self._hands.provider_of(job), outcome)
+        settling = Settling(self._providers[job.queue_name], outcome)
         try:
             delay = await persist(
                 settling.tell,
@@ -163,7 +167,7 @@ class Pulling:
 
     async def _release(self, jobs: Iterable[TakenJob]) -> None:
         for name, group in itertools.groupby(sorted(jobs, key=_queue_of), key=_queue_of):
-            await self._hands.providers[name].release(list(group))
+            await self._providers[name].release(list(group))
 
     # -- leases
 
@@ -173,11 +177,11 @@ class Pulling:
             lease = self._hands.provider_of(job).lease
             self._held_until[_hold(job)] = began + (_WITHOUT_LEASE if lease is None else lease.total_seconds())
 
-    async def _renew(self, provider: Provider) -> None:
-        lease = provider.lease
+    async def _renew(self, queue_name: str) -> None:
+        provider, lease = self._providers[queue_name], self._hands.providers[queue_name].lease
         while lease is not None:
             await asyncio.sleep(lease.total_seconds() / 3)
-            held = {_hold(job): job for job in self._hands.jobs if job.queue_name == provider.queue_name}
+            held = {_hold(job): job for job in self._hands.jobs if job.queue_name == queue_name}
             began = time.monotonic()
             try:
                 lost = await provider.renew(list(held.values())) if held else []

@@ -7,10 +7,12 @@ from typing import Any, TypeAlias
 
 from msgspec import Raw
 
+from onward.errands import Errands
 from onward.errors import QueueError
-from onward.queue.contract import Consumer, GivenBack, Provider, TakenJob
+from onward.queue.contract import Consumer, GivenBack, Pushes, TakenJob
 from onward.queue.handler import Handler
 from onward.queue.hands import Hands
+from onward.queue.provider import Provider
 from onward.queue.running import Outcome, Running
 
 _Delivered: TypeAlias = tuple[str, str | None]
@@ -26,6 +28,7 @@ class Pushing:
         self._concurrency = concurrency
         self._consumer: Consumer | None = None
         self._stopped = asyncio.Event()
+        self._handling = Errands()
         self._unsettled: dict[_Delivered, tuple[Running, Outcome]] = {}
         """Jobs whose handler has ended and whose outcome the provider is about to settle.
 
@@ -45,7 +48,8 @@ class Pushing:
 
     async def run(self, ready: asyncio.Event) -> None:
         """Until stopped, and the provider has the last outcome."""
-        consumer = self._consumer = await self._provider.process(
+        pushes = self._provider.role(Pushes, "delivering jobs: ask for them with fetch()")
+        consumer = self._consumer = await pushes.process(
             self._deliver, concurrency=self._concurrency, on_error=self._report, on_settled=self._settled
         )
         ready.set()
@@ -57,6 +61,7 @@ class Pushing:
         finally:
             await consumer.stop()
             await consumer.wait()
+            await self._handling.end()
             self._consumer = None
 
     async def _deliver(self, job: TakenJob) -> Raw | None:
@@ -66,10 +71,8 @@ class Pushing:
         try:
             # In a task of its own, which is cancelled with this one: a handler may cancel the task it runs in, and
             # that must not look as if the provider did.
-            handling = asyncio.get_running_loop().create_task(
-                running.run(self._handler, self._threads, batch=False), name=f"onward queue job {job.id}"
-            )
-            outcomes = await handling
+            run = running.run(self._handler, self._threads, batch=False)
+            outcomes = await self._handling.begin(run, name=f"onward queue job {job.id}")
             if not outcomes:
                 raise GivenBack
             await self._hands.reporting.send(job.id)

@@ -26,7 +26,7 @@ from onward.errors import (
 from onward.model import new_id
 from onward.options import LONGEST_KEY, wrong_call
 from onward.queue.checks import A_NAME, Arguments, is_named
-from onward.queue.contract import Home, StoredJob
+from onward.queue.contract import JoinsTransactions, KeepsDeadLetters, Lists, LooksUp, Pauses, Removes, StoredJob
 from onward.queue.events import Listener, Listening, Paused, Resumed, Trouble
 from onward.queue.model import (
     KEEP_COMPLETED,
@@ -41,6 +41,7 @@ from onward.queue.model import (
 from onward.queue.options import JobOptions, Options, UnsupportedFeature, problem_with
 from onward.queue.outbox import Outbox
 from onward.queue.payload import Payload, with_data
+from onward.queue.provider import Home
 from onward.queue.resolve import AnyProvider, bound
 
 logger = logging.getLogger("onward.queue")
@@ -171,15 +172,15 @@ class Queue(Listening, Generic[T]):
         """
         name = name.name if isinstance(name, Step) else name
         self._check(name, options)
-        if (tx is None or self._outbox is None) and not self._is_connected:
-            await self._call(self.connect)  # some providers learn what they support from their server
-        job, checked = self._new(name, data, id, options)
         if tx is None:
-            stored = await self._call(lambda: self.provider.add(job, checked))
+            # Made when it is connected: some providers learn what they support from their server.
+            stored = await self._call(lambda: self.provider.add(*self._new(name, data, id, options)))
         elif self._outbox is not None:
-            stored = await self._outbox.add_within(tx, job, checked)
+            stored = await self._outbox.add_within(tx, *self._new(name, data, id, options))
         else:
-            stored = await self._call(lambda: self.provider.add_within(tx, job, checked))
+            feature = "tx=: pass outbox=app to Queue, which keeps the job in the app's database until then"
+            join = partial(self.provider.role, JoinsTransactions, feature)
+            stored = await self._call(lambda: join().add_within(tx, *self._new(name, data, id, options)))
         return with_data(stored, data)
 
     async def add_many(
@@ -188,13 +189,10 @@ class Queue(Listening, Generic[T]):
         """Add a job for each of them, in as few round trips as the provider allows."""
         name = name.name if isinstance(name, Step) else name
         self._check(name, options)
-        if not self._is_connected:
-            await self._call(self.connect)
         if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise self._invalid(f"add_many takes the data of several jobs, such as a list, got: {data!r}")
         values = list(data)
-        jobs = self._new_jobs(name, values, options)
-        stored = await self._call(lambda: self.provider.add_many(jobs))
+        stored = await self._call(lambda: self.provider.add_many(self._new_jobs(name, values, options)))
         return [with_data(job, value) for job, value in zip(stored, values, strict=True)]
 
     def _check(self, name: str, options: JobOptions) -> None:
@@ -288,17 +286,20 @@ class Queue(Listening, Generic[T]):
     async def get_job(self, job_id: str) -> QueueJob[T] | None:
         """What is stored under this id; `None` when nothing is."""
         self._check_id(job_id)
-        job = await self._call(lambda: self.provider.get_job(job_id))
+        job = await self._look_up(job_id)
         return None if job is None else self._payload.shown(job)
+
+    async def _look_up(self, job_id: str) -> StoredJob | None:
+        return await self._call(lambda: self.provider.role(LooksUp, "looking up jobs").get_job(job_id))
 
     async def pause(self) -> None:
         """No worker gets jobs until `resume`."""
-        await self._call(self.provider.pause)
+        await self._call(lambda: self.provider.role(Pauses, "pausing").pause())
         self.provider.events.emit(Paused(queue_name=self.name))
 
     async def resume(self) -> None:
         """Workers get jobs again."""
-        await self._call(self.provider.resume)
+        await self._call(lambda: self.provider.role(Pauses, "pausing").resume())
         self.provider.events.emit(Resumed(queue_name=self.name))
 
     async def delete(self) -> None:
@@ -316,12 +317,14 @@ class Queue(Listening, Generic[T]):
     async def dead_letters(self, limit: int = 100) -> Sequence[QueueJob[T]]:
         """Jobs that failed for good, the newest first."""
         self._arguments.whole("limit", limit, least=0)
-        return [self._payload.shown(job) for job in await self._call(lambda: self.provider.dead_letters(limit))]
+        feature = "listing failed jobs"
+        jobs = await self._call(lambda: self.provider.role(KeepsDeadLetters, feature).dead_letters(limit))
+        return [self._payload.shown(job) for job in jobs]
 
     async def retry(self, job_id: str) -> None:
         """Put a failed job back, with no attempts and no stalls counted."""
         self._check_id(job_id)
-        await self._call(lambda: self.provider.retry(job_id))
+        await self._call(lambda: self.provider.role(KeepsDeadLetters, "retrying failed jobs").retry(job_id))
 
     async def wait(self, job_id: str, *, timeout: timedelta | None = None) -> Any:
         """The result of a job, once it has completed; raises QueueJobFailed or QueueWaitTimeout.
@@ -345,7 +348,7 @@ class Queue(Listening, Generic[T]):
     async def _result(self, job_id: str, until: float | None) -> Any:
         pause = _SHORTEST_PAUSE
         while True:
-            job = await self._call(lambda: self.provider.get_job(job_id))
+            job = await self._look_up(job_id)
             if job is None:
                 raise self.provider.not_found(job_id)
             if job.status is QueueJobStatus.COMPLETED:
@@ -362,18 +365,21 @@ class Queue(Listening, Generic[T]):
         """Jobs of one state: those that wait as they will be taken, finished ones the newest first."""
         self._arguments.whole("limit", limit, least=1)
         wanted = self._status(status)
-        if after is not None and self.capabilities.listing and not self._is_page(wanted, after):
+        if after is not None and not self._may_be_page(wanted, after):
             raise self._invalid(f"after must be what an earlier page of {wanted} jobs has as `next`, got: {after!r}")
-        page = await self._call(lambda: self.provider.jobs(wanted, after=after, limit=limit))
+        page = await self._call(lambda: self._lists().jobs(wanted, after=after, limit=limit))
         return QueuePage(items=[self._payload.shown(job) for job in page.items], next=page.next)
 
-    def _is_page(self, status: QueueJobStatus, after: object) -> bool:
-        return isinstance(after, str) and self.provider.is_page(status, after)
+    def _lists(self) -> Lists:
+        return self.provider.role(Lists, "listing jobs by their state")
+
+    def _may_be_page(self, status: QueueJobStatus, after: object) -> bool:
+        return not self.capabilities.listing or (isinstance(after, str) and self._lists().is_page(status, after))
 
     async def remove(self, job_id: str) -> None:
         """Keep nothing of a job; one that is being run is refused."""
         self._check_id(job_id)
-        await self._call(lambda: self.provider.remove(job_id))
+        await self._call(lambda: self.provider.role(Removes, "removing a job").remove(job_id))
 
     async def purge(
         self,
@@ -388,7 +394,10 @@ class Queue(Listening, Generic[T]):
         if QueueJobStatus.ACTIVE in wanted:
             raise self._invalid("active jobs cannot be purged: close the workers first")
         self._arguments.duration("older_than", older_than)
-        return sum([await self._call(partial(self.provider.purge, status, older_than)) for status in wanted])
+        return sum([await self._call(partial(self._purge, status, older_than)) for status in wanted])
+
+    def _purge(self, status: QueueJobStatus, older_than: timedelta) -> Awaitable[int]:
+        return self.provider.role(Removes, "listing jobs by their state").purge(status, older_than)
 
     def _status(self, status: QueueJobStatus | str) -> QueueJobStatus:
         if status not in list(QueueJobStatus):

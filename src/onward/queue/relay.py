@@ -15,10 +15,10 @@ from onward.define.attempt import Attempt
 from onward.define.job_type import BUILT_IN, JobType
 from onward.errors import Permanent, QueueConfigurationError, QueueDataError, QueueError, QueueErrorCode
 from onward.model import Backoff, JobStatus
-from onward.queue.contract import Provider
 from onward.queue.model import KEEP_FAILED, Keep, QueueJob
 from onward.queue.options import Options
 from onward.queue.payload import with_data
+from onward.queue.provider import Provider
 from onward.queue.retention import Retention
 
 _AWAY = 1.0

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from onward.errors import QueueError
 from onward.model import Progress
-from onward.queue.contract import Provider, TakenJob
+from onward.queue.contract import KeepsProgress, TakenJob
+from onward.queue.provider import Provider
 
 logger = logging.getLogger("onward.queue")
 _BETWEEN = 0.2
@@ -44,7 +45,7 @@ class Reporting:
             return
         job, progress = latest
         provider = self._provider_of(job)
-        if not provider.capabilities.progress:
+        if not isinstance(provider, KeepsProgress):
             self._warn(provider)
             return
         try:

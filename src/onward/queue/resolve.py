@@ -3,7 +3,7 @@
 from typing import Any, TypeAlias
 
 from onward.queue.checks import Arguments
-from onward.queue.contract import Provider, ProviderFactory
+from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.memory import Memory
 
 AnyProvider: TypeAlias = Provider | ProviderFactory[Any]

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from math import inf
 
 from onward.client.app import Onward
+from onward.errands import Errands
 from onward.errors import ChainReferenced
 from onward.model import CompletedJob, FailedJob, Job, JobId, JobStatus
 from onward.queue.model import Keep
@@ -33,13 +34,14 @@ class Retention:
         self._finished: dict[JobStatus, deque[JobId]] = {status: deque() for status in keep}
         self._surplus: list[JobId] = []
         self._news = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._errands = Errands()
+        self._has_begun = False
 
     def begin(self) -> None:
         """From now on, if not yet; for those who fetch."""
-        if self._task is None and self._keep:
-            # Owned by this object: `close` ends it. In no transaction of whoever asks.
-            self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
+        if not self._has_begun and self._keep:
+            self._has_begun = True
+            self._errands.begin(self._run(), context=Context())  # in no transaction of whoever asks
 
     def finished(self, status: JobStatus, job_id: JobId) -> None:
         """One more."""
@@ -51,9 +53,7 @@ class Retention:
                 self._news.set()
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._errands.end()
 
     async def _run(self) -> None:
         clock = asyncio.get_running_loop()

@@ -8,13 +8,12 @@ from datetime import timedelta
 from typing import TypeVar
 
 from onward.errors import QueueError, QueueErrorCode
-from onward.queue.contract import Provider
+from onward.pacing import Pacing
+from onward.queue.contract import LooksUp, Pulls
 from onward.queue.model import QueueJobStatus
 from onward.queue.running import Outcome
 
 R = TypeVar("R")
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-"""Seconds between two tries."""
 
 
 async def persist(
@@ -28,11 +27,12 @@ async def persist(
 
     The first of such errors is reported, the last one raised.
     """
-    pause, is_first = _SHORTEST_PAUSE, True
+    pacing, is_first = Pacing(), True
     while True:
         try:
             return await call()
         except QueueError as error:
+            pause = next(pacing)
             if not error.retryable or is_over.is_set() or time.monotonic() + pause > until():
                 raise
             if is_first:
@@ -41,13 +41,12 @@ async def persist(
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await is_over.wait()
-        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 class Settling:
     """One outcome on its way to the provider."""
 
-    def __init__(self, provider: Provider, outcome: Outcome) -> None:
+    def __init__(self, provider: Pulls, outcome: Outcome) -> None:
         self._provider, self._outcome = provider, outcome
         self._may_have_arrived = False
 
@@ -66,7 +65,7 @@ class Settling:
 
     async def _has_arrived(self) -> bool:
         """Whether an earlier try, whose answer did not come, is why the job is no longer ours."""
-        if not self._provider.capabilities.lookup:
+        if not isinstance(self._provider, LooksUp):
             return False
         stored = await self._provider.get_job(self._outcome.job.id)
         if stored is None:

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
 from onward.errors import QueueError
-from onward.queue.contract import Provider, TakenJob
+from onward.queue.contract import Pulls, TakenJob
 from onward.queue.model import Capabilities
 
 
 class Several:
     """Fetches from several providers by weight. Where all have jobs, each gets its share; none is starved."""
 
-    def __init__(self, providers: Mapping[str, Provider], weights: Mapping[str, int]) -> None:
+    def __init__(self, providers: Mapping[str, Pulls], weights: Mapping[str, int]) -> None:
         self._providers, self._weights = providers, weights
         all_of_them = [provider.capabilities for provider in providers.values()]
         most = [capabilities.max_batch_size for capabilities in all_of_them if capabilities.max_batch_size]
@@ -79,7 +79,7 @@ class Several:
                 raise answer
         return jobs[:count]
 
-    async def _first(self, provider: Provider, wait: timedelta) -> "Sequence[TakenJob] | QueueError":
+    async def _first(self, provider: Pulls, wait: timedelta) -> "Sequence[TakenJob] | QueueError":
         try:
             return await provider.fetch(1, min(wait, provider.long_poll))
         except QueueError as error:

@@ -11,15 +11,16 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from onward.errands import Errands
 from onward.queue.checks import A_NAME, Arguments, is_named
-from onward.queue.contract import Provider
+from onward.queue.contract import Pulls
 from onward.queue.events import Emitter, Listener, Listening, ShutdownTimeout, ShuttingDown
 from onward.queue.handler import Handler
 from onward.queue.hands import Hands
+from onward.queue.provider import Provider
 from onward.queue.pulling import Pulling
 from onward.queue.pushing import Pushing
 from onward.queue.resolve import AnyProvider, bound
-from onward.queue.several import Several
 
 T = TypeVar("T")
 Queues: TypeAlias = str | Iterable[str] | Mapping[str, int]
@@ -92,6 +93,7 @@ class QueueWorker(Listening, Generic[T]):
         }
         self._timeout = None if timeout is None else timeout.total_seconds()
         self._events = Emitter(self.queue_name, troubles=self.provider.events)
+        self._errands = Errands()
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
         """Whether that task has come so far that it takes jobs."""
@@ -136,20 +138,15 @@ class QueueWorker(Listening, Generic[T]):
         if self._task is not None and not self._task.done():
             return
         ready = self._ready = asyncio.Event()
-        # Owned by this worker: `close` waits for it.
-        task = self._task = asyncio.get_running_loop().create_task(
-            self.run(ready=ready), name=f"onward queue worker {self.id}"
-        )
-        waiting = asyncio.get_running_loop().create_task(ready.wait())
+        task = self._task = self._errands.begin(self.run(ready=ready), name=f"onward queue worker {self.id}")
+        task.add_done_callback(lambda _: ready.set())
         try:
-            await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+            await ready.wait()
         except asyncio.CancelledError:
             # Whoever cancels this has no worker to close: `async with` does not come to its end then.
             task.cancel()
             await asyncio.wait([task], timeout=_AFTER_CANCEL)
             raise
-        finally:
-            waiting.cancel()
         if task.done():
             self._task = None
             if not task.cancelled():  # else it was closed meanwhile
@@ -186,8 +183,11 @@ class QueueWorker(Listening, Generic[T]):
     def _new_source(self, hands: Hands, threads: ThreadPoolExecutor) -> Pulling | Pushing:
         if self._pushes:
             return Pushing(hands, self.provider, self._handler, threads, concurrency=self._concurrency)
-        source = Several(self._providers, self._weights) if len(self._providers) > 1 else self.provider
-        return Pulling(hands, source, self._handler, threads, concurrency=self._concurrency, **self._fetching)
+        feature = "fetching jobs: it delivers them by itself, with process()"
+        pulls = {name: provider.role(Pulls, feature) for name, provider in self._providers.items()}
+        return Pulling(
+            hands, pulls, self._weights, self._handler, threads, concurrency=self._concurrency, **self._fetching
+        )
 
     async def _run_beside(self, source: Pulling | Pushing, hands: Hands, ready: asyncio.Event) -> None:
         """Work, and beside it do what goes on all the time."""

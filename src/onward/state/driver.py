@@ -5,14 +5,13 @@ loop. Everything above a driver is therefore written once.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from onward.errors import OnwardError
 from onward.state.command import Command, Operation, Rows
-from onward.transport import Reach
 
 T = TypeVar("T")
 Dialect: TypeAlias = Literal["postgres", "sqlite"]
@@ -210,23 +209,8 @@ class Driver(Protocol):
         ...
 
     @property
-    def postgres_dsn(self) -> str | None:
-        """Where the server is, to be told to people."""
-        ...
-
-    @property
-    def reach(self) -> Reach | None:
-        """How a further connection for LISTEN can be made; None where none can, or not as the application's are."""
-        ...
-
-    @property
     def address(self) -> Address | None:
         """How a process of its own can connect; None where only an object of the application's can."""
-        ...
-
-    @property
-    def open_counter(self) -> Callable[[], AbstractContextManager[Callable[[], int]]] | None:
-        """Opens the database's change counter, where it has one."""
         ...
 
     async def open(self) -> None:

@@ -10,9 +10,10 @@ of statements, and the `functions/` of the schema. Where such a file is loaded, 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
 from onward.errors import ConfigurationError
@@ -63,9 +64,8 @@ class Spelled:
     names: tuple[str, ...]
     """The parameters in the order of their places; each once for `dollar` and `percent`."""
 
-    def positional(self, parameters: Mapping[str, Any]) -> list[Any]:
-        """The values in the order of the places."""
-        return [parameters[name] for name in self.names]
+    positional: Callable[[Mapping[str, Any]], Sequence[Any]]
+    """The values in the order of the places."""
 
 
 @lru_cache(maxsize=2048)
@@ -86,7 +86,14 @@ def spell(sql: str, style: ParameterStyle) -> Spelled:
             names.append(name)
         return f"${names.index(name) + 1}" if style == "dollar" else f"%({name})s"
 
-    return Spelled(_TOKEN.sub(place, sql), tuple(names))
+    spelled = _TOKEN.sub(place, sql)
+    return Spelled(spelled, tuple(names), _in_order(names))
+
+
+def _in_order(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda parameters: [parameters[name] for name in names]
 
 
 def with_servers_own(sql: str) -> str:

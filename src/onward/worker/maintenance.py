@@ -12,6 +12,7 @@ from onward.lifecycle.store import Store
 from onward.model import JobId, WorkerId
 from onward.notify.contract import Hint, HintKind
 from onward.observe import events
+from onward.pacing import pause_after
 from onward.state.contract import Promoted, Reaped, TakenJob, TypeClaim
 from onward.state.driver import Connection
 from onward.worker.connections import Reserved
@@ -105,7 +106,9 @@ class Maintenance:
         if count >= expected or not self.store.state.locks_rows or self.poll <= POLL_WITHOUT_HINTS:
             self._next_leftovers, self._leftovers_in_vain = math.inf, 0
         else:
-            self._next_leftovers = now + _pause(_LEFTOVERS_AFTER, self._leftovers_in_vain)
+            self._next_leftovers = now + pause_after(
+                self._leftovers_in_vain + 1, _LEFTOVERS_AFTER, _AT_LEAST_EVERY, jitter=0
+            )
 
     # -- scans
 
@@ -134,7 +137,8 @@ class Maintenance:
         wait = min(waits, default=math.inf)
         self._scans_in_vain = self._scans_in_vain + 1 if wait <= 0 and not (promoted.count or reaped.jobs) else 0
         # If it is due already, somebody has locked it.
-        soon = max(wait, 0.01) if wait > 0 else _pause(_AT_MOST_EVERY, self._scans_in_vain)
+        locked_for = pause_after(self._scans_in_vain + 1, _AT_MOST_EVERY, _AT_LEAST_EVERY, jitter=0)
+        soon = max(wait, 0.01) if wait > 0 else locked_for
         due = now if promoted.count == _AT_MOST else now + soon
         self.scans[frozenset(self.type_names)] = Scan(now, due)
         self._plan(now + self.every * random.uniform(1.0, 1.1))  # unless it is another's turn before
@@ -165,8 +169,3 @@ class Maintenance:
         reaped = events.JobReaped(job_id=job.id, chain_id=job.chain_id, type_name=job.type_name)
         self.store.release(Effects(hints=[Hint(HintKind.LOST, str(job.id))], events=[reaped]))
         await self.crashed(job)
-
-
-def _pause(first: float, in_vain: int) -> float:
-    """Seconds until another look for what is there and cannot be had: ever longer."""
-    return min(first * float(2 ** min(in_vain, 10)), _AT_LEAST_EVERY)

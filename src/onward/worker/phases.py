@@ -26,7 +26,7 @@ from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import OpenTransaction
 from onward.model import CompletedJob, JobStatus, WorkerId
 from onward.observe import events
-from onward.pacing import backoff
+from onward.pacing import Pacing
 from onward.state.command import Operation
 from onward.state.contract import Change, Settlement, TakenJob
 from onward.state.driver import Fault, run_now
@@ -160,7 +160,7 @@ class Phases:
 
     async def _begin_again(self, error: BaseException, *, locked: bool) -> OpenTransaction:
         """However often it takes: what the handler has done so far need not be done again."""
-        store, pauses = self.store, backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        store, pauses = self.store, Pacing(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             self._note(error, "onward")
             with suppress(Exception):  # of a connection that is lost; what led here says more

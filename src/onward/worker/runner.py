@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
-from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from onward.lifecycle.settle import RetryPolicy
 from onward.model import FailureReason, JobError, LossReason, WorkerId
 from onward.observe import events
 from onward.observe.observer import Observers
+from onward.run.threads import in_thread
 from onward.state.contract import Settlement
 from onward.state.driver import run_now
 from onward.worker.attempt import RunningAttempt
@@ -28,19 +28,6 @@ from onward.worker.time_limits import TimeLimits
 logger = logging.getLogger("onward.worker")
 STARTING = 60.0
 """Seconds that a process may take to start and import the handler, beside the timeout."""
-
-
-class _Ended:
-    """How a handler in a thread ended. Futures would take some exceptions, such as a cancellation, for their own."""
-
-    settlement: Settlement | None = None
-    error: BaseException | None = None
-
-    def come_to(self, work: Coroutine[Any, Any, Settlement | None]) -> None:
-        try:
-            self.settlement = run_now(work)
-        except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
-            self.error = error
 
 
 class Runner:
@@ -97,18 +84,12 @@ class Runner:
 
     async def _perform_in_thread(self, attempt: RunningAttempt) -> Settlement | None:
         """In a thread. It cannot be cancelled: it is waited for; `attempt.cancelled` tells it."""
-        context, ended = copy_context(), _Ended()
-        work = asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: context.run(ended.come_to, self._perform(attempt))
-        )
-        while not work.done():
-            try:
-                await asyncio.wait([work])
-            except asyncio.CancelledError:
-                attempt.cancel(LossReason.STOPPING)  # heard only if it has not been told to stop yet
-        if ended.error is not None:
-            raise ended.error
-        return ended.settlement
+
+        def tell() -> bool:
+            attempt.cancel(LossReason.STOPPING)  # heard only if it has not been told to stop yet
+            return False
+
+        return await in_thread(self._threads, lambda: run_now(self._perform(attempt)), leaves=tell)
 
     def after_cancel(self, attempt: RunningAttempt, policy: RetryPolicy) -> Settlement | None:
         """What follows when a handler ended because it was told to."""

@@ -11,7 +11,7 @@ from onward.lifecycle.settle import unstorable
 from onward.lifecycle.store import Store
 from onward.model import CompletedJob, FailedJob, Job, JobId
 from onward.observe import events
-from onward.pacing import backoff
+from onward.pacing import Pacing
 from onward.state.command import Steps
 from onward.state.contract import Change, Settlement
 from onward.state.driver import Connection, Fault, transaction
@@ -158,7 +158,7 @@ class Settler:
         while True:
             await self._ready_aside.wait()
             self._ready_aside.clear()
-            pauses = backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE_ASIDE)
+            pauses = Pacing(_SHORTEST_PAUSE, _LONGEST_PAUSE_ASIDE)
             while self._aside:
                 tried = len(self._aside)
                 left = await self._settle_unlocked(self._reserved_aside, self._aside[:])
@@ -173,7 +173,7 @@ class Settler:
 
     async def _settle(self, batch: list[Settlement]) -> list[Settlement]:
         """Settle a batch, however often the database makes us try; what is better settled apart from others."""
-        pauses, repeated = backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE), False
+        pauses, repeated = Pacing(_SHORTEST_PAUSE, _LONGEST_PAUSE), False
         while True:
             error = await self._try(self._reserved, batch, repeated=repeated)
             if error is None:

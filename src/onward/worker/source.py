@@ -1,7 +1,6 @@
 """Where the slots of a worker get their work: jobs are taken, their handlers run, and outcomes go to the settler."""
 
 import logging
-import random
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,6 +11,7 @@ from onward.lifecycle.store import Store
 from onward.model import Blocker, JobId
 from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter
 from onward.observe import events
+from onward.pacing import pause_after
 from onward.slots.loop import SlotLoop
 from onward.state.contract import TakenJob, TypeClaim
 from onward.state.driver import Connection
@@ -179,7 +179,7 @@ class JobSource:
         transient = self._store.is_transient(error)
         # A database that is away is tried often: whoever waits for its return should not sleep through it.
         longest = _RECOVER_WITHIN if transient else _RECOVER_AT_LEAST_EVERY
-        pause = min(0.05 * 2 ** min(self._recovering - 1, 10), longest) * (0.75 + random.random() / 2)
+        pause = pause_after(self._recovering, longest=longest)
         if transient:
             self._store.observers.emit(events.StateError(doing=_TAKING, error=describe(error)))
         if self._recovering & (self._recovering - 1) == 0:  # the first, second, fourth … time

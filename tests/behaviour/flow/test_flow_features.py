@@ -13,7 +13,7 @@ import pytest
 from redis.asyncio import Redis
 
 from flows import SOON, FlowRecorder, places
-from onward import ConfigurationError
+from onward.errors import ConfigurationError
 from onward.flow import FanOut, Flow, FlowFull, FlowJobFailed, FlowJobNotFound, Goto, Keep, Position, Rate, Run, events
 from onward.flow.keys import Keys
 

@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from flows import SOON, FlowRecorder, places
-from onward import ConfigurationError
+from onward.errors import ConfigurationError
 from onward.flow import (
     Flow,
     FlowFull,

@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError
 from flows import SOON, FlowRecorder, places
 from onward.flow import FanOut, Flow, FlowJobFailed, FlowLockLost, Run, events
 from onward.flow.keys import Keys
-from onward.flow.server import load
+from onward.redis.scripts import load
 
 MakeFlow = Callable[..., Flow[Any]]
 OFTEN = timedelta(milliseconds=50)
@@ -463,7 +463,10 @@ async def test_a_name_without_a_job_is_dropped(
 # -- death, or a lost connection, after any command
 
 
-NAMES = {load(name)[1]: name for name in ("take", "claim", "renew", "complete", "fail", "release")}
+NAMES = {
+    load("onward.flow", "common", name).digest: name
+    for name in ("take", "claim", "renew", "complete", "fail", "release")
+}
 TAKES = ("BLMOVE", "take")
 
 

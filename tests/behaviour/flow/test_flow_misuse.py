@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onward import ConfigurationError
+from onward.errors import ConfigurationError
 from onward.flow import Flow
 
 HALF = "\ud800"

@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError, RedisError
 
 import servers
 from flows import QUICK, SOON, FlowRecorder, places
-from onward import ConfigurationError
+from onward.errors import ConfigurationError
 from onward.flow import Flow, FlowKeysTaken, FlowUnavailable, events
 
 
@@ -208,6 +208,18 @@ async def test_an_observer_that_raises_disturbs_nobody(redis: Any, caplog: pytes
 
     assert await goes_through(one_stage(redis, observers=[raises], keep=timedelta(seconds=1)))
     assert "observer" in caplog.text
+
+
+async def test_an_observer_that_is_a_coroutine_function_is_awaited(redis: Any) -> None:
+    heard: list[Any] = []
+
+    async def hear(event: Any) -> None:
+        await asyncio.sleep(0)
+        heard.append(type(event))
+
+    assert await goes_through(one_stage(redis, observers=[hear], keep=timedelta(seconds=1)))
+    assert events.JobDone in heard
+    assert heard[-1] is events.WorkerStopped
 
 
 async def test_a_slot_that_moves_to_another_node_is_followed(redis_cluster_url: str, recorder: FlowRecorder) -> None:

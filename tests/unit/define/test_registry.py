@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
@@ -10,9 +10,10 @@ import pytest
 
 from onward.define.attempt import Attempt
 from onward.define.codec import Limits
-from onward.define.job_type import JobType, Step, job
+from onward.define.job_type import Definition, JobType, Step, TypeOptions, job
 from onward.define.outcome import Next, Outcome
 from onward.define.registry import DEFAULT_TIMEOUT, Registry
+from onward.define.request import NewChain, StartOptions
 from onward.define.slice import Slice
 from onward.errors import (
     ConfigurationError,
@@ -22,6 +23,7 @@ from onward.errors import (
     UndeclaredStep,
     UnknownJobType,
 )
+from onward.flow.stage import Stage, StageOptions
 from onward.model import Backoff, new_id
 
 
@@ -452,3 +454,10 @@ def test_types_that_come_later_are_checked_with_those_that_are_there() -> None:
     assert list(registry) == ["charge", "ship", "refund"]
     with pytest.raises(PayloadError):
         registry.find("refund").input.encode("more than ten bytes")
+
+
+def test_what_callers_may_say_is_what_is_kept() -> None:
+    kept = {field.name for field in fields(Definition)} - {"name", "internal", "slice", "upcasters", "output_upcasters"}
+    assert TypeOptions.__annotations__.keys() == kept
+    assert StartOptions.__annotations__.keys() == {field.name for field in fields(NewChain)} - {"job_type", "input"}
+    assert StageOptions.__annotations__.keys() == {f.name for f in fields(Stage)} - {"name", "handler", "signature"}

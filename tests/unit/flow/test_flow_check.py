@@ -7,7 +7,8 @@ from typing import Any, NotRequired, TypedDict
 
 import pytest
 
-from onward import Backoff, ConfigurationError
+from onward import Backoff
+from onward.errors import ConfigurationError
 from onward.flow import FanOut, Flow, FlowDefinitionError, Goto, Keep, MissingAttribute, Rate
 
 

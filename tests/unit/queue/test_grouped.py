@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from onward.conformance.queue.session import until
 from onward.queue.providers.grouped import Grouped
-from onward.testing.queue.session import until
 
 
 class Server:

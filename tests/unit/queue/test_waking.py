@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from onward.conformance.queue.session import until
 from onward.queue.contract import TakenJob
 from onward.queue.model import ActiveJob
 from onward.queue.providers.redis.waking import Taken, Waking
-from onward.testing.queue.session import until
 
 LONG = 20.0
 

@@ -28,6 +28,7 @@ def test_the_child_imports_little_of_onward_and_no_package_before_it_connects(cl
 
     imported = set(json.loads(run.stdout))
     assert {name for name in imported if name.startswith("onward")} - {"onward.transport"} == {
+        "onward.pacing",
         "onward.state",
         f"onward.state.{database}",
         f"onward.state.{database}.lease_keeper",

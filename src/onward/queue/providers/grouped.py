@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+from onward.errands import Errands
+
 I = TypeVar("I")  # noqa: E741 - an item
 A = TypeVar("A")
 R = TypeVar("R")
@@ -29,22 +31,21 @@ class Grouped(Generic[I, A]):
         # Kept, because Python 3.11 makes a system call to tell which one it is.
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[I, asyncio.Future[A]]] = []
-        self._sending: asyncio.Task[None] | None = None
-        self._alone = False
+        self._errands = Errands()
+        self._sending = self._alone = False
 
     async def __call__(self, item: I) -> A:
         """The answer to this item."""
         answer: asyncio.Future[A] = self._loop.create_future()
         self._waiting.append((item, answer))
         if self.is_idle:
-            # Owned by this object: it ends when nothing is left to send, and `close` waits for that.
-            self._sending = self._loop.create_task(self._send_all())
+            self._begin()
         return await answer
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way: whoever comes now may as well send by itself."""
-        return self._sending is None and not self._alone
+        return not self._sending and not self._alone
 
     async def alone(self, call: Awaitable[R]) -> R:
         """Make a call of one's own, during which what arrives waits as usual."""
@@ -54,12 +55,15 @@ class Grouped(Generic[I, A]):
         finally:
             self._alone = False
             if self._waiting:
-                self._sending = self._loop.create_task(self._send_all())
+                self._begin()
+
+    def _begin(self) -> None:
+        self._sending = True
+        self._errands.begin(self._send_all())
 
     async def close(self) -> None:
         """Return when everything has been sent."""
-        if self._sending is not None:
-            await asyncio.wait([self._sending])
+        await self._errands.settle()
 
     async def _send_all(self) -> None:
         try:
@@ -68,7 +72,7 @@ class Grouped(Generic[I, A]):
                 group, self._waiting = self._waiting[:count], self._waiting[count:]
                 await self._send_group([(item, answer) for item, answer in group if not answer.done()])
         finally:
-            self._sending = None
+            self._sending = False
 
     def _together(self) -> int:
         """How many of those that wait go in one call."""

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from onward.queue.contract import Provider, StoredJob
+from onward.queue.contract import StoredJob
+from onward.queue.provider import Provider
 
 I = TypeVar("I")  # noqa: E741 - an item
 A = TypeVar("A")
@@ -33,16 +34,7 @@ async def _run(call: Callable[[I], Awaitable[A]], item: I) -> A:
 
 async def add_each(provider: Provider, add: Callable[[I], Awaitable[StoredJob]], items: Sequence[I]) -> list[StoredJob]:
     """Add jobs one by one; where some were taken and others were not, each got its answer, and the error says which."""
-    added: list[StoredJob] = []
-    for first in range(0, len(items), _AT_A_TIME):
-        answers = await each(partial(_answer, add), items[first : first + _AT_A_TIME])
-        added += [answer for answer in answers if not isinstance(answer, Exception)]
-        refused = next((answer for answer in answers if isinstance(answer, Exception)), None)
-        if refused is not None and added:
-            raise provider.partly_added([job.id for job in added], len(items), refused) from refused
-        if refused is not None:
-            raise refused
-    return added
+    return await provider.add_in_parts(items, _AT_A_TIME, partial(each, partial(_answer, add)))
 
 
 async def _answer(call: Callable[[I], Awaitable[A]], item: I) -> A | Exception:

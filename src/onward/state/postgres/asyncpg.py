@@ -70,7 +70,6 @@ class AsyncpgDriver:
         self.transaction_type = transaction_type or (asyncpg.Connection if pool is not None else None)
         self.postgres_dsn = (dsn or _dsn_of(pool)) if prepared else None
         self.reach = Reach("asyncpg", dsn or self._beside_theirs) if prepared else None
-        self.open_counter = None
 
     @property
     def address(self) -> Address | None:

@@ -64,7 +64,6 @@ class _Psycopg(ABC):
         self.transaction_type = transaction_type or (None if pool is None else self._connection_class)
         self.postgres_dsn = dsn if prepared else None
         self.reach = Reach("psycopg", dsn) if dsn is not None and prepared else None
-        self.open_counter = None
         self._home, self._moving = Home(), threading.Lock()
         self._errands = Errands()
         self._watch = PoolWatch(self, self._errands)

@@ -46,10 +46,9 @@ class _SqlAlchemy(ABC):
         self.dialect: Dialect = dialect_of(self._sync_engine)
         self._prepared = prepared
         self._address = address_of(self._sync_engine.url) if self.dialect == "postgres" else None
-        self._file = SqliteFile(self._sync_engine.url.database) if self.dialect == "sqlite" else None
+        self.file = SqliteFile(self._sync_engine.url.database) if self.dialect == "sqlite" else None
         self.postgres_dsn = self._address if prepared else None
         self.reach = self._reach() if prepared and self.dialect == "postgres" else None
-        self.open_counter = self._file.counter if self._file else None
         self.address: Address | None = None
         self._home, self._is_open = Home(), False
         self._errands = Errands()
@@ -81,8 +80,8 @@ class _SqlAlchemy(ABC):
             self._come_home()
         self._home.move_in()
         self._is_open = True
-        if self._file is not None:
-            self._file.make()
+        if self.file is not None:
+            self.file.make()
         if not self._is_listening:
             event.listen(self._sync_engine, "handle_error", self._listener)
 
@@ -265,8 +264,8 @@ class SqlAlchemyDriver(_SqlAlchemy):
         await asyncio.sleep(seconds)
 
     def sync_sibling(self) -> Driver | None:
-        if self._file is not None:
-            return SyncSqliteDriver(self._file)
+        if self.file is not None:
+            return SyncSqliteDriver(self.file)
         try:
             from onward.state.postgres.psycopg import SyncPsycopgDriver
         except ImportError:

@@ -12,7 +12,7 @@ from onward.errors import DatabaseLocked, TransactionClosed, TransactionUnsuitab
 from onward.state.command import Command, Operation, Rows
 from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Fault, Result, StepByStep, run_now, value_fault
 from onward.state.sqlite.gate import Gate, LockPatience, Patience
-from onward.state.sqlite.thread import Call, ConnectionThread
+from onward.state.sqlite.thread import ConnectionThread
 
 T = TypeVar("T")
 
@@ -74,7 +74,10 @@ class SyncSqliteConnection(StepByStep):
 
     @property
     def in_transaction(self) -> bool:
-        return not self.is_closed and self.raw.in_transaction
+        try:
+            return self.raw.in_transaction
+        except sqlite3.ProgrammingError:  # it is closed
+            return False
 
     @property
     def is_closed(self) -> bool:
@@ -103,7 +106,7 @@ class SyncSqliteConnection(StepByStep):
         try:
             if self._gate is None or self.raw.in_transaction:
                 return ask(self.raw, sql, parameters)
-            return self._alone(sql, lambda: ask(self.raw, sql, parameters))
+            return self._alone(ask, sql, parameters)
         except sqlite3.Error:
             self._failed = True
             raise
@@ -120,7 +123,7 @@ class SyncSqliteConnection(StepByStep):
             return
         self._enter(self._gate)
         try:
-            self._patiently(lambda: self.raw.execute("BEGIN IMMEDIATE"))
+            self._patiently(self.raw.execute, "BEGIN IMMEDIATE")
         except BaseException:
             self._leave()
             raise
@@ -167,13 +170,13 @@ class SyncSqliteConnection(StepByStep):
         finally:
             self._leave()
 
-    def _alone(self, sql: str, work: Callable[[], T]) -> T:
+    def _alone(self, ask: Callable[..., T], sql: str, parameters: Mapping[str, Any]) -> T:
         """A statement that commits by itself."""
         if self._gate is None or not writes(sql):
-            return self._patiently(work)
+            return self._patiently(ask, self.raw, sql, parameters)
         self._enter(self._gate)
         try:
-            return self._patiently(work)
+            return self._patiently(ask, self.raw, sql, parameters)
         finally:
             self._leave()
 
@@ -189,11 +192,11 @@ class SyncSqliteConnection(StepByStep):
             self._entered = False
             self._gate.leave()
 
-    def _patiently(self, work: Callable[[], T]) -> T:
+    def _patiently(self, work: Callable[..., T], *arguments: Any) -> T:
         patience: Patience | None = None
         while True:
             try:
-                return work()
+                return work(*arguments)
             except sqlite3.OperationalError as error:
                 if self._gate is None or not is_busy(error):
                     raise
@@ -210,6 +213,7 @@ class SqliteConnection(StepByStep):
     def __init__(self, thread: ConnectionThread, sync: SyncSqliteConnection) -> None:
         self._thread = thread
         self._sync = sync
+        sync.is_abandoned = thread.is_abandoned
 
     @classmethod
     async def open(cls, connect: Callable[[], SyncSqliteConnection]) -> "SqliteConnection":
@@ -217,10 +221,10 @@ class SqliteConnection(StepByStep):
         thread = ConnectionThread()
         opened: list[SyncSqliteConnection] = []
         try:
-            await thread.run(lambda call: opened.append(connect()))
+            await thread.run(lambda: opened.append(connect()))
         except BaseException:
             if opened:  # cancelled, but open nonetheless
-                await thread.run(lambda call: opened[0].close())
+                await thread.run(opened[0].close)
             thread.stop()
             raise
         return cls(thread, opened[0])
@@ -242,17 +246,17 @@ class SqliteConnection(StepByStep):
         self._sync.check()
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        return await self._run(lambda: run_now(self._sync.fetch(sql, parameters)))
+        return await self._thread.run(lambda: run_now(self._sync.fetch(sql, parameters)))
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
-        return await self._run(lambda: run_now(self._sync.query(sql, parameters)))
+        return await self._thread.run(lambda: run_now(self._sync.query(sql, parameters)))
 
     async def script(self, sql: str) -> None:
-        await self._run(lambda: run_now(self._sync.script(sql)))
+        await self._thread.run(lambda: run_now(self._sync.script(sql)))
 
     async def begin(self) -> None:
         try:
-            await self._run(lambda: run_now(self._sync.begin()))
+            await self._thread.run(lambda: run_now(self._sync.begin()))
         except BaseException:
             # Cancelled after the lock had been granted: nobody knows of this transaction, so nobody would end it.
             if self.in_transaction:
@@ -260,22 +264,18 @@ class SqliteConnection(StepByStep):
             raise
 
     async def commit(self) -> None:
-        await self._run(lambda: run_now(self._sync.commit()))
+        await self._thread.run(lambda: run_now(self._sync.commit()))
 
     async def rollback(self) -> None:
-        await self._run(lambda: run_now(self._sync.rollback()))
+        await self._thread.run(lambda: run_now(self._sync.rollback()))
 
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return False
 
-    async def data_version(self) -> int:
-        """A number that changes when another connection has committed."""
-        return await self._run(self._sync.data_version)
-
     async def close(self) -> None:
         """End what is open, let go of the file, end the thread."""
         try:
-            await self._run(self._sync.close)
+            await self._thread.run(self._sync.close)
         finally:
             self._thread.stop()
 
@@ -286,19 +286,12 @@ class SqliteConnection(StepByStep):
         only write lock there is would wait with it.
         """
         try:
-            return await self._run(lambda: run_now(self._sync.run(first, *more, begin=begin, commit=commit)))
+            return await self._thread.run(lambda: run_now(self._sync.run(first, *more, begin=begin, commit=commit)))
         except BaseException:
             # Cancelled after the lock had been granted: nobody knows of this transaction, so nobody would end it.
             if begin and self.in_transaction:
                 await self.rollback()
             raise
-
-    async def _run(self, work: Callable[[], T]) -> T:
-        def abandonable(call: Call[T]) -> T:
-            self._sync.is_abandoned = lambda: call.is_abandoned
-            return work()
-
-        return await self._thread.run(abandonable)
 
 
 class AiosqliteConnection(StepByStep):
@@ -385,20 +378,17 @@ def _always() -> bool:
     return True
 
 
-def _cursor(raw: sqlite3.Connection) -> sqlite3.Cursor:
+def _fetch(raw: sqlite3.Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
     cursor = raw.cursor()
     cursor.row_factory = None  # the caller's connection may make dictionaries of its rows
-    return cursor
-
-
-def _fetch(raw: sqlite3.Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
     # All of them: rows of RETURNING that nobody has read make COMMIT fail.
-    return _cursor(raw).execute(sql, parameters).fetchall()
+    return cursor.execute(sql, parameters).fetchall()
 
 
 def _query(raw: sqlite3.Connection, sql: str, parameters: Mapping[str, Any]) -> Result:
-    cursor = _cursor(raw).execute(sql, parameters)
-    rows = cursor.fetchall()
+    cursor = raw.cursor()
+    cursor.row_factory = None
+    rows = cursor.execute(sql, parameters).fetchall()
     columns = tuple(column[0] for column in cursor.description or ())
     return Result(columns, rows, max(cursor.rowcount, len(rows)))
 

@@ -4,8 +4,7 @@ import os
 import shutil
 import sqlite3
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Literal, TypeAlias
@@ -15,6 +14,7 @@ from onward.addresses import shown
 from onward.errors import ConfigurationError
 from onward.state.driver import Address
 from onward.state.process import Home
+from onward.state.sqlite.commits import FileCommits
 from onward.state.sqlite.connection import SyncSqliteConnection
 from onward.state.sqlite.gate import Gate, LockPatience
 from onward.state.sqlite.private import make_folder
@@ -147,14 +147,9 @@ class SqliteFile:
             raise
         return connection
 
-    @contextmanager
-    def counter(self) -> Iterator[Callable[[], int]]:
-        """The change counter, to be read in the thread that opens it: it differs when somebody has committed."""
-        connection = self.connect()
-        try:
-            yield connection.data_version
-        finally:
-            connection.close()
+    def commits(self) -> FileCommits:
+        """What anybody commits to it from now on, for a thread to watch."""
+        return FileCommits(self.connect, self.path)
 
     def _pragmas(self) -> list[str]:
         return [

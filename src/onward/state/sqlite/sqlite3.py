@@ -9,10 +9,10 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from threading import BoundedSemaphore
-from typing import Any, TypeAlias
+from typing import Any
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Connection, Dialect, Driver, Fault
@@ -24,7 +24,6 @@ from onward.state.sqlite.connection import (
     fault_of,
 )
 from onward.state.sqlite.file import SqliteFile, Synchronous, parse_path
-from onward.transport import Reach
 
 __all__ = [
     "SqliteConnection",
@@ -34,8 +33,6 @@ __all__ = [
     "open_driver",
     "parse_path",
 ]
-
-OpenCounter: TypeAlias = Callable[[], AbstractContextManager[Callable[[], int]]]
 
 
 def open_driver(address: str, *, pool_size: int = 10, lock_timeout: float | None = None) -> "SqliteDriver":
@@ -59,9 +56,6 @@ class SyncSqliteDriver:
     ) -> None:
         self.file = path if isinstance(path, SqliteFile) else SqliteFile(path, synchronous=synchronous)
         self.transaction_type = transaction_type
-        self.postgres_dsn: str | None = None
-        self.reach: Reach | None = None
-        self.open_counter: OpenCounter | None = self.file.counter
         self._home = Home()
         self._idle: list[SyncSqliteConnection] = []
         self._pool_size = pool_size
@@ -158,9 +152,6 @@ class SqliteDriver:
     ) -> None:
         self.file = path if isinstance(path, SqliteFile) else SqliteFile(path, synchronous=synchronous)
         self.transaction_type = transaction_type
-        self.postgres_dsn: str | None = None
-        self.reach: Reach | None = None
-        self.open_counter: OpenCounter | None = self.file.counter
         self._home = Home()
         self._pool_size = pool_size
         self._idle: list[SqliteConnection] = []
@@ -191,26 +182,33 @@ class SqliteDriver:
         finally:
             self.file.close()
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[SqliteConnection]:
+    def connection(self) -> "_Lent":
+        return _Lent(self)
+
+    async def acquire(self) -> tuple[SqliteConnection, asyncio.Semaphore]:
+        """A connection, as soon as there is a place for it, and where the place is to be given back."""
         places = _required(self._places)
         self._home.require()
-        async with places:
-            connection = self._idle.pop() if self._idle else await SqliteConnection.open(self.file.impatient)
-            try:
-                yield connection
-            finally:
-                await self._release(connection, places)
+        await places.acquire()
+        try:
+            return self._idle.pop() if self._idle else await SqliteConnection.open(self.file.impatient), places
+        except BaseException:
+            places.release()
+            raise
 
-    async def _release(self, connection: SqliteConnection, places: asyncio.Semaphore) -> None:
+    async def release(self, connection: SqliteConnection, places: asyncio.Semaphore) -> None:
+        """The end of what `acquire` began."""
         try:
             if connection.in_transaction:
                 await connection.rollback()
         finally:
-            if self._places is places and not connection.is_closed:
-                self._idle.append(connection)
-            else:  # the driver was closed, and perhaps opened anew, meanwhile; or a handler has closed it
-                await connection.close()
+            try:
+                if self._places is places and not connection.is_closed:
+                    self._idle.append(connection)
+                else:  # the driver was closed, and perhaps opened anew, meanwhile; or a handler has closed it
+                    await connection.close()
+            finally:
+                places.release()
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[SqliteConnection]:
@@ -247,6 +245,20 @@ class SqliteDriver:
 
     def sync_sibling(self) -> Driver | None:
         return SyncSqliteDriver(self.file, pool_size=self._pool_size, transaction_type=self.transaction_type)
+
+
+class _Lent(AbstractAsyncContextManager[SqliteConnection]):
+    """A connection of a driver's, for a block. Not a generator: the event loop would keep account of each."""
+
+    def __init__(self, driver: SqliteDriver) -> None:
+        self._driver = driver
+
+    async def __aenter__(self) -> SqliteConnection:
+        self._held = await self._driver.acquire()
+        return self._held[0]
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._driver.release(*self._held)
 
 
 def _require_open(is_open: bool) -> None:

@@ -76,7 +76,9 @@ def host_time() -> int:
 
 def due(delay: float, at: datetime | None, now: int) -> int:
     """When a job may run."""
-    return now + duration(delay) if at is None else (at - _EPOCH) // _MICROSECOND
+    if at is not None:
+        return (at - _EPOCH) // _MICROSECOND
+    return now + duration(delay) if delay else now
 
 
 def read_time(value: int) -> datetime:

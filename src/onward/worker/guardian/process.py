@@ -20,6 +20,7 @@ from onward.lifecycle.store import Store
 from onward.model import JobError, JobId, LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.observe import events
+from onward.pacing import Pacing
 from onward.state.driver import Address
 from onward.state.statement import Spelled, spell
 from onward.worker.guardian.blocked import Watch
@@ -223,7 +224,7 @@ class ProcessGuardian:
             case "psycopg":
                 spelled = spell(sql, "percent")
             case "sqlite3":
-                spelled = Spelled(sql, ())  # it understands :name
+                spelled = Spelled(sql, (), lambda _: ())  # it understands :name
         return {"sql": spelled.sql, "names": spelled.names}
 
     def _say(self, line: bytes) -> None:
@@ -241,7 +242,7 @@ class ProcessGuardian:
 
     def _keep(self, child: "Child | None", table: Writer, worker_loop: WorkerLoop) -> None:
         """One child after the other, until the worker stops."""
-        pause = _FIRST_PAUSE
+        pacing = Pacing(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=0)
         while True:
             began = time.monotonic()
             if child is not None:
@@ -250,10 +251,9 @@ class ProcessGuardian:
                 return
             self._fall_back(worker_loop)
             if time.monotonic() > began + _HEALTHY:
-                pause = _FIRST_PAUSE
-            if self._is_full or self._stopped.wait(pause):
+                pacing.reset()
+            if self._is_full or self._stopped.wait(next(pacing)):
                 return
-            pause = min(pause * 2, _LONGEST_PAUSE)
             child = self._start_child(table)
             if child is not None and self._stopped.is_set():
                 child.kill()

@@ -16,6 +16,7 @@ from onward.lifecycle.store import Store
 from onward.model import JobError, JobId, LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind
 from onward.observe import events
+from onward.pacing import pause_after
 from onward.state.contract import Held, TimedOut
 from onward.worker.connections import Reserved
 from onward.worker.guardian.blocked import Watch
@@ -145,7 +146,9 @@ class ThreadGuardian:
             failures = 0 if await self._renew_all(reserved, worker_loop) else failures + 1
             with suppress(TimeoutError):
                 # After a failure sooner: the database may be back before the leases have run out.
-                async with asyncio.timeout(min(self._interval, 0.1 * 2**failures) if failures else self._interval):
+                async with asyncio.timeout(
+                    pause_after(failures, 0.2, self._interval, jitter=0) if failures else self._interval
+                ):
                     await wake.wait()
             wake.clear()
 

@@ -14,6 +14,8 @@ except ImportError as error:
         "bullmq is not installed: pip install 'onward[bullmq]'", code=QueueErrorCode.INVALID_OPTION
     ) from error
 
+from onward.redis.scripts import Script
+
 __all__ = [
     "GIVE_BACK",
     "Job",
@@ -33,7 +35,7 @@ Queue: Any = bullmq.Queue
 Worker: Any = bullmq.Worker
 UnrecoverableError: Any = bullmq.UnrecoverableError
 
-GIVE_BACK: str = loadScript("moveJobFromActiveToWait-9.lua")
+GIVE_BACK = Script.of(loadScript("moveJobFromActiveToWait-9.lua"))
 """BullMQ's script that puts a job back to the front of the line, uncounted; its Python side has no call for it."""
 
 

@@ -1,25 +1,48 @@
-"""One queue of BullMQ's."""
+"""Queues that BullMQ keeps in one Redis: one of them, and what makes several on one connection."""
 
 import asyncio
 import base64
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
 
-from onward.errors import QueueDataError, QueueErrorCode
 from onward.model import Progress
-from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob, reported
+from onward.queue.checks import ProviderArguments
+from onward.queue.contract import StoredJob, Stores, TakenJob, unfit
 from onward.queue.events import Emitter
-from onward.queue.model import LARGEST_JOB, Capabilities, QueueHealth, QueueJobStatus, QueuePage, QueueStats
+from onward.queue.model import (
+    FULL,
+    KEEP_COMPLETED,
+    KEEP_FAILED,
+    LARGEST_JOB,
+    Keep,
+    QueueHealth,
+    QueueJobStatus,
+    QueuePage,
+    QueueStats,
+)
 from onward.queue.options import Options
-from onward.queue.providers.bullmq.native import Job, NoScriptError, Queue, ResponseError, is_gone, is_refusal
+from onward.queue.provider import Provider, ProviderFactory
+from onward.queue.providers.bullmq.native import (
+    Job,
+    NoScriptError,
+    Queue,
+    RedisCluster,
+    ResponseError,
+    is_gone,
+    is_refusal,
+)
 from onward.queue.providers.bullmq.taker import Settings, Taker
 from onward.queue.providers.bullmq.translation import MOST_URGENT, STATUS, from_native, problem_with_id, to_native
-from onward.queue.providers.redis.connection import hopeless
+from onward.queue.providers.redis.connection import check_target, hopeless, open_client
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
 
 _MOST_ADDED = 500
 """Jobs that one transaction adds, so that others get their turn."""
@@ -36,32 +59,11 @@ _LISTS: dict[QueueJobStatus, tuple[str, ...]] = {
 _CLEANED: dict[QueueJobStatus, tuple[str, ...]] = {**_LISTS, QueueJobStatus.WAITING: ("wait", "paused", "prioritized")}
 
 
-class BullMQProvider(Provider):
+class BullMQProvider(Provider, Stores):
     """One queue of BullMQ's."""
 
     name = "bullmq"
-    capabilities = Capabilities(
-        delayed_jobs=True,
-        priority=True,
-        retries=True,
-        backoff=True,
-        removal=True,
-        ordered=True,
-        batching=True,
-        long_polling=True,
-        dead_letters=True,
-        lookup=True,
-        duplicates=True,
-        pausing=True,
-        stalls=True,
-        results=True,
-        progress=True,
-        remove=True,
-        listing=True,
-        keeps=True,
-        pull=True,
-        max_job_size=LARGEST_JOB,
-    )
+    capabilities = msgspec.structs.replace(FULL, ttl=False, max_job_size=LARGEST_JOB)
     long_poll = timedelta(seconds=30)
 
     def __init__(self, queue_name: str, factory: ProviderFactory[Any], events: Emitter, settings: Settings) -> None:
@@ -103,39 +105,23 @@ class BullMQProvider(Provider):
             return None if value == most else words
         return super().lacks(option, value)
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         new = self._new(job, options)
         try:
-            [error] = await self._add([new], scripts_are_known=True)
+            [added] = await self._add([new], scripts_are_known=True)
         except NoScriptError:  # a server that was started anew; nothing was added
-            [error] = await self._add([new])
-        if error is not None:
-            raise error
-        return self._added(new)
-
-    @reported(QueueErrorCode.ENQUEUE)
-    async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
-        """500 in one transaction; when an id is taken, the others of its transaction are added all the same."""
-        new = [self._new(job, options) for job, options in jobs]
-        added: list[StoredJob] = []
-        for first in range(0, len(new), _MOST_ADDED):
-            part = new[first : first + _MOST_ADDED]
-            try:
-                errors = await self._add(part)
-            except Exception as error:
-                if not added:
-                    raise
-                raise self.partly_added([one.id for one in added], len(new), error) from error
-            added += [self._added(job) for job, error in zip(part, errors, strict=True) if error is None]
-            refused = [error for error in errors if error is not None]
-            if refused:
-                raise self.partly_added([one.id for one in added], len(new), refused[0]) if added else refused[0]
+            [added] = await self._add([new])
+        if isinstance(added, Exception):
+            raise added
         return added
 
-    async def _add(self, jobs: Sequence[Any], *, scripts_are_known: bool = False) -> list[Exception | None]:
-        """Why each was not added, if so. BullMQ answers alike for a job it added and for one that was there: within one
-        transaction we ask first."""
+    async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
+        """500 in one transaction; when an id is taken, the others of its transaction are added all the same."""
+        return await self.add_in_parts([self._new(job, options) for job, options in jobs], _MOST_ADDED, self._add)
+
+    async def _add(self, jobs: Sequence[Any], *, scripts_are_known: bool = False) -> list[StoredJob | Exception]:
+        """What was added, or why it was not. BullMQ answers alike for a job it added and for one that was there: within
+        one transaction we ask first."""
         async with self._client.pipeline(transaction=True) as pipe:
             for job in jobs:
                 pipe.exists(self._queue.toKey(job.id))
@@ -143,16 +129,14 @@ class BullMQProvider(Provider):
             if scripts_are_known:
                 pipe.scripts.clear()  # saves the question whether the server has them, a round trip
             answers = await pipe.execute()
-        return [self._refusal(*one) for one in zip(jobs, answers[::2], answers[1::2], strict=True)]
+        return [self._added(*one) for one in zip(jobs, answers[::2], answers[1::2], strict=True)]
 
-    def _refusal(self, job: Any, existed: int, answer: Any) -> Exception | None:
+    def _added(self, job: Any, existed: int, answer: Any) -> StoredJob | Exception:
         if isinstance(answer, int):
             refusal: Exception = self._queue.scripts.finishedErrors({"code": answer, "parentKey": job.parentKey})
             return refusal
-        # The latter: by the native option `deduplication`.
-        return self.duplicate(answer) if existed or answer != job.id else None
-
-    def _added(self, job: Any) -> StoredJob:
+        if existed or answer != job.id:  # the latter by the native option `deduplication`
+            return self.duplicate(answer)
         return self._in_our_words(job, QueueJobStatus.DELAYED if job.delay else QueueJobStatus.WAITING)
 
     def _new(self, job: StoredJob, options: Options) -> Any:
@@ -160,19 +144,15 @@ class BullMQProvider(Provider):
         if options.priority > MOST_URGENT:
             problem = f"priority must be at most {MOST_URGENT} on bullmq, got: {options.priority}"
         if problem is not None:
-            raise self._invalid(problem, job.id)
+            raise unfit(job, problem)
         try:
             native = to_native(job, options)
         except (TypeError, ValueError, OverflowError) as error:
-            raise self._invalid(f"metadata must be JSON: {error}", job.id) from error
+            raise unfit(job, f"metadata must be JSON: {error}") from error
         return Job(self._queue, job.name, msgspec.json.decode(job.data), native)
-
-    def _invalid(self, problem: str, job_id: str) -> QueueDataError:
-        return QueueDataError(problem, code=QueueErrorCode.VALIDATION, queue_name=self.queue_name, job_id=job_id)
 
     # -- pull
 
-    @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
         return await self._pulling().fetch(count, wait) if count > 0 else []
 
@@ -191,7 +171,6 @@ class BullMQProvider(Provider):
             )
         return self._taker
 
-    @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         try:
             await self._pulling().complete(job, result)
@@ -200,7 +179,6 @@ class BullMQProvider(Provider):
                 raise self.not_active(job.id) from error
             raise
 
-    @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         try:
             return await self._pulling().fail(job, error)
@@ -211,25 +189,21 @@ class BullMQProvider(Provider):
                 raise self.not_active(job.id) from refusal
             raise
 
-    @reported(QueueErrorCode.PROCESSING)
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         """To the front of the line, uncounted."""
         lost = [job for job in jobs if not await self._pulling().give_back(job)]
         if lost:
             raise self.not_active(lost[0].id)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
         return await self._pulling().renew(jobs)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def report_progress(self, job: TakenJob, progress: Progress) -> None:
         """BullMQ asks for no lock here: one that was lost a moment ago may still be heard."""
         await job.native.updateProgress(msgspec.to_builtins(progress))
 
     # -- the queue
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def get_job(self, job_id: str) -> StoredJob | None:
         if job_id in self._queue.keys:
             return None
@@ -249,21 +223,17 @@ class BullMQProvider(Provider):
     def _in_our_words(self, job: Any, status: QueueJobStatus, due: float | None = None) -> StoredJob:
         return from_native(job, self.queue_name, status, due, max_stalls=self._settings.max_stalled)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def pause(self) -> None:
         await self._queue.pause()
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def resume(self) -> None:
         while await self._queue.resume():
             pass  # in parts, where an older BullMQ moved thousands of jobs away when it paused
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def delete(self) -> None:
         """Jobs that run lose their lock: their handlers are cancelled, and their outcome is refused."""
         await self._queue.obliterate(force=True)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def stats(self) -> QueueStats:
         states = ["waiting", "paused", "prioritized", "waiting-children", "delayed", "active", "completed", "failed"]
         *waiting, delayed, active, completed, failed = await self._queue.backend.getCounts(states)
@@ -276,7 +246,6 @@ class BullMQProvider(Provider):
             paused=await self._queue.isPaused(),
         )
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def health(self) -> QueueHealth:
         return QueueHealth.of(await self.stats(), active_workers=await self._active_workers())
 
@@ -288,12 +257,10 @@ class BullMQProvider(Provider):
         names: list[str] = [client["name"] for client in clients]
         return sum(name == self._workers or name.startswith(f"{self._workers}:w:") for name in names)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
         jobs = await self._queue.getFailed(0, limit - 1) if limit > 0 else []
         return [self._in_our_words(job, QueueJobStatus.FAILED) for job in jobs]
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
         """Waiting ones by BullMQ's own lists: those without its priority first."""
         oldest_first = status not in (QueueJobStatus.COMPLETED, QueueJobStatus.FAILED)
@@ -307,14 +274,12 @@ class BullMQProvider(Provider):
         items = [self._in_our_words(job, status) for job in found[:limit]]
         return QueuePage(items=items, next=str(first + limit) if len(found) > limit else None)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def remove(self, job_id: str) -> None:
         if await self.get_job(job_id) is None:
             raise self.not_found(job_id)
         if not await self._queue.remove(job_id):
             raise self.held(job_id)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def purge(self, status: QueueJobStatus, older_than: timedelta) -> int:
         """BullMQ's own: by when jobs finished, or were added."""
         milliseconds, removed, last = round(older_than / timedelta(milliseconds=1)), 0, _MOST_PURGED
@@ -325,7 +290,6 @@ class BullMQProvider(Provider):
             last = _MOST_PURGED
         return removed
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def retry(self, job_id: str) -> None:
         job = None if job_id in self._queue.keys else await self._queue.getJob(job_id)
         if job is None:
@@ -336,3 +300,66 @@ class BullMQProvider(Provider):
             if is_refusal(error):
                 raise self.not_found(job_id) from error
             raise
+
+
+class BullMQ(ProviderFactory[Any]):
+    """Queues that Node.js programs share: `Queue("emails", provider=BullMQ("redis://localhost"))`.
+
+    Give an address with options for the `redis` package (`BullMQ(url, password=…, ssl_ca_certs=…)`), or a client of one
+    server, which lends its settings, not its connections. `prefix` begins every key, as in BullMQ's own options.
+
+    A worker that is not heard of for `lock` loses its jobs; the next worker that looks for such jobs, every
+    `stalled_interval`, puts them back. One that was lost more than `max_stalled` times fails, whatever its attempts.
+    `keep_completed` and `keep_failed` say how many finished jobs of each queue are kept and for how long, unless a job
+    says otherwise. `max_job_size` is how many bytes of JSON the data of a job may have.
+
+    >>> BullMQ("redis://localhost:6379/0").for_queue("emails").capabilities.keeps
+    True
+    """
+
+    def __init__(
+        self,
+        target: "str | Redis",
+        *,
+        prefix: str = "bull",
+        lock: timedelta = timedelta(seconds=30),
+        stalled_interval: timedelta = timedelta(seconds=30),
+        max_stalled: int = 3,
+        keep_completed: Keep = KEEP_COMPLETED,
+        keep_failed: Keep = KEEP_FAILED,
+        max_job_size: int = LARGEST_JOB,
+        **client_options: Any,
+    ) -> None:
+        super().__init__()
+        arguments = ProviderArguments("BullMQ")
+        given: object = target
+        if isinstance(given, RedisCluster):
+            arguments.refuse_because("target must be an address or a client of one server, not of a cluster")
+        check_target(arguments, target, client_options)
+        arguments.one_of("prefix", prefix, lambda value: isinstance(value, str) and bool(value), "a non-empty string")
+        arguments.duration("lock", lock, least=timedelta(seconds=1))
+        arguments.duration("stalled_interval", stalled_interval, least=timedelta(milliseconds=1))
+        arguments.whole("max_stalled", max_stalled, least=0)
+        arguments.keeps(keep_completed, keep_failed, max_job_size)
+        self._arguments, self._max_job_size = arguments, max_job_size
+        self._target, self._options = target, client_options
+        self._settings = Settings(
+            prefix=prefix,
+            lock=lock,
+            stalled_interval=stalled_interval,
+            max_stalled=max_stalled,
+            keep_completed=keep_completed,
+            keep_failed=keep_failed,
+        )
+
+    def for_queue(self, queue_name: str) -> BullMQProvider:
+        if ":" in queue_name:
+            self._arguments.refuse("the name of a queue", "without ':'", queue_name)
+        provider = BullMQProvider(queue_name, self, self.events_of(queue_name), self._settings)
+        return provider.declare(max_job_size=self._max_job_size)
+
+    async def _open(self) -> Any:
+        return await open_client(self._target, options=self._options, decode_responses=True)
+
+    async def _close(self, connection: Any) -> None:
+        await connection.aclose()

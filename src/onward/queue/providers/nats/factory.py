@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from onward.addresses import wrong_address
 from onward.queue.checks import Arguments, ProviderArguments
-from onward.queue.contract import ProviderFactory
 from onward.queue.model import Keep
+from onward.queue.provider import ProviderFactory
 from onward.queue.providers.nats.link import Link
 from onward.queue.providers.nats.provider import NatsProvider
 from onward.queue.providers.nats.streams import Settings, Storage, Streams, token

@@ -12,7 +12,21 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from onward.queue.providers.nats.native import Client, JetStreamContext, Msg, errors, js_errors
+from onward.errands import Errands
+from onward.errors import QueueConfigurationError, QueueErrorCode
+
+try:
+    from nats import errors
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js import JetStreamContext
+    from nats.js import errors as js_errors
+except ImportError as missing:  # pragma: no cover - the tests have it
+    # Whoever imports the client by itself imports this one before.
+    raise QueueConfigurationError(
+        "nats-py is not installed: pip install 'onward[nats]'", code=QueueErrorCode.INVALID_OPTION
+    ) from missing
+
 
 R = TypeVar("R")
 ANSWER, CONNECT, FAREWELL = 5.0, 5.0, 2.0
@@ -21,22 +35,22 @@ _PING = 5
 """Seconds between looks whether the server is there; after two that were not answered it is given up."""
 
 
-async def sound(call: Coroutine[Any, Any, R], lost: "asyncio.Future[None] | None" = None) -> R:
+async def sound(calls: Errands, call: Coroutine[Any, Any, R], lost: "asyncio.Future[None] | None" = None) -> R:
     """What it answers, unless the connection is `lost` before; and a cancellation that comes with the answer is not.
 
     `asyncio.wait_for` of Python 3.11, which the client uses, loses it: a caller's timeout then never ends.
     """
-    task = asyncio.get_running_loop().create_task(call)  # owned here: waited for, or cancelled
+    task = calls.begin(call)
     first: list[asyncio.Future[Any]] = [task] if lost is None else [task, lost]
     try:
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         task.cancel()
         raise
-    if not task.done():
-        task.cancel()
-        raise ConnectionError("the connection to NATS was lost")
-    return task.result()
+    if task.done() and not task.cancelled():
+        return task.result()
+    task.cancel()  # or it was, with all others of this connection
+    raise ConnectionError("the connection to NATS was lost")
 
 
 _TASKS = ("_reading_task", "_ping_interval_task", "_flusher_task")
@@ -47,11 +61,12 @@ class Unencrypted(errors.Error):
     """The application asked for TLS, and the server has none."""
 
 
-class _SoundClient(Client):
+class SoundClient(Client):
     """Every request to JetStream goes through this one."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.calls = Errands()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
@@ -71,7 +86,7 @@ class _SoundClient(Client):
         return is_asked and not self.options["tls_handshake_first"] and not (server and server.uri.scheme == "wss")
 
     async def request(self, *args: Any, **kwargs: Any) -> Msg:
-        return await sound(super().request(*args, **kwargs), self.lost)
+        return await sound(self.calls, super().request(*args, **kwargs), self.lost)
 
 
 class Link:
@@ -79,7 +94,7 @@ class Link:
 
     def __init__(self, servers: Sequence[str], domain: str | None, options: Mapping[str, Any]) -> None:
         self._servers, self._domain, self._options = list(servers), domain, options
-        self._client: Client | None = None
+        self._client: SoundClient | None = None
         self._turn = asyncio.Lock()
         self._watchers: list[Callable[[], None]] = []
 
@@ -96,7 +111,7 @@ class Link:
         if watcher in self._watchers:
             self._watchers.remove(watcher)
 
-    async def client(self) -> Client:
+    async def client(self) -> SoundClient:
         """The connection, made now if there is none."""
         async with self._turn:
             if self._client is None or not self._client.is_connected:
@@ -123,8 +138,8 @@ class Link:
         async with self._turn:
             await self._leave()
 
-    async def _connected(self) -> Client:
-        client = _SoundClient()
+    async def _connected(self) -> SoundClient:
+        client = SoundClient()
 
         async def lost() -> None:
             if not client.lost.done():
@@ -150,7 +165,7 @@ class Link:
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
                 )
-                await sound(connecting)
+                await sound(client.calls, connecting)
         except errors.NoServersError as error:
             await _closed(client)
             raise error from _reason(troubles)
@@ -171,11 +186,12 @@ def _reason(troubles: Sequence[Exception]) -> Exception | None:
     return next((error for error in troubles if not isinstance(error, socket.gaierror)), lasting)
 
 
-async def _closed(client: Client) -> None:
+async def _closed(client: SoundClient) -> None:
     """In vain if it is lost."""
     with suppress(Exception):
         async with asyncio.timeout(FAREWELL):
-            await sound(client.close())
+            await sound(client.calls, client.close())
+            await client.calls.end()
     for name in _TASKS:
         task: asyncio.Task[Any] | None = getattr(client, name, None)
         if task is not None and task is not asyncio.current_task():

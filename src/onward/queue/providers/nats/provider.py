@@ -1,41 +1,56 @@
 """One queue in NATS JetStream."""
 
-import asyncio
-import json
 import time
+from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import msgspec
 from msgspec import Raw
+from nats import errors
+from nats.aio.msg import Msg
+from nats.js import errors as js_errors
 
-from onward.errors import QueueDataError, QueueErrorCode, QueueRuntimeError
+from onward.errors import QueueRuntimeError
 from onward.model import Progress
-from onward.queue.contract import Provider, ProviderFactory, StoredJob, TakenJob, is_permanent, reported
+from onward.queue.contract import (
+    KeepsDeadLetters,
+    KeepsProgress,
+    LooksUp,
+    Pulls,
+    Removes,
+    StoredJob,
+    TakenJob,
+    unfit,
+    why_for_good,
+)
 from onward.queue.events import Emitter
-from onward.queue.model import Capabilities, QueueFailureReason, QueueJobStatus, QueuePage, QueueStats
+from onward.queue.model import FULL, QueueFailureReason, QueueJobStatus, QueuePage, QueueStats
 from onward.queue.options import Options
+from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.held import Held
 from onward.queue.providers.nats.link import Link, refused_in_words
-from onward.queue.providers.nats.messages import (
+from onward.queue.providers.nats.pulling import NAK, TERMINAL, Arrival, Incoming, after
+from onward.queue.providers.nats.store import MOST_HEADERS, AlreadyThere, Notes, Store, size_of
+from onward.queue.providers.nats.streams import (
     JOB,
+    LEASE,
     MESSAGE_ID,
     ONLY_IF_NEW,
     Headers,
     State,
+    Streams,
     in_header,
     problem_with,
     read_record,
     record_of,
     stored_job,
     taken_job,
+    text_of,
+    token,
     words_of,
 )
-from onward.queue.providers.nats.native import Msg, errors, js_errors
-from onward.queue.providers.nats.pulling import Arrival, NoAnswer, Pulling
-from onward.queue.providers.nats.store import MOST_HEADERS, AlreadyThere, Noted, Store, size_of
-from onward.queue.providers.nats.streams import LEASE, Streams, text_of, token
 from onward.queue.providers.together import add_each, each
 
 _USUAL_PAYLOAD, _ROOM = 1 << 20, 1 << 16
@@ -43,63 +58,23 @@ _USUAL_PAYLOAD, _ROOM = 1 << 20, 1 << 16
 _NOTES = 1 << 13
 """Bytes of headers that are kept for what becomes of a job."""
 _LONGEST_ID = 400
-_LOOK = 0.5
-"""Seconds between looks at those that are delayed."""
-_AT_A_TIME = 500
-_NAK, _TERMINAL, _PROGRESS = b"-NAK", b"+ACK", b"+WPI"
-_DELETING = 1.0
-"""Seconds in which the server has deleted a queue."""
-_TRIES = 5
-"""How often something is noted of a job of which others note something at the same time."""
-_INCONSISTENT = "NATS does not say the same twice of what is known of the job"
+_PROGRESS = b"+WPI"
 
 
-class NatsProvider(Provider):
+class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsProgress):
     """One queue in NATS JetStream."""
 
     name = "nats"
+    capabilities = msgspec.structs.replace(FULL, priority=False, max_job_size=_USUAL_PAYLOAD - _ROOM)
 
     def __init__(self, streams: Streams, factory: ProviderFactory[Link], events: Emitter, *, wait: timedelta) -> None:
         super().__init__(streams.queue_name, events)
         self._streams, self._factory = streams, factory
         self.long_poll, self.lease = wait, LEASE
-        self.capabilities = Capabilities(
-            delayed_jobs=True,
-            retries=True,
-            backoff=True,
-            removal=True,
-            ordered=True,
-            batching=True,
-            long_polling=wait > timedelta(),
-            dead_letters=True,
-            lookup=True,
-            duplicates=True,
-            stalls=True,
-            results=True,
-            progress=True,
-            ttl=True,
-            remove=True,
-            listing=True,
-            keeps=True,
-            pull=True,
-            max_job_size=_USUAL_PAYLOAD - _ROOM,
-        )
-        self._was_open = False
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        """Whatever is left of a connection whose event loop ended before it was closed is worth nothing."""
-        self._next_look, self._newest = 0.0, 0
-        self._interruptions = 0
-        self._deleted_at: float | None = None
-        self._pulling: dict[str, Pulling] = {}
-        self._turn = asyncio.Lock()
-        self._known: dict[str, Noted] = {}
-        """Of jobs that are held, by receipt: what is stored of those for which something is."""
+        self.declare(long_polling=wait > timedelta())
 
     async def _open(self) -> None:
         self._link = await self._factory.hold()
-        self._begin_anew()
         try:
             self._store = Store(self._link, self._streams)
             self.lease = timedelta(seconds=await self._store.declare())
@@ -107,30 +82,24 @@ class NatsProvider(Provider):
         except BaseException:
             await self._factory.let_go()
             raise
-        self._held = Held(self.lease)
-        self.capabilities = msgspec.structs.replace(self.capabilities, max_job_size=self._max_payload - _ROOM)
-        self._was_open = True
+        self._held = Held(self, self.lease)
+        self._notes = Notes(self._store, self.not_active)
+        self._incoming = Incoming(self._link, self._store)
+        self.declare(max_job_size=self._max_payload - _ROOM)
 
     async def _close(self) -> None:
-        for pulling in self._pulling.values():
-            await pulling.close()
-            for arrival in pulling.spare:
-                await self._return_unrun(arrival)
-        self._pulling.clear()
-        self._known.clear()
+        for arrival in await self._incoming.close():
+            await self._return_unrun(arrival)
         await self._factory.let_go()
 
     def hopeless(self, error: BaseException) -> str | None:
-        """Once it let us in, a server that does not is on its way up or down, or will be told otherwise."""
-        return None if self._was_open else refused_in_words(error) or super().hopeless(error)
+        return None if self.was_open else refused_in_words(error) or super().hopeless(error)
 
     # -- adding
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         return await self._add((job, options, self._headers(job, options)))
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         ready = [(job, options, self._headers(job, options)) for job, options in jobs]  # before anything is sent
         return await add_each(self, self._add, ready)
@@ -149,92 +118,33 @@ class NatsProvider(Provider):
         theirs = native.pop("headers", {})
         problem = problem_with(theirs)
         if problem is not None:
-            raise self._refused(job, problem)
+            raise unfit(job, problem)
         headers = {JOB: in_header(record_of(job, options)), MESSAGE_ID: token(job.id), **ONLY_IF_NEW, **theirs}
         size = size_of(bytes(job.data), headers)
         if native:
-            raise self._refused(job, f'provider_options["nats"] has headers, and nothing else: {", ".join(native)}')
+            raise unfit(job, f'provider_options["nats"] has headers, and nothing else: {", ".join(native)}')
         if len(token(job.id)) > _LONGEST_ID:
-            raise self._refused(job, f"the id of a job has at most {_LONGEST_ID} characters on NATS, as in an URL")
+            raise unfit(job, f"the id of a job has at most {_LONGEST_ID} characters on NATS, as in an URL")
         if size > self._max_payload - _ROOM // 2:
             most = self._max_payload - _ROOM // 2
-            raise self._refused(job, f"the job has {size:,} bytes with its metadata; NATS takes {most:,}")
+            raise unfit(job, f"the job has {size:,} bytes with its metadata; NATS takes {most:,}")
         size, most = size_of(b"", headers), MOST_HEADERS - _NOTES
         if size > most:
             words = f"the job's metadata and headers have {size:,} bytes; they may have {most:,}: NATS takes 64 KiB"
-            raise self._refused(job, f"{words} of headers, of which some are kept for what becomes of the job")
+            raise unfit(job, f"{words} of headers, of which some are kept for what becomes of the job")
         return headers
-
-    def _refused(self, job: StoredJob, problem: str) -> QueueDataError:
-        return QueueDataError(problem, code=QueueErrorCode.VALIDATION, queue_name=self.queue_name, job_id=job.id)
 
     # -- taking
 
-    @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
-        interruptions = self._interruptions
-        if count < 1 or await self._is_being_deleted(wait):
-            return []
-        pulling = await self._puller("job")
-        try:
-            arrivals = await self._arrivals(pulling, count, wait.total_seconds(), interruptions)
-        except NoAnswer:
-            self._deleted_at = time.monotonic()
-            return []
-        return await self._begun(pulling, arrivals)
-
-    async def _is_being_deleted(self, wait: timedelta) -> bool:
-        """Somebody deleted the queue: it is made again, and not before that is over.
-
-        The server tells of it when it begins, and removes files that have the same names as those of a new one.
-        """
-        if self._deleted_at is None:
-            return False
-        missing = self._deleted_at + _DELETING - time.monotonic()
-        if missing > 0:
-            await asyncio.sleep(min(missing, wait.total_seconds()))
-            return True
-        await self._store.declare()
-        self._deleted_at = None
-        return False
-
-    async def _arrivals(self, pulling: Pulling, count: int, wait: float, interruptions: int) -> list[Arrival]:
-        await self._look_at_delayed()
-        arrivals = await pulling.some(count)
-        # Who was interrupted before it came to wait does not wait.
-        if not arrivals and wait > 0 and self._interruptions == interruptions:
-            arrivals = await pulling.one(wait, every=_LOOK / 2, meanwhile=self._look_at_delayed)
-            if arrivals and count > 1:
-                arrivals += await self._rest(pulling, arrivals, count - 1)
-        return arrivals
-
-    async def _rest(self, pulling: Pulling, first: list[Arrival], count: int) -> list[Arrival]:
-        try:
-            return await pulling.some(count)
-        except BaseException:
-            pulling.spare.extend(first)
-            raise
+        arrivals = await self._incoming.some(count, wait.total_seconds()) if count > 0 else []
+        return await self._begun(self._incoming.spare, arrivals) if arrivals else []
 
     def interrupt(self) -> None:
-        self._interruptions += 1
-        for pulling in self._pulling.values():
-            pulling.interrupt()
+        if self.is_connected:
+            self._incoming.interrupt()
 
-    async def _puller(self, kind: str) -> Pulling:
-        client = await self._link.client()
-        async with self._turn:
-            old = self._pulling.get(kind)
-            if old is None or old.client is not client:
-                subject = f"{self._link.api}.CONSUMER.MSG.NEXT.{self._streams.jobs}.{kind}"
-                pulling = Pulling(self._link, client, subject, lambda: self._store.consumer_made(kind))
-                await pulling.open()
-                self._pulling[kind] = pulling
-                if old is not None:
-                    pulling.spare = old.spare  # shared, for something may be on its way there
-                    await old.close()
-            return self._pulling[kind]
-
-    async def _begun(self, pulling: Pulling, arrivals: Sequence[Arrival]) -> list[TakenJob]:
+    async def _begun(self, spare: deque[Arrival], arrivals: Sequence[Arrival]) -> list[TakenJob]:
         """Their jobs. What could not be looked into, or is not handed to anybody after all, is kept for the next."""
         ended: set[int] = set()
         troubles: list[Exception] = []
@@ -250,14 +160,15 @@ class NatsProvider(Provider):
             if job is not None:
                 jobs.append(job)
 
-        self._forget_strangers(pulling, arrivals)
+        here = [*self._held.receipts, *(arrival.message.reply for arrival in (*arrivals, *spare))]
+        self._notes.keep_only(here)
         try:
             await each(begin, arrivals)
         except BaseException:
             began = {job.receipt_handle for job in jobs}
-            pulling.spare.extend(a for a in arrivals if id(a) not in ended or a.message.reply in began)
+            spare.extend(a for a in arrivals if id(a) not in ended or a.message.reply in began)
             raise
-        pulling.spare.extend(arrival for arrival in arrivals if id(arrival) not in ended)
+        spare.extend(arrival for arrival in arrivals if id(arrival) not in ended)
         if troubles and not jobs:
             raise troubles[0]
         for arrival in arrivals:
@@ -265,17 +176,12 @@ class NatsProvider(Provider):
         order = {arrival.message.reply: number for number, arrival in enumerate(arrivals)}
         return sorted(jobs, key=lambda job: order[job.receipt_handle or ""])
 
-    def _forget_strangers(self, pulling: Pulling, arrivals: Sequence[Arrival]) -> None:
-        """Of jobs that are not here any more, nothing is known."""
-        here = {*self._held.receipts, *(arrival.message.reply for arrival in (*arrivals, *pulling.spare))}
-        self._known = {receipt: state for receipt, state in self._known.items() if receipt in here}
-
     async def _job_of(self, arrival: Arrival) -> TakenJob | None:
         """None where it fails instead of being run, or was here for too long already."""
         message = arrival.message
         if time.monotonic() >= arrival.at + self._seconds:
             return None  # the server gives it to somebody again
-        state = await self._counted(message)
+        state = await self._notes.counted(message)
         job = taken_job(message, self.queue_name, state)
         if job.stalls > job.max_stalls:
             words = f"its worker died, or did not renew its lease, {job.stalls} times in all"
@@ -286,60 +192,6 @@ class NatsProvider(Provider):
             await self._end_unrun(job, state, QueueFailureReason.EXPIRED, words)
             return None
         return job
-
-    async def _counted(self, message: Msg) -> State:
-        """What is known of it, with the death of whoever had it last, unless it is known how that ended. Once only.
-
-        It is noted at once: whoever had it last, and says only now how that ended, is told that it is too late; if
-        that was said a moment earlier, it is counted here.
-        """
-        if self._is_new(message):
-            return _taken(message, State())
-        known = self._known.get(message.reply, Noted()).state
-        if known is not None:
-            return known
-        job_id = text_of(message.subject)
-        for _ in range(_TRIES):
-            before = await self._store.noted(job_id)
-            if before.state is None and message.metadata.num_delivered == 1:
-                return _taken(message, State())
-            state = _taken(message, before.state or State(is_open=True))
-            with suppress(AlreadyThere):
-                number = await self._store.note(job_id, state, after=before.number)
-                self._known[message.reply] = Noted(state, number)
-                return state
-        raise TimeoutError(_INCONSISTENT)
-
-    def _is_new(self, message: Msg) -> bool:
-        """Whether it comes for the first time. New ones come in their order, with the number 1.
-
-        NATS 2.9 says 1 of others, too: when a request for messages expires just as one is to be delivered again, it
-        takes its last step back, and delivers as new what it has delivered before.
-        """
-        number = message.metadata.sequence.stream
-        is_new = message.metadata.num_delivered == 1 and number > self._newest
-        self._newest = max(number, self._newest)
-        return is_new
-
-    async def _note(self, message: Msg, state: State) -> None:
-        """Write down how it is with a job that is held; PROCESSING where somebody else has got it meanwhile."""
-        job_id, state = text_of(message.subject), _of(message, state)
-        after = self._known.get(message.reply, Noted()).number
-        for _ in range(_TRIES):
-            try:
-                number = await self._store.note(job_id, state, after=after)
-            except AlreadyThere:
-                there = await self._store.noted(job_id)
-                if there.state is not None and there.state.of == state.of:
-                    if there.state.delivery > state.delivery:
-                        raise self.not_active(job_id) from None
-                    if there.state.delivery < state.delivery and after == 0:
-                        state = _on_top_of(there.state, state)
-                after = there.number  # of an earlier job with this id, or ours: its answer was lost
-            else:
-                self._known[message.reply] = Noted(state, number)
-                return
-        raise TimeoutError(_INCONSISTENT)
 
     @property
     def _seconds(self) -> float:
@@ -359,54 +211,24 @@ class NatsProvider(Provider):
         job_id = text_of(message.subject)
         try:
             if message.subject == self._streams.subject("job", job_id):
-                state = await self._counted(message)
-                await self._note(message, msgspec.structs.replace(state, is_open=False))
-            await self._answer(message.reply, _NAK)
+                state = await self._notes.counted(message)
+                await self._notes.write(message, msgspec.structs.replace(state, is_open=False))
+            await self._answer(message.reply, NAK)
         except Exception as error:  # noqa: BLE001 - told; its lease runs out
             self.events.trouble(error, f"job {job_id!r} could not be given back: {error}")
 
-    # -- those that are delayed
-
-    async def _look_at_delayed(self) -> None:
-        """Let those wait whose time has come."""
-        if time.monotonic() < self._next_look:
-            return
-        self._next_look = time.monotonic() + _LOOK
-        pulling = await self._puller("later")
-        while True:
-            arrivals = await pulling.some(_AT_A_TIME)
-            await each(self._move_if_due, arrivals)
-            if len(arrivals) < _AT_A_TIME:
-                return
-
-    async def _move_if_due(self, arrival: Arrival) -> None:
-        message = arrival.message
-        record = read_record(message.headers)
-        missing = (record.scheduled_for - datetime.now(UTC)).total_seconds() if record.scheduled_for else 0.0
-        if missing > 0:
-            self._next_look = min(self._next_look, time.monotonic() + missing)
-            await self._answer(message.reply, _after(missing))
-            return
-        job_id = text_of(message.subject)
-        # Its id is remembered as that of one whose time has come: dying before the next line does not move it twice.
-        headers = {**(message.headers or {}), MESSAGE_ID: f"{token(job_id)} is due", **ONLY_IF_NEW}
-        with suppress(AlreadyThere):
-            await self._store.publish(self._streams.subject("job", job_id), message.data, headers)
-        await self._answer(message.reply, _TERMINAL)
-
     # -- settling
 
-    @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
-        with self._held.settling(self._ours(job)):
+        with self._held.settling(job):
             if self._streams.keeps_completed and not read_record(job.native.headers).remove_on_complete:
                 await self._note_completed(job, result)
-            await self._tell(job, _TERMINAL)
+            await self._tell(job, TERMINAL)
             await self._forget(job)
 
     async def _note_completed(self, job: TakenJob, result: Raw | None) -> None:
         state = msgspec.structs.replace(
-            self._state_of(job),
+            self._notes.of(job),
             is_open=False,
             ended_at=datetime.now(UTC),
             result=None if result is None else msgspec.json.decode(result),
@@ -428,59 +250,45 @@ class NatsProvider(Provider):
             self.events.trouble(error, f"the headers of job {job.id!r} leave no room for its outcome, and are not kept")
             await self._store.end(kind, self._key(job), job.native, state, with_headers=False)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
-        with self._held.settling(self._ours(job)) as until:
+        with self._held.settling(job) as until:
             now = datetime.now(UTC)
             state = msgspec.structs.replace(
-                self._state_of(job), attempts=job.attempts + 1, is_open=False, error=words_of(error), processed_at=now
+                self._notes.of(job), attempts=job.attempts + 1, is_open=False, error=words_of(error), processed_at=now
             )
-            if is_permanent(error) or state.attempts >= job.max_attempts:
-                reason = QueueFailureReason.PERMANENT if is_permanent(error) else QueueFailureReason.ATTEMPTS
+            reason = why_for_good(job, error)
+            if reason is not None:
                 await self._bury(job, msgspec.structs.replace(state, reason=reason, ended_at=now))
                 return None
             backoff = read_record(job.native.headers).backoff
             delay = timedelta() if backoff is None else backoff.delay(state.attempts)
-            await self._note(job.native, msgspec.structs.replace(state, due_at=now + delay if delay else None))
-            await self._give_back(job, until, _after(delay.total_seconds()))
+            await self._notes.write(job.native, msgspec.structs.replace(state, due_at=now + delay if delay else None))
+            await self._give_back(job, until, after(delay.total_seconds()))
             return delay
 
     async def _bury(self, job: TakenJob, state: State) -> None:
         """Noted before it is removed: dying in between does both again, and ends with the same."""
         if self._streams.keeps_failed and not read_record(job.native.headers).remove_on_fail:
             await self._end("failed", job, state)
-        await self._tell(job, _TERMINAL)
+        await self._tell(job, TERMINAL)
         await self._forget(job)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         await each(self._release, [job for job in jobs if self._held.has(job)])
 
     async def _release(self, job: TakenJob) -> None:
         with self._held.settling(job) as until:
-            await self._note(job.native, msgspec.structs.replace(self._state_of(job), is_open=False))
-            await self._give_back(job, until, _NAK)
+            await self._notes.write(job.native, msgspec.structs.replace(self._notes.of(job), is_open=False))
+            await self._give_back(job, until, NAK)
 
     async def _give_back(self, job: TakenJob, until: float, word: bytes) -> None:
         """Whoever is too late by now says nothing: that would take it from somebody else."""
         if time.monotonic() < until:
             await self._tell(job, word)
-        self._known.pop(job.receipt_handle or "", None)
+        self._notes.drop(job)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
-        asked_at, ours = time.monotonic(), [job for job in jobs if self._held.has(job)]
-        still = await each(self._is_renewed, ours)
-        for job, is_ours in zip(ours, still, strict=True):
-            if self._held.knows(job) and is_ours:  # else it was settled meanwhile
-                self._held.renewed(job, asked_at)
-        gone = {job.receipt_handle for job, is_ours in zip(ours, still, strict=True) if not is_ours}
-        lost = [
-            job for job in jobs if self._held.knows(job) and (job.receipt_handle in gone or not self._held.has(job))
-        ]
-        for job in lost:
-            self._held.drop(job)
-        return lost
+        return await self._held.renew(jobs, partial(each, self._is_renewed))
 
     async def _is_renewed(self, job: TakenJob) -> bool:
         try:
@@ -489,33 +297,21 @@ class NatsProvider(Provider):
             return False
         return True
 
-    @reported(QueueErrorCode.PROCESSING)
     async def report_progress(self, job: TakenJob, progress: Progress) -> None:
         if self._held.has(job):
-            state = msgspec.structs.replace(self._state_of(job), progress=progress, is_open=True)
+            state = msgspec.structs.replace(self._notes.of(job), progress=progress, is_open=True)
             try:
-                await self._note(job.native, state)
+                await self._notes.write(job.native, state)
             except QueueRuntimeError:
                 self._held.drop(job)
-
-    def _ours(self, job: TakenJob) -> TakenJob:
-        if job.receipt_handle is None:
-            raise self.not_found(job.id)
-        if not self._held.has(job):
-            raise self.not_active(job.id)
-        return job
 
     def _key(self, job: TakenJob) -> str:
         """What its subject stands for: the id, unless another program says otherwise in a header."""
         return text_of(job.native.subject)
 
-    def _state_of(self, job: TakenJob) -> State:
-        known = self._known.get(job.receipt_handle or "", Noted()).state
-        return known or State(attempts=job.attempts, stalls=job.stalls, error=job.error, processed_at=job.processed_at)
-
     async def _forget(self, job: TakenJob) -> None:
         """Nothing is left of what was known of one that has ended; if that fails, it goes by its age."""
-        if self._known.pop(job.receipt_handle or "", None) is not None or job.native.metadata.num_delivered > 1:
+        if self._notes.drop(job) or job.native.metadata.num_delivered > 1:
             try:
                 await self._store.forget_state(self._key(job))
             except Exception as error:  # noqa: BLE001 - told; the job itself has ended
@@ -536,7 +332,6 @@ class NatsProvider(Provider):
 
     # -- the queue
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def get_job(self, job_id: str) -> StoredJob | None:
         # In this order it is not missed when it ends between the two questions.
         raw = await self._store.unended(job_id)
@@ -544,7 +339,6 @@ class NatsProvider(Provider):
             return await self._store.as_job(raw, await self._store.delivered())
         return await self._store.ended(job_id)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def stats(self) -> QueueStats:
         try:
             return await self._store.counts()
@@ -552,15 +346,12 @@ class NatsProvider(Provider):
             await self._store.declare()  # somebody deleted the queue
             return await self._store.counts()
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def delete(self) -> None:
         await self._store.delete()
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
         return [job for _, job in await self._store.newest("failed", None, limit)] if limit > 0 else []
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def retry(self, job_id: str) -> None:
         raw = await self._store.get(self._streams.failed, self._streams.subject("failed", job_id))
         if raw is None:
@@ -568,7 +359,6 @@ class NatsProvider(Provider):
         record = msgspec.structs.replace(read_record(raw.headers), scheduled_for=None, expires_at=None)
         await self._store.revive(raw, in_header(record))
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
         if status in (QueueJobStatus.COMPLETED, QueueJobStatus.FAILED):
             found = await self._store.newest(status.value, None if after is None else int(after), limit + 1)
@@ -587,7 +377,6 @@ class NatsProvider(Provider):
                     break
         return found
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def remove(self, job_id: str) -> None:
         raw = await self._store.unended(job_id)
         if raw is not None:
@@ -601,40 +390,6 @@ class NatsProvider(Provider):
     async def purge(self, status: QueueJobStatus, older_than: timedelta) -> int:
         if older_than or status not in (QueueJobStatus.COMPLETED, QueueJobStatus.FAILED):
             return await super().purge(status, older_than)
-        return await self._cleared(status)
-
-    @reported(QueueErrorCode.PROVIDER_ERROR)
-    async def _cleared(self, status: QueueJobStatus) -> int:
         return await self._store.clear(
             self._streams.completed if status is QueueJobStatus.COMPLETED else self._streams.failed
         )
-
-
-def _of(message: Msg, state: State) -> State:
-    """About this delivery of it."""
-    sequence = message.metadata.sequence
-    return msgspec.structs.replace(state, of=sequence.stream, delivery=sequence.consumer)
-
-
-def _taken(message: Msg, before: State) -> State:
-    """What is known of a job that has come, from what was before."""
-    now = _of(message, before)
-    if now == before and now.is_open:
-        return now  # it was counted, and the answer to that was lost
-    if before.of not in (0, now.of):  # an earlier job had this id
-        now = _of(message, State(is_open=message.metadata.num_delivered > 1))
-    return msgspec.structs.replace(now, stalls=now.stalls + now.is_open, is_open=True, due_at=None)
-
-
-def _on_top_of(before: State, state: State) -> State:
-    """What was noted of a job that came as if for the first time, and what there was of it all the same."""
-    return msgspec.structs.replace(
-        state,
-        attempts=before.attempts + state.attempts,
-        stalls=before.stalls + before.is_open + state.stalls,
-    )
-
-
-def _after(seconds: float) -> bytes:
-    """The word for: give it to somebody then."""
-    return _NAK + b" " + json.dumps({"delay": int(seconds * 1e9)}).encode() if seconds > 0 else _NAK

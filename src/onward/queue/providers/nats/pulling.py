@@ -1,4 +1,4 @@
-"""Asking a consumer for messages. An answer that nobody waits for any more is kept for who asks next."""
+"""Asking consumers for messages. An answer that nobody waits for any more is kept for who asks next."""
 
 import asyncio
 import itertools
@@ -9,15 +9,27 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TypeAlias
 
-from onward.queue.providers.nats.link import ANSWER, Link, sound
-from onward.queue.providers.nats.native import Client, Msg
+from nats.aio.msg import Msg
+
+from onward.queue.providers.nats.link import ANSWER, Link, SoundClient, sound
+from onward.queue.providers.nats.store import AlreadyThere, Store
+from onward.queue.providers.nats.streams import MESSAGE_ID, ONLY_IF_NEW, read_record, text_of, token
+from onward.queue.providers.together import each
 
 _LATE = 1.0
 """Seconds after which the server's word that nothing came is overdue."""
 _DOUBT = 0.5
 """Seconds without an answer that should come at once, after which it is asked whether there is a consumer at all."""
+_LOOK = 0.5
+"""Seconds between looks at those that are delayed."""
+_AT_A_TIME = 500
+_DELETING = 1.0
+"""Seconds in which the server has deleted a queue."""
+NAK, TERMINAL = b"-NAK", b"+ACK"
+"""What a consumer is told of a message: it comes again, or it is done."""
 _GONE, _TOO_MANY = ("Deleted", "503"), "Exceeded"
 """What the server says where there is no consumer any more, and where it does not listen to one more request."""
 
@@ -51,7 +63,9 @@ _Item: TypeAlias = Arrival | _Interrupted | _Lost | _Refused
 class Pulling:
     """From one consumer, over one connection."""
 
-    def __init__(self, link: Link, client: Client, subject: str, when_made: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self, link: Link, client: SoundClient, subject: str, when_made: Callable[[], Awaitable[object]]
+    ) -> None:
         self._link, self.client, self._subject, self._when_made = link, client, subject, when_made
         self._inbox = client.new_inbox()
         self._numbers = itertools.count()
@@ -69,7 +83,7 @@ class Pulling:
         self._link.forget(self._lose)
         with suppress(Exception):  # else the connection is lost, and with it whatever was on its way
             async with asyncio.timeout(ANSWER):
-                await sound(self._subscription.drain())  # type: ignore[no-untyped-call]
+                await sound(self.client.calls, self._subscription.drain())  # type: ignore[no-untyped-call]
 
     def interrupt(self) -> None:
         """End the waits under way."""
@@ -165,3 +179,120 @@ class Pulling:
 
 def _left_in(queue: "asyncio.Queue[_Item]") -> list[object]:
     return [queue.get_nowait() for _ in range(queue.qsize())]
+
+
+class Incoming:
+    """What comes to one queue: jobs that wait, and the delayed ones whose time has come."""
+
+    def __init__(self, link: Link, store: Store) -> None:
+        self._link, self._store, self._streams = link, store, store.streams
+        self.pullers: dict[str, Pulling] = {}
+        self._turn = asyncio.Lock()
+        self._next_look, self._interruptions = 0.0, 0
+        self._deleted_at: float | None = None
+
+    @property
+    def spare(self) -> deque[Arrival]:
+        """Jobs that came for nobody."""
+        return self.pullers["job"].spare
+
+    async def close(self) -> list[Arrival]:
+        """Whatever came for nobody, when nothing more comes."""
+        for pulling in self.pullers.values():
+            await pulling.close()
+        return [arrival for pulling in self.pullers.values() for arrival in pulling.spare]
+
+    def interrupt(self) -> None:
+        """End the waits under way."""
+        self._interruptions += 1
+        for pulling in self.pullers.values():
+            pulling.interrupt()
+
+    async def some(self, count: int, wait: float) -> list[Arrival]:
+        """At most so many; the first of them may take so many seconds to come."""
+        interruptions = self._interruptions
+        if await self._is_being_deleted(wait):
+            return []
+        try:
+            return await self._arrivals(await self.puller("job"), count, wait, interruptions)
+        except NoAnswer:
+            self._deleted_at = time.monotonic()
+            return []
+
+    async def _is_being_deleted(self, wait: float) -> bool:
+        """Somebody deleted the queue: it is made again, and not before that is over.
+
+        The server tells of it when it begins, and removes files that have the same names as those of a new one.
+        """
+        if self._deleted_at is None:
+            return False
+        missing = self._deleted_at + _DELETING - time.monotonic()
+        if missing > 0:
+            await asyncio.sleep(min(missing, wait))
+            return True
+        await self._store.declare()
+        self._deleted_at = None
+        return False
+
+    async def _arrivals(self, pulling: Pulling, count: int, wait: float, interruptions: int) -> list[Arrival]:
+        await self._look_at_delayed()
+        arrivals = await pulling.some(count)
+        # Who was interrupted before it came to wait does not wait.
+        if not arrivals and wait > 0 and self._interruptions == interruptions:
+            arrivals = await pulling.one(wait, every=_LOOK / 2, meanwhile=self._look_at_delayed)
+            if arrivals and count > 1:
+                arrivals += await self._rest(pulling, arrivals, count - 1)
+        return arrivals
+
+    async def _rest(self, pulling: Pulling, first: list[Arrival], count: int) -> list[Arrival]:
+        try:
+            return await pulling.some(count)
+        except BaseException:
+            pulling.spare.extend(first)
+            raise
+
+    async def puller(self, kind: str) -> Pulling:
+        client = await self._link.client()
+        async with self._turn:
+            old = self.pullers.get(kind)
+            if old is None or old.client is not client:
+                subject = f"{self._link.api}.CONSUMER.MSG.NEXT.{self._streams.jobs}.{kind}"
+                pulling = Pulling(self._link, client, subject, lambda: self._store.consumer_made(kind))
+                await pulling.open()
+                self.pullers[kind] = pulling
+                if old is not None:
+                    pulling.spare = old.spare  # shared, for something may be on its way there
+                    await old.close()
+            return self.pullers[kind]
+
+    async def _look_at_delayed(self) -> None:
+        """Let those wait whose time has come."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _LOOK
+        pulling = await self.puller("later")
+        while True:
+            arrivals = await pulling.some(_AT_A_TIME)
+            await each(self._move_if_due, arrivals)
+            if len(arrivals) < _AT_A_TIME:
+                return
+
+    async def _move_if_due(self, arrival: Arrival) -> None:
+        message = arrival.message
+        record = read_record(message.headers)
+        missing = (record.scheduled_for - datetime.now(UTC)).total_seconds() if record.scheduled_for else 0.0
+        if missing > 0:
+            self._next_look = min(self._next_look, time.monotonic() + missing)
+            await self._link.request(message.reply, after(missing))
+            return
+        job_id = text_of(message.subject)
+        # Its id is remembered as that of one whose time has come: dying before the next line does not move it twice.
+        headers = {**(message.headers or {}), MESSAGE_ID: f"{token(job_id)} is due", **ONLY_IF_NEW}
+        with suppress(AlreadyThere):
+            await self._store.publish(self._streams.subject("job", job_id), message.data, headers)
+        await self._link.request(message.reply, TERMINAL)
+
+
+def after(seconds: float) -> bytes:
+    """The word for: give it to somebody then."""
+    return NAK + b" " + json.dumps({"delay": int(seconds * 1e9)}).encode() if seconds > 0 else NAK

@@ -1,31 +1,41 @@
 """What a queue has in its streams, read and written."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
-from onward.queue.contract import StoredJob
+import msgspec
+from nats import errors
+from nats.aio.msg import Msg
+from nats.js import api
+from nats.js import errors as js_errors
+
+from onward.queue.contract import StoredJob, TakenJob
 from onward.queue.model import QueueJobStatus, QueueStats
 from onward.queue.providers.nats.link import Link
-from onward.queue.providers.nats.messages import (
+from onward.queue.providers.nats.streams import (
     JOB,
     LAST_NUMBER,
     ONLY_IF_NEW,
     STATE,
     State,
+    Streams,
     fitted,
     in_header,
     own_headers,
     read_state,
     stored_job,
+    text_of,
 )
-from onward.queue.providers.nats.native import Msg, api, errors, js_errors
-from onward.queue.providers.nats.streams import Streams, text_of
 from onward.queue.providers.together import each
 
 _WRONG_LAST_SEQUENCE = 10071
+_TRIES = 5
+"""How often something is noted of a job of which others note something at the same time."""
+_INCONSISTENT = "NATS does not say the same twice of what is known of the job"
 MOST_HEADERS = (1 << 16) - 1
 """Bytes of headers that JetStream takes with a message, however large that may be."""
 
@@ -276,3 +286,105 @@ def _status_of(state: State | None) -> QueueJobStatus:
         return QueueJobStatus.ACTIVE
     is_early = state.due_at is not None and state.due_at > datetime.now(UTC)
     return QueueJobStatus.DELAYED if is_early else QueueJobStatus.WAITING
+
+
+class Notes:
+    """What is known of the jobs that are held here: how often they were taken before, and how that ended."""
+
+    def __init__(self, store: Store, not_active: Callable[[str], Exception]) -> None:
+        self._store, self._not_active = store, not_active
+        self._newest = 0
+        self._known: dict[str, Noted] = {}
+        """By receipt: what is stored of those for which something is."""
+
+    def of(self, job: TakenJob) -> State:
+        known = self._known.get(job.receipt_handle or "", Noted()).state
+        return known or State(attempts=job.attempts, stalls=job.stalls, error=job.error, processed_at=job.processed_at)
+
+    def keep_only(self, receipts: Iterable[str]) -> None:
+        """Of jobs that are not here any more, nothing is known."""
+        here = set(receipts)
+        self._known = {receipt: noted for receipt, noted in self._known.items() if receipt in here}
+
+    def drop(self, job: TakenJob) -> bool:
+        """Whether anything was known."""
+        return self._known.pop(job.receipt_handle or "", None) is not None
+
+    async def counted(self, message: Msg) -> State:
+        """What is known of it, with the death of whoever had it last, unless it is known how that ended. Once only.
+
+        It is noted at once: whoever had it last, and says only now how that ended, is told that it is too late; if
+        that was said a moment earlier, it is counted here.
+        """
+        if self._is_new(message):
+            return _taken(message, State())
+        known = self._known.get(message.reply, Noted()).state
+        if known is not None:
+            return known
+        job_id = text_of(message.subject)
+        for _ in range(_TRIES):
+            before = await self._store.noted(job_id)
+            if before.state is None and message.metadata.num_delivered == 1:
+                return _taken(message, State())
+            state = _taken(message, before.state or State(is_open=True))
+            with suppress(AlreadyThere):
+                number = await self._store.note(job_id, state, after=before.number)
+                self._known[message.reply] = Noted(state, number)
+                return state
+        raise TimeoutError(_INCONSISTENT)
+
+    def _is_new(self, message: Msg) -> bool:
+        """Whether it comes for the first time. New ones come in their order, with the number 1.
+
+        NATS 2.9 says 1 of others, too: when a request for messages expires just as one is to be delivered again, it
+        takes its last step back, and delivers as new what it has delivered before.
+        """
+        number = message.metadata.sequence.stream
+        is_new = message.metadata.num_delivered == 1 and number > self._newest
+        self._newest = max(number, self._newest)
+        return is_new
+
+    async def write(self, message: Msg, state: State) -> None:
+        """Write down how it is with a job that is held; PROCESSING where somebody else has got it meanwhile."""
+        job_id, state = text_of(message.subject), _of(message, state)
+        after = self._known.get(message.reply, Noted()).number
+        for _ in range(_TRIES):
+            try:
+                number = await self._store.note(job_id, state, after=after)
+            except AlreadyThere:
+                there = await self._store.noted(job_id)
+                if there.state is not None and there.state.of == state.of:
+                    if there.state.delivery > state.delivery:
+                        raise self._not_active(job_id) from None
+                    if there.state.delivery < state.delivery and after == 0:
+                        state = _on_top_of(there.state, state)
+                after = there.number  # of an earlier job with this id, or ours: its answer was lost
+            else:
+                self._known[message.reply] = Noted(state, number)
+                return
+        raise TimeoutError(_INCONSISTENT)
+
+
+def _of(message: Msg, state: State) -> State:
+    """About this delivery of it."""
+    sequence = message.metadata.sequence
+    return msgspec.structs.replace(state, of=sequence.stream, delivery=sequence.consumer)
+
+
+def _taken(message: Msg, before: State) -> State:
+    """What is known of a job that has come, from what was before."""
+    now = _of(message, before)
+    if now == before and now.is_open:
+        return now  # it was counted, and the answer to that was lost
+    if before.of not in (0, now.of):  # an earlier job had this id
+        now = _of(message, State(is_open=message.metadata.num_delivered > 1))
+    return msgspec.structs.replace(now, stalls=now.stalls + now.is_open, is_open=True, due_at=None)
+
+
+def _on_top_of(before: State, state: State) -> State:
+    """What was noted of a job that came as if for the first time, and what there was of it all the same."""
+    return msgspec.structs.replace(
+        state,
+        attempts=before.attempts + state.attempts,
+        stalls=before.stalls + before.is_open + state.stalls,
+    )

@@ -1,7 +1,6 @@
 """Jobs that the broker delivers: never more at a time than there are free slots."""
 
 import asyncio
-import random
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -12,7 +11,9 @@ from typing import Any, TypeVar
 
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 
+from onward.errands import Errands
 from onward.errors import QueueError, QueueErrorCode
+from onward.pacing import Pacing
 from onward.queue.contract import GivenBack, PushHandler, TakenJob
 from onward.queue.providers.rabbitmq.link import Link, answered
 from onward.queue.providers.rabbitmq.post import Lost, Post
@@ -75,6 +76,7 @@ class Delivery:
         self._link, self._post, self._handler = link, post, handler
         self._concurrency = concurrency
         self._in_words, self._on_error, self._on_settled = in_words, on_error, on_settled
+        self._errands = Errands()
         self._live: list[_Subscription] = []
         self._works: set[_Work] = set()
         self._lost: Exception | None = None
@@ -86,8 +88,7 @@ class Delivery:
     async def start(self) -> None:
         """Return when consuming; raise when that does not work at the first try."""
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Owned by this delivery: `wait` and `abandon` wait for it.
-        self._task = asyncio.get_running_loop().create_task(self._run(first), name="onward RabbitMQ delivery")
+        self._task = self._errands.begin(self._run(first), name="onward RabbitMQ delivery")
         try:
             await first
         except asyncio.CancelledError:
@@ -119,22 +120,21 @@ class Delivery:
     # -- consuming
 
     async def _run(self, first: "asyncio.Future[None]") -> None:
-        pause = _SHORTEST_PAUSE
+        pacing = Pacing(_SHORTEST_PAUSE, _LONGEST_PAUSE)
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 while not self._stopping:
                     try:
                         await self._consume(first)
-                        pause = _SHORTEST_PAUSE
+                        pacing.reset()
                     except Exception as error:  # noqa: BLE001 - one turn of a loop
                         if not first.done():
                             first.set_exception(error)
                             return
                         if self._lost is not None:  # it did work for a while
-                            pause = _SHORTEST_PAUSE
+                            pacing.reset()
                         self._on_error(self._in_words(error, QueueErrorCode.CONNECTION, None))
-                        await self._rest(pause * random.uniform(0.75, 1.25))
-                        pause = min(2 * pause, _LONGEST_PAUSE)
+                        await self._rest(next(pacing))
                 self._stopped.set()
         finally:
             self._stopped.set()
@@ -277,7 +277,7 @@ class Delivery:
 
     async def _insist(self, job: TakenJob | None, call: Callable[[], Awaitable[R]]) -> R:
         """Try again as long as the job is held here: until its channel is lost, or nobody waits for it any more."""
-        pause = _SHORTEST_PAUSE
+        pacing = Pacing(_SHORTEST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
                 return await call()
@@ -287,8 +287,7 @@ class Delivery:
                 if self._stopping:
                     raise
                 self._tell(error, job, is_over=False)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(next(pacing))
 
     async def _handle(self, work: _Work, job: TakenJob) -> Any:
         work.in_handler = True

@@ -10,7 +10,7 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 from weakref import WeakSet
 
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
@@ -23,6 +23,8 @@ from aiormq.exceptions import (
     ProbableAuthenticationError,
     PublishError,
 )
+
+from onward.errands import Errands
 
 R = TypeVar("R")
 Connect: TypeAlias = Callable[[], Awaitable[AbstractConnection]]
@@ -111,7 +113,7 @@ class Line:
         self._channel: AbstractChannel | None = None
         self._users: Counter[AbstractChannel] = Counter()
         self._turn = asyncio.Lock()
-        self._questions: set[asyncio.Task[Any]] = set()
+        self._questions = Errands()
 
     async def channel(self) -> AbstractChannel:
         """The channel, opened now if there is none."""
@@ -149,10 +151,7 @@ class Line:
 
         Whoever is cancelled leaves the question: to cancel it would close the channel, with what others ask on it.
         """
-        # Owned by this line: `close` waits for it.
-        task = asyncio.get_running_loop().create_task(self._asked(question, seconds))
-        self._questions.add(task)
-        task.add_done_callback(self._end)
+        task = self._questions.begin(self._asked(question, seconds))
         await asyncio.wait([task])
         if task.cancelled():
             raise ConnectionError("the connection to RabbitMQ was closed")
@@ -162,16 +161,9 @@ class Line:
         async with answered(seconds):
             return await question(await self.channel())
 
-    def _end(self, question: asyncio.Task[Any]) -> None:
-        self._questions.discard(question)
-        if not question.cancelled():
-            question.exception()  # told to who asked, unless that one is gone
-
     async def close(self) -> None:
-        if self._questions:
-            await asyncio.wait(self._questions, timeout=FAREWELL)
-        for question in self._questions:
-            question.cancel()
+        await self._questions.settle(FAREWELL)
+        await self._questions.end()
         async with self._turn:
             channel, self._channel = self._channel, None
             if channel is not None:

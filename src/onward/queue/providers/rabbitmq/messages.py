@@ -11,9 +11,9 @@ from msgspec import Raw
 from pamqp.frame import marshal
 from pamqp.header import ContentHeader
 
-from onward.errors import QueueDataError, QueueErrorCode
+from onward.errors import QueueDataError
 from onward.model import Backoff, new_id
-from onward.queue.contract import StoredJob, TakenJob, in_words
+from onward.queue.contract import StoredJob, TakenJob, in_words, unfit
 from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
 from onward.queue.options import Options
 
@@ -213,9 +213,4 @@ def _cut(text: str) -> str:
 
 
 def unsendable(job: StoredJob, problem: str) -> QueueDataError:
-    return QueueDataError(
-        f"it cannot be sent as a message: {problem}",
-        code=QueueErrorCode.VALIDATION,
-        queue_name=job.queue_name,
-        job_id=job.id,
-    )
+    return unfit(job, f"it cannot be sent as a message: {problem}")

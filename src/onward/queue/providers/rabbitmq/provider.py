@@ -1,70 +1,75 @@
-"""One queue in RabbitMQ."""
+"""Queues in RabbitMQ: one of them, and what users make for as many as they like."""
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from aio_pika import Message
 from aio_pika.abc import AbstractIncomingMessage
 from msgspec import Raw
 
-from onward.errors import QueueError, QueueErrorCode
-from onward.queue.contract import Provider, ProviderFactory, PushHandler, StoredJob, TakenJob, reported
+from onward.addresses import shown, wrong_address
+from onward.errands import Errands
+from onward.errors import QueueConfigurationError, QueueError, QueueErrorCode
+from onward.queue.checks import Arguments, ProviderArguments
+from onward.queue.contract import KeepsDeadLetters, Pulls, Pushes, PushHandler, StoredJob, TakenJob
 from onward.queue.events import Emitter
-from onward.queue.model import Capabilities, QueueHealth, QueueStats
+from onward.queue.model import KEEP_FAILED, Capabilities, Keep, QueueHealth, QueueStats
 from onward.queue.options import Options
+from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.rabbitmq.delivery import Delivery
-from onward.queue.providers.rabbitmq.failed import FailedJobs
 from onward.queue.providers.rabbitmq.link import Line, Links, answered, refused_in_words
 from onward.queue.providers.rabbitmq.messages import new_message, taken_job, unsendable
-from onward.queue.providers.rabbitmq.post import Lost, Post, Refused
+from onward.queue.providers.rabbitmq.post import FailedJobs, Lost, Post, Refused
 from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, Topology
 from onward.queue.providers.together import add_each
+
+try:
+    import aio_pika
+except ImportError as error:  # pragma: no cover - the tests have it
+    raise QueueConfigurationError(
+        "aio-pika is not installed: pip install 'onward[rabbitmq]'", code=QueueErrorCode.INVALID_OPTION
+    ) from error
+
+from aio_pika.abc import AbstractConnection
+from yarl import URL
+
+from onward.queue.providers.rabbitmq.link import Connect
+from onward.queue.providers.rabbitmq.topology import LONGEST_KEPT, QueueType
 
 R = TypeVar("R")
 
 
-def capabilities_of(topology: Topology, max_job_size: int) -> Capabilities:
-    """What a queue of that kind can do."""
-    return Capabilities(
+class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
+    """One queue in RabbitMQ, with its failed and its delayed jobs."""
+
+    name = "rabbitmq"
+    capabilities = Capabilities(
         delayed_jobs=True,
-        priority=topology.max_priority > 0,
         retries=True,
         backoff=True,
         removal=True,
         ordered=True,
-        dead_letters=True,
         stalls=True,
         ttl=True,
-        push=True,
-        pull=True,
-        max_job_size=max_job_size,
         max_delay=LONGEST_DELAY,
     )
 
-
-class RabbitMQProvider(Provider):
-    """One queue in RabbitMQ, with its failed and its delayed jobs."""
-
-    name = "rabbitmq"
-
-    def __init__(
-        self, topology: Topology, factory: ProviderFactory[Links], events: Emitter, capabilities: Capabilities
-    ) -> None:
+    def __init__(self, topology: Topology, factory: ProviderFactory[Links], events: Emitter) -> None:
         super().__init__(topology.queue, events)
-        self.capabilities = capabilities
+        self.declare(priority=topology.max_priority > 0)
         self._topology, self._factory = topology, factory
-        self._was_open = False
         self._begin_anew()
 
     def _begin_anew(self) -> None:
         """Whatever is left of a connection whose event loop ended before it was closed is worth nothing."""
         self._held: dict[str, AbstractIncomingMessage] = {}
         """Fetched and not settled yet, by lock token."""
+        self._errands = Errands()
         self._asked: asyncio.Task[AbstractIncomingMessage | None] | None = None
         """A question for a message whose answer nobody has had yet."""
         self._asking = asyncio.Lock()
@@ -78,7 +83,6 @@ class RabbitMQProvider(Provider):
             self._failed = FailedJobs(self._links.other, self._post)
             self._pulling = Line(self._links.other)
             await self._post.declare_all()
-            self._was_open = True
         except BaseException:
             await self._close()
             raise
@@ -94,17 +98,14 @@ class RabbitMQProvider(Provider):
         await self._factory.let_go()
 
     def hopeless(self, error: BaseException) -> str | None:
-        """Once it let us in, a broker that does not is on its way up or down, or will be told otherwise."""
-        return None if self._was_open else refused_in_words(error) or super().hopeless(error)
+        return None if self.was_open else refused_in_words(error) or super().hopeless(error)
 
     # -- adding
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         job = self._fitted(job)
         return await self._add(job, new_message(job, options), options.delay)
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         fitted = [(self._fitted(job), options) for job, options in jobs]
         ready = [(job, new_message(job, options), options.delay) for job, options in fitted]
@@ -123,7 +124,6 @@ class RabbitMQProvider(Provider):
 
     # -- pull
 
-    @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
         taken: list[TakenJob] = []
         while len(taken) < count:
@@ -158,8 +158,7 @@ class RabbitMQProvider(Provider):
         """
         async with self._asking:
             if self._asked is None:
-                # Owned by this provider: the next call or `_close` waits for it.
-                self._asked = asyncio.get_running_loop().create_task(self._ask())
+                self._asked = self._errands.begin(self._ask())
             asked = self._asked
             await asyncio.wait([asked])
             self._asked = None
@@ -181,17 +180,14 @@ class RabbitMQProvider(Provider):
     def _unrun(self, message: AbstractIncomingMessage) -> TakenJob:
         return taken_job(message, self.queue_name, lock_token="")
 
-    @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         await self._settled(job, self._post.complete)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         if job.native is None:
             raise self.not_found(job.id)
         return await self._settled(job, lambda message: self._post.fail(message, job, error))
 
-    @reported(QueueErrorCode.PROCESSING)
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         for job in jobs:
             await self._settled(job, lambda message, job=job: self._post.give_back(message, job))  # type: ignore[misc]
@@ -211,7 +207,6 @@ class RabbitMQProvider(Provider):
 
     # -- push
 
-    @reported(QueueErrorCode.CONNECTION)
     async def process(
         self,
         handler: PushHandler,
@@ -243,12 +238,10 @@ class RabbitMQProvider(Provider):
 
     # -- the queue
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def delete(self) -> None:
         await self._post.delete_all()
         await self._pulling.close()
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def stats(self) -> QueueStats:
         # What is delayed is in queues that only who made them knows, and AMQP does not tell what is unacknowledged.
         return QueueStats(
@@ -256,16 +249,137 @@ class RabbitMQProvider(Provider):
             failed=(await self._post.look_at_failed()).messages,
         )
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def health(self) -> QueueHealth:
         consumers = (await self._post.declare(self._topology.queue)).consumers
         return QueueHealth.of(await self.stats(), active_workers=consumers)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
         return await self._failed.some(limit)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def retry(self, job_id: str) -> None:
         if not await self._failed.retry(job_id):
             raise self.not_found(job_id)
+
+
+_HEARTBEAT = 10
+"""Seconds. aio-pika gives a silent connection up after about three of them; its own default is 60."""
+_LARGEST_JOB = 16 * 1024 * 1024
+"""Bytes that RabbitMQ 4 takes unless it is told otherwise; older ones take more."""
+_LONGEST_NAME = 255 - len(f".delay.{LONGEST_DELAY // timedelta(milliseconds=1)}.{10**10}")
+_TLS_OPTIONS = {
+    *("ssl_context", "ssl_options", "cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl"),
+}
+_CONNECT_OPTIONS = _TLS_OPTIONS | {"client_properties", "timeout", "heartbeat", "name", "auth"}
+_PARTS_OF_THE_ADDRESS = {"url", "host", "port", "login", "user", "username", "password", "virtualhost", "vhost", "ssl"}
+
+
+class RabbitMQ(ProviderFactory[Links]):
+    """Queues in RabbitMQ 3.10 or newer.
+
+        Queue("emails", provider=RabbitMQ("amqps://user:password@host/vhost"))
+
+    `queue_type="quorum"`, the default, survives the loss of a node and has no priorities; `"classic"` has priorities
+    from 0 to `max_priority`, in one place. `keep_failed` bounds what is kept of failed jobs. Further arguments go to
+    `aio_pika.connect`, such as `ssl_context=`. In place of an address, a function may be given that makes a
+    connection: `RabbitMQ(lambda: aio_pika.connect(…))`.
+
+    >>> RabbitMQ("amqp://localhost").for_queue("emails").capabilities.priority
+    False
+    >>> RabbitMQ("amqp://localhost", queue_type="classic").for_queue("emails").capabilities.priority
+    True
+    """
+
+    def __init__(
+        self,
+        target: str | Connect = "amqp://guest:guest@localhost/",
+        *,
+        queue_type: QueueType = "quorum",
+        max_priority: int = 10,
+        max_job_size: int = _LARGEST_JOB,
+        keep_failed: Keep = KEEP_FAILED,
+        **connect_options: Any,
+    ) -> None:
+        super().__init__()
+        arguments = ProviderArguments("RabbitMQ")
+        arguments.one_of("queue_type", queue_type, ("quorum", "classic").__contains__, '"quorum" or "classic"')
+        arguments.one_of(
+            "max_priority", max_priority, lambda n: isinstance(n, int) and 0 <= n <= 255, "a whole number from 0 to 255"
+        )
+        arguments.whole("max_job_size", max_job_size, least=1)
+        _check_keep(arguments, keep_failed)
+        _check_target(arguments, target, connect_options)
+        self._target, self._connect_options = target, connect_options
+        self._queue_type: QueueType = queue_type
+        self._max_job_size, self._keep_failed = max_job_size, keep_failed
+        self._max_priority = max_priority if queue_type == "classic" else 0
+
+    def for_queue(self, queue_name: str) -> RabbitMQProvider:
+        """A provider bound to that queue."""
+        arguments = Arguments("RabbitMQ", queue_name)
+        if queue_name.startswith("amq.") or len(queue_name.encode()) > _LONGEST_NAME:
+            arguments.refuse(
+                "name", f"at most {_LONGEST_NAME} bytes, and begin with something else than amq.", queue_name
+            )
+        topology = Topology(queue_name, self._queue_type, self._max_priority, self._keep_failed)
+        provider = RabbitMQProvider(topology, self, self.events_of(queue_name))
+        return provider.declare(max_job_size=self._max_job_size)
+
+    async def _open(self) -> Links:
+        links = Links(self._connect)
+        await links.other.connected()
+        return links
+
+    async def _close(self, connection: Links) -> None:
+        await connection.close()
+
+    async def _connect(self) -> AbstractConnection:
+        if not isinstance(self._target, str):
+            return await self._target()
+        options = dict(self._connect_options)
+        if "heartbeat" not in URL(self._target).query:
+            options.setdefault("heartbeat", _HEARTBEAT)
+        connection: AbstractConnection = await aio_pika.connect(self._target, **options)
+        return connection
+
+
+def _check_keep(arguments: ProviderArguments, keep: Keep) -> None:
+    arguments.keep("keep_failed", keep)
+    if keep.age > LONGEST_KEPT:
+        arguments.refuse("keep_failed.age", f"at most {LONGEST_KEPT.days} days", keep.age)
+
+
+def _check_target(arguments: ProviderArguments, target: object, options: Mapping[str, Any]) -> None:
+    for option in options:
+        if option in _PARTS_OF_THE_ADDRESS:
+            example = 'RabbitMQ("amqp://user:password@host:5672/vhost")'
+            arguments.refuse_because(f"{option} is a part of the address, which comes first: {example}")
+        if option not in _CONNECT_OPTIONS:
+            known = ", ".join(sorted(_CONNECT_OPTIONS))
+            arguments.refuse_because(f"{option} is not an option of RabbitMQ or of its client; these are: {known}")
+    if not isinstance(target, str):
+        if not callable(target):
+            expected = "an address, or a function that makes a connection"
+            arguments.refuse_because(f"target must be {expected}, got: {shown(target)}")
+        if options:
+            arguments.refuse_because(f"{', '.join(options)}: give that to the connection that your function makes")
+    elif problem := wrong_address("target", target, ("amqp", "amqps")):
+        arguments.refuse_because(problem)
+    elif parts := _PARTS_OF_THE_ADDRESS & set(URL(target).query):  # its client shows all that follows the ?
+        arguments.refuse_because(f"{', '.join(sorted(parts))}: goes before the ?, as in amqp://user:password@host")
+    elif not _has_host(target):
+        arguments.refuse_because("target must be an address like amqp://user:password@host:5672/vhost")
+    elif URL(target).scheme == "amqp":
+        _refuse_plain_text(arguments, {*options, *URL(target).query})
+
+
+def _refuse_plain_text(arguments: ProviderArguments, options: set[str]) -> None:
+    """aio-pika would speak in plain text, whatever it was told of certificates."""
+    for option in sorted(options & _TLS_OPTIONS):
+        arguments.refuse_because(f"{option} is for TLS, and the address says otherwise: begin it with amqps://")
+
+
+def _has_host(target: str) -> bool:
+    try:
+        return bool(URL(target).host)
+    except ValueError:
+        return False

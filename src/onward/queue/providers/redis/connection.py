@@ -5,18 +5,17 @@ import logging
 from typing import Any
 
 from onward.addresses import shown, wrong_address
-from onward.errors import QueueConfigurationError, QueueErrorCode
 from onward.queue.checks import ProviderArguments
-
-try:
-    from redis.asyncio import ConnectionPool, Redis, RedisCluster
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
-    from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, ResponseError
-except ImportError as error:
-    raise QueueConfigurationError(
-        "redis is not installed: pip install 'onward[redis]'", code=QueueErrorCode.INVALID_OPTION
-    ) from error
+from onward.redis.connection import (
+    ConnectionPool,
+    Redis,
+    RedisCluster,
+    Target,
+    exceptions,
+    own_client,
+    own_cluster,
+    timeouts,
+)
 
 logger = logging.getLogger("onward.queue")
 _ANSWER = 5.0
@@ -58,25 +57,28 @@ def _check_options(arguments: ProviderArguments, pool: "ConnectionPool") -> None
             arguments.refuse_because(f"the redis package has no option {name!r}")
 
 
-def client_for(
-    target: "str | Redis | RedisCluster", *, cluster: bool, options: dict[str, Any], decode_responses: bool = False
+async def open_client(
+    target: Target, *, cluster: bool = False, options: dict[str, Any], decode_responses: bool = False
 ) -> "Redis | RedisCluster":
-    """A client on connections of its own; a cluster's client that is given is used as it is."""
+    """A client on connections of its own, of a server that answers."""
+    client = _client_for(target, cluster, {**options, "decode_responses": decode_responses})
+    try:
+        await _warn_of_eviction(client)
+    except BaseException:
+        await left(client, target)
+        raise
+    return client
+
+
+def _client_for(target: Target, cluster: bool, settings: dict[str, Any]) -> "Redis | RedisCluster":
+    """A cluster's client that is given is used as it is."""
     if isinstance(target, RedisCluster):
         return target
-    timeouts = {"socket_timeout": _ANSWER, "socket_connect_timeout": _ANSWER, "socket_keepalive": True}
     # Each queue that waits has a connection, and each outcome on its way: refusing one would fail a call, not save any.
-    timeouts["max_connections"] = _ANY_NUMBER
-    # A call that may have been carried out is not repeated behind our back: a second `add` would be a duplicate, and
-    # whoever called knows best.
-    ours = {"decode_responses": decode_responses, "retry": Retry(NoBackoff(), 0)}
-    if not isinstance(target, str):
-        lent = target.connection_pool
-        theirs = {name: value for name, value in lent.connection_kwargs.items() if value is not None}
-        return Redis.from_pool(ConnectionPool(lent.connection_class, **{**timeouts, **theirs, **options, **ours}))
-    if cluster:
-        return RedisCluster.from_url(target, **{**timeouts, **options, **ours})
-    return Redis.from_pool(ConnectionPool.from_url(target, **{**timeouts, **options, **ours}))
+    unless_said = {**timeouts(_ANSWER), "max_connections": _ANY_NUMBER}
+    if cluster and isinstance(target, str):
+        return own_cluster(target, {**unless_said, **settings})
+    return own_client(target, settings, unless_said=unless_said)
 
 
 def longest_block(client: "Redis | RedisCluster") -> float:
@@ -87,14 +89,14 @@ def longest_block(client: "Redis | RedisCluster") -> float:
 
 def hopeless(error: BaseException) -> str | None:
     """What is wrong in words, when trying again cannot help."""
-    if isinstance(error, NoPermissionError):
+    if isinstance(error, exceptions.NoPermissionError):
         return f"this user may not do that: {error}"
-    if isinstance(error, AuthenticationError | AuthorizationError) or "AUTH" in str(error)[:40]:
+    if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError) or "AUTH" in str(error)[:40]:
         return f"the user name or the password is wrong, or one is missing: {error}"
     return None
 
 
-async def warn_of_eviction(client: "Redis | RedisCluster") -> None:
+async def _warn_of_eviction(client: "Redis | RedisCluster") -> None:
     """Ask whether the server may throw jobs away; it must answer, whatever it answers."""
     try:
         if isinstance(client, RedisCluster):
@@ -103,7 +105,7 @@ async def warn_of_eviction(client: "Redis | RedisCluster") -> None:
             nodes = [answer] if "maxmemory_policy" in answer else list(answer.values())
         else:
             nodes = [await client.info("memory")]
-    except ResponseError as error:
+    except exceptions.ResponseError as error:
         logger.debug("Redis does not tell whether it may throw jobs away: %s", error)
         return
     policies = {node["maxmemory_policy"] for node in nodes if node.get("maxmemory")}
@@ -115,3 +117,9 @@ async def warn_of_eviction(client: "Redis | RedisCluster") -> None:
             "refuses new jobs instead.",
             ", ".join(careless),
         )
+
+
+async def left(client: Any, target: object) -> None:
+    """Close it, unless it was given."""
+    if client is not target:
+        await client.aclose()

@@ -4,9 +4,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from onward.queue.checks import ProviderArguments
-from onward.queue.contract import ProviderFactory, limited
 from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, LARGEST_JOB, Keep
-from onward.queue.providers.redis.connection import check_target, client_for, warn_of_eviction
+from onward.queue.provider import ProviderFactory
+from onward.queue.providers.redis.connection import check_target, left, open_client
 from onward.queue.providers.redis.provider import RedisProvider
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ class Redis(ProviderFactory[Any]):
         check_target(arguments, target, client_options)
         arguments.flag("cluster", cluster)
         arguments.duration("lease", lease, least=timedelta(seconds=1))
-        arguments.keep("keep_completed", keep_completed)
-        arguments.keep("keep_failed", keep_failed)
-        arguments.whole("max_job_size", max_job_size, least=1)
+        arguments.keeps(keep_completed, keep_failed, max_job_size)
         self._target, self._cluster, self._options = target, cluster, client_options
         self._arguments, self._max_job_size = arguments, max_job_size
         self._settings: dict[str, Any] = {
@@ -62,17 +60,10 @@ class Redis(ProviderFactory[Any]):
                 "the name of a queue, which is the hash tag of its keys,", "without braces", queue_name
             )
         provider = RedisProvider(queue_name, self, self.events_of(queue_name), **self._settings)
-        return limited(provider, self._max_job_size)
+        return provider.declare(max_job_size=self._max_job_size)
 
     async def _open(self) -> Any:
-        client = client_for(self._target, cluster=self._cluster, options=self._options)
-        try:
-            await warn_of_eviction(client)
-        except BaseException:
-            await self._close(client)
-            raise
-        return client
+        return await open_client(self._target, cluster=self._cluster, options=self._options)
 
     async def _close(self, connection: Any) -> None:
-        if connection is not self._target:
-            await connection.aclose()
+        await left(connection, self._target)

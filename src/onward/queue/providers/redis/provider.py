@@ -15,19 +15,12 @@ from msgspec import Raw
 
 from onward.errors import QueueErrorCode, QueueRuntimeError
 from onward.model import Progress
-from onward.queue.contract import (
-    Provider,
-    ProviderFactory,
-    StoredJob,
-    TakenJob,
-    in_words,
-    is_permanent,
-    reported,
-)
+from onward.queue.checks import is_named
+from onward.queue.contract import StoredJob, Stores, TakenJob, in_words, why_for_good
 from onward.queue.events import Emitter
 from onward.queue.model import (
+    FULL,
     LARGEST_JOB,
-    Capabilities,
     Keep,
     QueueFailureReason,
     QueueHealth,
@@ -36,10 +29,11 @@ from onward.queue.model import (
     QueueStats,
 )
 from onward.queue.options import Options
+from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.grouped import Grouped
 from onward.queue.providers.redis import record
 from onward.queue.providers.redis.connection import hopeless, longest_block
-from onward.queue.providers.redis.record import Ending, Record, is_text, microseconds, moment
+from onward.queue.providers.redis.record import Addition, Ending, Record, microseconds, moment
 from onward.queue.providers.redis.scripts import MOVED, QueueKeys, Scripts
 from onward.queue.providers.redis.waking import Taken, Waking
 
@@ -61,34 +55,11 @@ _HEARD_OF = 5_000_000
 """Microseconds: an idle worker asks more often than that."""
 
 
-class RedisProvider(Provider):
+class RedisProvider(Provider, Stores):
     """One queue in Redis."""
 
     name = "redis"
-    capabilities = Capabilities(
-        delayed_jobs=True,
-        priority=True,
-        retries=True,
-        backoff=True,
-        removal=True,
-        ordered=True,
-        batching=True,
-        long_polling=True,
-        dead_letters=True,
-        lookup=True,
-        duplicates=True,
-        pausing=True,
-        stalls=True,
-        results=True,
-        progress=True,
-        ttl=True,
-        remove=True,
-        listing=True,
-        keeps=True,
-        pull=True,
-        max_job_size=LARGEST_JOB,
-        max_batch_size=_MOST,
-    )
+    capabilities = msgspec.structs.replace(FULL, max_job_size=LARGEST_JOB, max_batch_size=_MOST)
     long_poll = timedelta(seconds=30)
 
     def __init__(
@@ -141,7 +112,6 @@ class RedisProvider(Provider):
 
     # -- adding
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
         if options.native:
             job, options = record.overridden(job, options)
@@ -154,21 +124,17 @@ class RedisProvider(Provider):
             raise self.duplicate(job.id)
         return job
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
         """All of them or none, up to 10,000: larger numbers are added in parts."""
         jobs = [record.overridden(job, options) if options.native else (job, options) for job, options in jobs]
-        additions = [record.addition(job, options) for job, options in jobs]
-        for first in range(0, len(additions), _MOST_ADDED):
-            try:
-                [duplicate] = await self._add_groups([_pack(additions[first : first + _MOST_ADDED])])
-                if duplicate:
-                    raise self.duplicate(duplicate.decode())
-            except Exception as error:
-                if first == 0:
-                    raise
-                raise self.partly_added([job.id for job, _ in jobs[:first]], len(jobs), error) from error
-        return [job for job, _ in jobs]
+        ready = [(job, record.addition(job, options)) for job, options in jobs]
+        return await self.add_in_parts(ready, _MOST_ADDED, self._add_all)
+
+    async def _add_all(self, ready: Sequence[tuple[StoredJob, Addition]]) -> list[StoredJob]:
+        [duplicate] = await self._add_groups([_pack([addition for _, addition in ready])])
+        if duplicate:
+            raise self.duplicate(duplicate.decode())
+        return [job for job, _ in ready]
 
     async def _add_groups(self, groups: Sequence[bytes]) -> Sequence[bytes]:
         duplicates: Sequence[bytes] = await self._run("add", *groups)
@@ -176,7 +142,6 @@ class RedisProvider(Provider):
 
     # -- taking
 
-    @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
         if count < 1:
             return []
@@ -273,19 +238,16 @@ class RedisProvider(Provider):
         ended = {"attempts": 1, "error": words, "reason": QueueFailureReason.PERMANENT}
         self.on_ended(msgspec.structs.replace(job, status=QueueJobStatus.FAILED, **ended))
 
-    @reported(QueueErrorCode.PROCESSING)
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
         pairs = itertools.chain.from_iterable((job.id, job.lock_token or "") for job in jobs)
         lost = {job_id.decode() for job_id in await self._run("renew", self._hold, self._consumer, *pairs)}
         return [job for job in jobs if job.id in lost]
 
-    @reported(QueueErrorCode.PROCESSING)
     async def report_progress(self, job: TakenJob, progress: Progress) -> None:
         await self._run("report", job.id, job.lock_token or "", msgspec.json.encode(progress))
 
     # -- settling
 
-    @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         stored: Record = job.native
         text = "" if result is None else bytes(result).decode()
@@ -293,13 +255,12 @@ class RedisProvider(Provider):
         if await self._settling(ending) != _HELD:
             raise self.not_active(job.id)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         stored: Record = job.native
-        reason = QueueFailureReason.PERMANENT if is_permanent(error) else QueueFailureReason.ATTEMPTS
-        ending = Ending(job.id, job.lock_token, "failed", in_words(error), reason)
+        reason = why_for_good(job, error)
+        ending = Ending(job.id, job.lock_token, "failed", in_words(error), reason or "")
         delay: timedelta | None = None
-        if job.attempts + 1 < job.max_attempts and not is_permanent(error):
+        if reason is None:
             delay = stored.backoff.delay(job.attempts + 1) if stored.backoff is not None else timedelta()
             ending.outcome = "delayed" if delay else "waiting"
             ending.delay, ending.priority = microseconds(delay), job.priority
@@ -310,7 +271,6 @@ class RedisProvider(Provider):
             raise self.not_found(job.id) if answer == _ABSENT else self.not_active(job.id)
         return delay
 
-    @reported(QueueErrorCode.PROCESSING)
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         # Each goes to the front: the first of them last.
         backwards = jobs[::-1]
@@ -325,28 +285,22 @@ class RedisProvider(Provider):
 
     # -- the queue
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def get_job(self, job_id: str) -> StoredJob | None:
         description = await self._run("find", job_id)
         return None if description is None else record.described(self.queue_name, description)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def pause(self) -> None:
         await self._client.execute_command("HSET", self._keys.meta, "paused", 1)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def resume(self) -> None:
         await self._run("resume")
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def delete(self) -> None:
         await self._client.execute_command("UNLINK", *self._keys.all, *(key + MOVED.encode() for key in self._keys.all))
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def stats(self) -> QueueStats:
         return (await self._numbers())[0]
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def health(self) -> QueueHealth:
         stats, workers = await self._numbers()
         return QueueHealth.of(stats, active_workers=workers)
@@ -359,11 +313,9 @@ class RedisProvider(Provider):
         )
         return stats, workers
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
         return (await self._list(QueueJobStatus.FAILED, None, limit)).items if limit > 0 else []
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
         return await self._list(status, after, limit)
 
@@ -371,25 +323,22 @@ class RedisProvider(Provider):
         if status in (QueueJobStatus.WAITING, QueueJobStatus.ACTIVE):
             return super().is_page(status, after)
         at, _, job_id = after.partition("/")
-        return super().is_page(status, at) and is_text(job_id)
+        return super().is_page(status, at) and is_named(job_id)
 
     async def _list(self, status: QueueJobStatus, after: str | None, limit: int) -> QueuePage[Raw]:
         following, found = await self._run("list", status, after or "", limit)
         jobs = [record.described(self.queue_name, description) for description in found]
         return QueuePage(items=jobs, next=following.decode() or None)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def retry(self, job_id: str) -> None:
         if await self._run("retry", job_id) == 0:
             raise self.not_found(job_id)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def remove(self, job_id: str) -> None:
         answer = await self._run("remove", job_id)
         if answer < 1:
             raise self.not_found(job_id) if answer == _ABSENT else self.held(job_id)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def purge(self, status: QueueJobStatus, older_than: timedelta) -> int:
         if status not in (QueueJobStatus.COMPLETED, QueueJobStatus.FAILED):
             return await super().purge(status, older_than)

@@ -7,9 +7,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw
 
-from onward.errors import QueueDataError, QueueErrorCode
 from onward.model import Backoff, Progress
-from onward.queue.contract import StoredJob, TakenJob
+from onward.queue.contract import StoredJob, TakenJob, unfit
 from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
 from onward.queue.options import Options, problem_with
 
@@ -71,7 +70,7 @@ def overridden(job: StoredJob, options: Options) -> tuple[StoredJob, Options]:
     """With `provider_options["redis"]`, which has the names and the meanings of the ordinary options."""
     problem = problem_with(options.native)
     if problem is not None:
-        raise _invalid(job, f'provider_options["redis"]: {problem}')
+        raise unfit(job, f'provider_options["redis"]: {problem}')
     options = msgspec.structs.replace(options, native={}, **options.native)
     changed = msgspec.structs.replace(
         job,
@@ -104,7 +103,7 @@ def addition(job: StoredJob, options: Options) -> Addition:
         job.id.encode()
         text = _encode(record).decode()
     except (TypeError, ValueError) as error:
-        raise _invalid(job, f"its id, name or metadata cannot be stored: {error}") from error
+        raise unfit(job, f"its id, name or metadata cannot be stored: {error}") from error
     ttl = microseconds(options.ttl) if options.ttl else 0
     return Addition(job.id, text, microseconds(options.delay), ttl, job.priority)
 
@@ -194,14 +193,6 @@ def _readable(stored: bytes) -> Record:
         return _UNREADABLE
 
 
-def is_text(value: str) -> bool:
-    """Whether it can be an id: not empty, and no half of a character."""
-    try:
-        return value.encode() != b""
-    except UnicodeEncodeError:
-        return False
-
-
 def microseconds(duration: timedelta) -> int:
     """As scripts count time."""
     return duration // _MICROSECOND
@@ -214,7 +205,3 @@ def moment(at: int | bytes) -> datetime:
 
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode()
-
-
-def _invalid(job: StoredJob, problem: str) -> QueueDataError:
-    return QueueDataError(problem, code=QueueErrorCode.VALIDATION, queue_name=job.queue_name, job_id=job.id)

@@ -1,11 +1,11 @@
 """The scripts of one queue, called by their digest."""
 
 from collections.abc import Callable
-from hashlib import sha1
-from importlib.resources import files
+from functools import partial
 from typing import Any, Final
 
-from redis.exceptions import NoScriptError, ResponseError
+from onward.redis.connection import exceptions
+from onward.redis.scripts import Script, load, run
 
 _FACTS = ("jobs", "taken", "attempts", "stalls", "errors", "reasons", "results", "progress", "expires")
 """Hashes by the id of a job; all but the first have it only when there is something to say."""
@@ -27,8 +27,7 @@ _SHARED: Final[dict[str, tuple[str, ...]]] = {"add_one": (), "mend": ()}
 """What stands before a script; it costs, too."""
 
 
-def _text_of(name: str) -> tuple[bytes, str, tuple[str, ...]]:
-    folder = files("onward.queue.providers.redis").joinpath("scripts")
+def _script(name: str) -> tuple[Script, tuple[str, ...]]:
     keys = _USES.get(name, KEYS)
     names = f"local {', '.join(keys)} = unpack(KEYS)"
     # What a script does not use it does not name, and the functions that it shares would look for globals.
@@ -36,13 +35,12 @@ def _text_of(name: str) -> tuple[bytes, str, tuple[str, ...]]:
     parts = [names, *([f"local {unused}"] if unused else [])]
     kinds = ", ".join(f"'{_TYPES.get(key, 'hash')}'" for key in keys)
     parts.append(f"local kinds = {{{kinds}}}")
-    parts += [folder.joinpath(f"{part}.lua").read_text() for part in (*_SHARED.get(name, ("shared",)), name)]
-    text = "\n".join(parts).encode()
-    return text, sha1(text, usedforsecurity=False).hexdigest(), keys
+    names_of_files = (*_SHARED.get(name, ("shared",)), name)
+    return load("onward.queue.providers.redis", *names_of_files, head="\n".join(parts)), keys
 
 
 _SCRIPTS: Final = {
-    name: _text_of(name)
+    name: _script(name)
     for name in (
         "add_one", "add", "fetch", "settle", "renew", "report", "retry", "resume", "remove", "purge", "find", "list",
         "stats", "mend",
@@ -67,8 +65,8 @@ class Scripts:
     def __init__(self, client: Any, keys: QueueKeys, *, on_moved: Callable[[list[tuple[str, str, str]]], None]) -> None:
         self._client, self._execute, self._on_moved = client, client.execute_command, on_moved
         self._calls = {
-            name: (text, ("EVALSHA", digest, len(used), *(keys.by_name[key] for key in used)))
-            for name, (text, digest, used) in _SCRIPTS.items()
+            name: (script, (len(used), *(keys.by_name[key] for key in used)))
+            for name, (script, used) in _SCRIPTS.items()
         }
 
     async def __call__(
@@ -81,7 +79,7 @@ class Scripts:
         """
         try:
             return await self._run(name, arguments, behind)
-        except ResponseError as error:
+        except exceptions.ResponseError as error:
             if not str(error).startswith("WRONGTYPE"):
                 raise
         moved = await self._run("mend", (MOVED,), None)
@@ -91,16 +89,15 @@ class Scripts:
     async def _run(
         self, name: str, arguments: tuple[bytes | str | int, ...], behind: tuple[bytes | str | float, ...] | None
     ) -> Any:
-        text, call = self._calls[name]
-        try:
-            if behind is None:
-                return await self._execute(*call, *arguments)
-            async with self._client.pipeline(transaction=False) as pipe:
-                pipe.execute_command(*behind)
-                pipe.execute_command(*call, *arguments)
-                _, answer = await pipe.execute(raise_on_error=False)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-        except NoScriptError:
-            return await self._execute("EVAL", text, *call[2:], *arguments)
+        script, keys = self._calls[name]
+        at_first = None if behind is None else partial(self._execute_behind, behind)
+        return await run(self._execute, script, *keys, *arguments, at_first=at_first)
+
+    async def _execute_behind(self, behind: tuple[bytes | str | float, ...], *words: Any) -> Any:
+        async with self._client.pipeline(transaction=False) as pipe:
+            pipe.execute_command(*behind)
+            pipe.execute_command(*words)
+            _, answer = await pipe.execute(raise_on_error=False)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from onward.errands import Errands
 from onward.queue.contract import TakenJob
 
 Taken = tuple[list[TakenJob], int]
@@ -40,7 +41,7 @@ class Waking:
         self._longest = longest
         """Seconds of a wait at most: a worker that died with a token in its hands delays others by no more."""
         self.waits: list[_Wait] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._errands = Errands()
         self.interruptions = 0
 
     async def take(self, count: int, seconds: float) -> Taken | None:
@@ -70,18 +71,12 @@ class Waking:
     async def close(self) -> None:
         """Wake everybody, and let go of the server."""
         self.interrupt()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._errands.end()
 
     def _begin(self, count: int, seconds: float) -> _Wait:
         wait = _Wait(count)
         self.waits.append(wait)
-        # Owned by this object: it ends by itself, or with `close`.
-        task = asyncio.get_running_loop().create_task(self._run(wait, seconds))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._errands.start(self._run(wait, seconds))
         return wait
 
     async def _run(self, wait: _Wait, seconds: float) -> None:

@@ -1,9 +1,9 @@
-"""From a job to a message and back: the body is the job's data, and the rest travels in message attributes."""
+"""From a job to a message and back: its data is the body, the rest travels in attributes. And the dead letters."""
 
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -11,10 +11,11 @@ import msgspec
 from msgspec import Raw
 
 from onward.model import Backoff
-from onward.queue.contract import StoredJob, TakenJob, in_words, is_permanent
+from onward.queue.contract import StoredJob, TakenJob
 from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
 from onward.queue.options import Options
-from onward.queue.providers.sqs.facts import is_fifo
+from onward.queue.providers.readable import as_json
+from onward.queue.providers.sqs.calls import MOST, Calls, is_fifo
 
 Message: TypeAlias = dict[str, Any]
 """As `receive_message` gives it, or as `send_message` takes it."""
@@ -93,9 +94,9 @@ def job_of(message: Message, *, queue_name: str, max_attempts: int) -> TakenJob:
     )
 
 
-def dead_job_of(message: Message, *, queue_name: str, max_attempts: int) -> StoredJob:
-    """A message among the dead letters as a job; one that SQS itself moved there has no error: its workers died."""
-    failure = _failure(_texts(message))
+def dead_job_of(message: Message, queue_name: str, max_attempts: int, failure: Failure | None = None) -> StoredJob:
+    """A message as a job that has failed; one that SQS moved to the dead letters has no error: its workers died."""
+    failure = failure or _failure(_texts(message))
     return QueueJob(
         **_common(message, queue_name, max_attempts),
         status=QueueJobStatus.FAILED,
@@ -106,33 +107,14 @@ def dead_job_of(message: Message, *, queue_name: str, max_attempts: int) -> Stor
     )
 
 
-def dead_job(job: TakenJob, failure: Failure) -> StoredJob:
-    """A job that has just failed."""
-    common = _common(job.native, job.queue_name, job.max_attempts)
-    return QueueJob(
-        **common,
-        status=QueueJobStatus.FAILED,
-        attempts=failure.attempts,
-        failed_at=failure.failed_at,
-        error=failure.error,
-        reason=failure.reason,
-    )
-
-
-def failure_of(job: TakenJob, error: BaseException) -> Failure:
-    """Of an attempt that was the last."""
-    reason = QueueFailureReason.PERMANENT if is_permanent(error) else QueueFailureReason.ATTEMPTS
-    return Failure(error=in_words(error), reason=reason, attempts=job.attempts + 1, failed_at=datetime.now(UTC))
-
-
 def _common(message: Message, queue_name: str, max_attempts: int) -> dict[str, Any]:
     texts = _texts(message)
-    body: str = message["Body"]
+    body = message["Body"].encode()
     return {
         "id": id_of(message),
         "name": texts.get(_NAME, queue_name),
         "queue_name": queue_name,
-        "data": Raw((body if _NAME in texts else _as_json(body)).encode()),
+        "data": Raw(body) if _NAME in texts else as_json(body),
         "max_attempts": max_attempts,
         "created_at": _created(texts, message["Attributes"]),
         "expires_at": datetime.fromisoformat(texts[_EXPIRES]) if _EXPIRES in texts else None,
@@ -215,15 +197,80 @@ def _sendable(text: str) -> str:
     return _UNSENDABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def _as_json(body: str) -> str:
-    """What others sent may be plain text: a JSON string then."""
-    try:
-        msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        return msgspec.json.encode(body).decode()
-    return body
-
-
 def _as_id(job_id: str) -> str:
     """A deduplication id: as it is where SQS takes it."""
     return job_id if _AS_ID.fullmatch(job_id) else hashlib.sha256(job_id.encode()).hexdigest()
+
+
+SYSTEM_ATTRIBUTES = ["ApproximateReceiveCount", "SentTimestamp", "MessageGroupId"]
+_MOST_LOOKED_AT = 10_000
+_HIDDEN_SECONDS = 120
+"""Longer than looking takes: what has been seen must not come again."""
+
+
+class DeadLetters:
+    """What failed for good, for one queue."""
+
+    def __init__(self, calls: Calls, url: str) -> None:
+        self._calls, self.url = calls, url
+
+    async def send(self, message: Message) -> None:
+        await self._calls("send_message", QueueUrl=self.url, **message)
+
+    async def some(self, limit: int) -> list[Message]:
+        """At most so many; which ones, if there are more, is not for us to say."""
+        seen: list[Message] = []
+        try:
+            await self._look(seen, limit)
+            return list(seen)
+        finally:
+            await self._put_back(seen)
+
+    async def revive(self, job_id: str, *, queue_name: str, queue_url: str) -> bool:
+        """Send it to its queue anew, then remove it here: dying in between leaves it in both, never in none."""
+        seen: list[Message] = []
+        try:
+            found = await self._look(seen, _MOST_LOOKED_AT, lambda message: id_of(message) == job_id)
+            if found is None:
+                return False
+            await self._calls("send_message", QueueUrl=queue_url, **revived_message_of(found, queue_name))
+            await self._calls("delete_message", QueueUrl=self.url, ReceiptHandle=found["ReceiptHandle"])
+            seen.remove(found)
+            return True
+        finally:
+            await self._put_back(seen)
+
+    async def _look(
+        self, seen: list[Message], limit: int, wanted: Callable[[Message], bool] = lambda message: False
+    ) -> Message | None:
+        while len(seen) < limit:
+            messages = await received(
+                # Waiting asks all servers of SQS; not waiting asks some, and may find nothing where there is something.
+                self._calls, self.url, count=limit - len(seen), wait=1, VisibilityTimeout=_HIDDEN_SECONDS
+            )  # fmt: skip
+            if not messages:
+                return None
+            seen += messages
+            for message in messages:
+                if wanted(message):
+                    return message
+        return None
+
+    async def _put_back(self, seen: Sequence[Message]) -> None:
+        entries = [{"ReceiptHandle": message["ReceiptHandle"]} for message in seen]
+        await self._calls.batch("change_message_visibility_batch", self.url, entries, VisibilityTimeout=0)
+
+
+async def received(calls: Calls, url: str, *, count: int, wait: int, **options: Any) -> list[Message]:
+    """Messages, with what makes them jobs."""
+    answer = await calls(
+        "receive_message",
+        QueueUrl=url,
+        MaxNumberOfMessages=min(count, MOST),
+        WaitTimeSeconds=wait,
+        MessageAttributeNames=["All"],
+        MessageSystemAttributeNames=SYSTEM_ATTRIBUTES,
+        **options,
+    )
+    messages: list[Message] = answer.get("Messages", [])
+    return messages

@@ -2,8 +2,7 @@
 
 import logging
 import math
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,55 +10,68 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw
 
-from onward.errors import QueueErrorCode
-from onward.queue.contract import Provider, StoredJob, TakenJob, is_permanent, reported
+from onward.queue.contract import KeepsDeadLetters, Pulls, StoredJob, TakenJob, in_words, unfit, why_for_good
 from onward.queue.events import Emitter
 from onward.queue.model import Capabilities, QueueFailureReason, QueueStats
 from onward.queue.options import Options
+from onward.queue.provider import Provider
 from onward.queue.providers.grouped import Grouped
 from onward.queue.providers.held import Held
-from onward.queue.providers.sqs.calls import MOST, Calls, Failed, NoSuchQueue
-from onward.queue.providers.sqs.dead_letters import DeadLetters, received
-from onward.queue.providers.sqs.facts import ENDLESS, LONGEST_HOLD, found_or_made, is_fifo, own_failed_name, url_of
+from onward.queue.providers.sqs.calls import (
+    ENDLESS,
+    LONGEST_HOLD,
+    MOST,
+    Calls,
+    Failed,
+    NoSuchQueue,
+    Refusal,
+    found_or_made,
+    is_fifo,
+    own_failed_name,
+    url_of,
+)
 from onward.queue.providers.sqs.messages import (
+    DeadLetters,
     Failure,
+    Message,
     backoff_of,
-    dead_job,
     dead_job_of,
     dead_message_of,
-    failure_of,
     job_of,
+    message_of,
+    problem_with,
+    received,
+    size_of,
 )
-from onward.queue.providers.sqs.sending import Sending
 
 if TYPE_CHECKING:
-    from onward.queue.providers.sqs.connect import SQS
+    from onward.queue.providers.sqs.factory import SQS
+
+
+_LARGEST_CALL = 1 << 18
+"""Bytes: what SQS took of old, and every imitation takes."""
+
 
 _LARGEST = 1 << 20
 """Bytes of a message, whatever the queue."""
 logger = logging.getLogger("onward.queue")
 
 
-class SQSProvider(Provider):
+class SQSProvider(Provider, Pulls, KeepsDeadLetters):
     """One queue at SQS. What depends on the queue is known once it is connected."""
 
     name = "sqs"
+    capabilities = Capabilities(backoff=True, batching=True, ttl=True, max_job_size=_LARGEST, max_batch_size=MOST)
 
     def __init__(self, queue_name: str, factory: "SQS", *, events: Emitter) -> None:
         super().__init__(queue_name, events)
         self._factory = factory
         self.long_poll = factory.wait
-        self.capabilities = Capabilities(
+        self.declare(
             delayed_jobs=not is_fifo(queue_name),
-            backoff=True,
             ordered=is_fifo(queue_name),
-            batching=True,
             long_polling=factory.wait > timedelta(),
             dead_letters=factory.create is not None,
-            ttl=True,
-            pull=True,
-            max_job_size=_LARGEST,
-            max_batch_size=MOST,
             max_delay=timedelta() if is_fifo(queue_name) else timedelta(minutes=15),
         )
 
@@ -77,13 +89,8 @@ class SQSProvider(Provider):
                 "the maxReceiveCount of its redrive policy is 1. Set it to 4 or more.",
                 self.queue_name,
             )
-        self.capabilities = msgspec.structs.replace(
-            self.capabilities,
-            max_job_size=self._facts.max_bytes,
-            dead_letters=self._facts.failed_arn is not None,
-        )
-        self._sending = Sending(self._calls, self._facts)
-        self._held = Held(self._facts.visibility)
+        self.declare(max_job_size=self._facts.max_bytes, dead_letters=self._facts.failed_arn is not None)
+        self._held = Held(self, self._facts.visibility)
         self._delete = Grouped[str, Failed | None](self._delete_all, most=MOST)
         self._dead_letters: DeadLetters | None = None
 
@@ -105,17 +112,43 @@ class SQSProvider(Provider):
             return "more than 12 hours between two attempts"
         return super().lacks(option, value)
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add(self, job: StoredJob, options: Options) -> StoredJob:
-        return await self._sending.one(job, options)
+        await self._calls("send_message", QueueUrl=self._facts.url, **self._message(job, options))
+        return self._stored(job)
 
-    @reported(QueueErrorCode.ENQUEUE)
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
-        return await self._sending.many(jobs)
+        messages = [self._message(job, options) for job, options in jobs]  # before anything is sent
+        added: list[StoredJob] = []
+        for start, end in _calls([size_of(message) for message in messages]):
+            batch = [job for job, _ in jobs[start:end]]
+            try:
+                outcomes = await self._calls.batch("send_message_batch", self._facts.url, messages[start:end])
+            except Exception as error:
+                if not added:
+                    raise
+                raise self.partly_added(added, len(jobs), error) from error
+            refused = [f"{job.id}: {failed.message}" for job, failed in zip(batch, outcomes, strict=True) if failed]
+            added += [self._stored(job) for job, failed in zip(batch, outcomes, strict=True) if failed is None]
+            if refused:
+                raise self.partly_added(added, len(jobs), Refusal("; ".join(refused)))
+        return added
+
+    def _message(self, job: StoredJob, options: Options) -> Message:
+        """Checked before anything is sent."""
+        try:
+            message = message_of(job, options)
+            problem = problem_with(message, self._facts.max_bytes)
+        except (TypeError, ValueError) as error:
+            raise unfit(job, f"its metadata is not JSON: {error}") from error
+        if problem is not None:
+            raise unfit(job, problem)
+        return message
+
+    def _stored(self, job: StoredJob) -> StoredJob:
+        return msgspec.structs.replace(job, max_attempts=self._facts.max_attempts)
 
     # -- taking and settling
 
-    @reported(QueueErrorCode.CONNECTION)
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
         if count < 1:
             return []
@@ -132,37 +165,31 @@ class SQSProvider(Provider):
 
     async def _expire(self, job: TakenJob) -> None:
         """Those that came with it must not be forgotten if that fails: SQS shows it again, and it is too late still."""
-        failure = Failure(
-            error=f"nobody began it before {job.expires_at}",
-            reason=QueueFailureReason.EXPIRED,
-            attempts=job.attempts,
-            failed_at=datetime.now(UTC),
-        )
+        words = f"nobody began it before {job.expires_at}"
+        failure = _failure(words, QueueFailureReason.EXPIRED, attempts=job.attempts)
         try:
             with self._held.settling(job):
                 await self._bury(job, failure)
         except Exception as error:  # noqa: BLE001 - told; the next fetch tries again
             self.events.trouble(error, f"job {job.id!r} has expired, and cannot be moved: {error}")
         else:
-            self.on_ended(dead_job(job, failure))
+            self.on_ended(dead_job_of(job.native, self.queue_name, job.max_attempts, failure))
 
-    @reported(QueueErrorCode.PROCESSING)
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
-        with self._held.settling(self._ours(job)):
+        with self._held.settling(job):
             await self._remove(job)
 
-    @reported(QueueErrorCode.PROCESSING)
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
-        with self._held.settling(self._ours(job)):
-            if is_permanent(error) or job.attempts + 1 >= job.max_attempts:
-                await self._bury(job, failure_of(job, error))
+        with self._held.settling(job):
+            reason = why_for_good(job, error)
+            if reason is not None:
+                await self._bury(job, _failure(in_words(error), reason, attempts=job.attempts + 1))
                 return None
             delay = self._retry_delay(job)
             [failed] = await self._change_visibility([job], delay)
             self._check(job, failed)
             return delay
 
-    @reported(QueueErrorCode.PROCESSING)
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         ours = [job for job in jobs if self._held.has(job)]
         outcomes = await self._change_visibility(ours, timedelta())
@@ -173,26 +200,12 @@ class SQSProvider(Provider):
         if refused:
             raise refused[0].as_error()
 
-    @reported(QueueErrorCode.PROCESSING)
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
-        asked_at = time.monotonic()
-        ours = [job for job in jobs if self._held.has(job)]
-        outcomes = await self._change_visibility(ours, self._facts.visibility)
-        for job, failed in zip(ours, outcomes, strict=True):
-            if failed is None and self._held.knows(job):  # else it was settled meanwhile
-                self._held.renewed(job, asked_at)
-        refused = {job.id for job, failed in zip(ours, outcomes, strict=True) if failed is not None and failed.is_gone}
-        lost = [job for job in jobs if self._held.knows(job) and (job.id in refused or not self._held.has(job))]
-        for job in lost:
-            self._held.drop(job)
-        return lost
+        return await self._held.renew(jobs, self._hold_longer)
 
-    def _ours(self, job: TakenJob) -> TakenJob:
-        if job.receipt_handle is None:
-            raise self.not_found(job.id)
-        if not self._held.has(job):
-            raise self.not_active(job.id)
-        return job
+    async def _hold_longer(self, jobs: Sequence[TakenJob]) -> list[bool | None]:
+        outcomes = await self._change_visibility(jobs, self._facts.visibility)
+        return [True if failed is None else False if failed.is_gone else None for failed in outcomes]
 
     def _check(self, job: TakenJob, failed: Failed | None) -> None:
         if failed is not None:
@@ -235,7 +248,6 @@ class SQSProvider(Provider):
 
     # -- the queue
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def stats(self) -> QueueStats:
         here = await self._counts(self._facts.url)
         dead_letters = await self._failed_queue()
@@ -251,19 +263,14 @@ class SQSProvider(Provider):
         answer = await self._calls("get_queue_attributes", QueueUrl=url, AttributeNames=names)
         return [int(answer["Attributes"][name]) for name in names]
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
         dead_letters = await self._failed_queue()
         if dead_letters is None:
             raise self.unsupported("listing failed jobs without a redrive policy on the queue")
         most = self._facts.max_attempts
-        jobs = [
-            dead_job_of(message, queue_name=self.queue_name, max_attempts=most)
-            for message in await dead_letters.some(limit)
-        ]
+        jobs = [dead_job_of(message, self.queue_name, most) for message in await dead_letters.some(limit)]
         return sorted(jobs, key=lambda job: job.failed_at or job.created_at, reverse=True)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def retry(self, job_id: str) -> None:
         dead_letters = await self._failed_queue()
         if dead_letters is None:
@@ -271,7 +278,6 @@ class SQSProvider(Provider):
         if not await dead_letters.revive(job_id, queue_name=self.queue_name, queue_url=self._facts.url):
             raise self.not_found(job_id)
 
-    @reported(QueueErrorCode.PROVIDER_ERROR)
     async def delete(self) -> None:
         """The queue, and its dead letters where they are for this queue alone. SQS makes no new one for a minute."""
         await _deleted(self._calls, self._facts.url)
@@ -288,6 +294,22 @@ class SQSProvider(Provider):
         return self._dead_letters
 
 
+def _failure(words: str, reason: QueueFailureReason, *, attempts: int) -> Failure:
+    return Failure(error=words, reason=reason, attempts=attempts, failed_at=datetime.now(UTC))
+
+
 async def _deleted(calls: Calls, url: str) -> None:
     with suppress(NoSuchQueue):
         await calls("delete_queue", QueueUrl=url)
+
+
+def _calls(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """From which message to which one call goes: ten at most, and not too many bytes."""
+    start = total = 0
+    for end, size in enumerate(sizes):
+        if end > start and (end - start == MOST or total + size > _LARGEST_CALL):
+            yield start, end
+            start, total = end, 0
+        total += size
+    if sizes:
+        yield start, len(sizes)

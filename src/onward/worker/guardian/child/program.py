@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypedDict
 from uuid import UUID
 
+from onward.pacing import Pacing, pause_after
 from onward.state.lease_keeper import HeldLease, KeeperStatements, LeaseKeeper, OverdueLease
 from onward.state.lease_keepers import lease_keeper_for
 from onward.worker.guardian.child.parent import Fate, Parent
@@ -120,7 +121,8 @@ class _Child:
             await self._look_for_overdue()
             if is_woken or time.monotonic() >= due:
                 failures = 0 if await self._try_to_renew() else failures + 1
-                due = time.monotonic() + (min(self._interval, 0.1 * 2**failures) if failures else self._interval)
+                pause = pause_after(failures, 0.2, self._interval, jitter=0) if failures else self._interval
+                due = time.monotonic() + pause
             is_woken = await self._parent.wake(max(min(due - time.monotonic(), self._until_overdue()), 0.0))
 
     async def _try_to_renew(self) -> bool:
@@ -242,7 +244,7 @@ class _Child:
     async def _give_back(self) -> None:
         """Until nothing is left, or the leases have run out by themselves."""
         deadline, self._let_go_by = time.monotonic() + self._longest, time.monotonic() + _LETTING_GO
-        sweeps, total, pause = list(_SWEEPS), 0, 0.05
+        sweeps, total, pacing = list(_SWEEPS), 0, Pacing(0.1, jitter=0)
         while time.monotonic() < deadline:
             try:
                 async with self._patience(_ANSWER):
@@ -250,8 +252,7 @@ class _Child:
                     count, locked = await self._release()
             except Exception:  # noqa: BLE001 - one turn of a loop; nobody is left to be told
                 self._keeper.drop()
-                pause = min(pause * 2, 2.0)
-                await asyncio.sleep(pause)
+                await asyncio.sleep(next(pacing))
                 continue
             total += count
             if locked:

@@ -1,0 +1,122 @@
+"""Tests for databases in which several transactions write at a time: a locked row holds nobody up.
+
+To be imported with `from onward.conformance.state.locking import *`, beside the suite.
+"""
+
+from datetime import timedelta
+
+import pytest
+
+from onward.conformance.state.session import LEASE, WORKER, completing
+from onward.conformance.state.store import Store
+from onward.state.contract import Held, TypeClaim
+
+__all__ = ["TestRowLocks"]
+
+
+@pytest.mark.asyncio
+class TestRowLocks:
+    """A job that its holder is completing at this moment is alive, and the others do not wait for it."""
+
+    async def test_a_report_does_not_wait_for_a_job_that_is_being_completed(self, store: Store) -> None:
+        async with store.connect() as holder, store.reserve() as other:
+            running = await holder.start_and_take(store.job())
+            async with holder.transaction():
+                await holder.lock(running)
+
+                async with store.promptly():
+                    await other.report(running, 0.5, None)
+
+    async def test_a_locked_job_is_neither_lost_nor_reaped(self, store: Store) -> None:
+        async with store.connect() as holder, store.reserve() as other:
+            running = await holder.start_and_take(store.job())
+            async with holder.transaction():
+                await holder.lock(running)
+                store.clock.advance(timedelta(seconds=61))
+
+                async with store.promptly():
+                    assert await other.renew(running) is None
+                    assert list((await other.reap()).jobs) == []
+                await holder.settle(completing(running))
+
+            assert await other.status(running.id) == "completed"
+
+    async def test_a_locked_job_whose_lease_has_run_out_is_looked_at_again_after_a_while(self, store: Store) -> None:
+        async with store.connect() as holder, store.reserve() as other:
+            running = await holder.start_and_take(store.job())
+            async with holder.transaction():
+                await holder.lock(running)
+                store.clock.advance(timedelta(seconds=61))
+
+                assert (await other.reap(lease=20.0)).next_in == pytest.approx(5.0)
+
+    async def test_one_locked_job_does_not_hold_up_the_others(self, store: Store) -> None:
+        async with store.connect() as holder, store.reserve() as other:
+            await holder.start(store.job(), store.job(), store.job())
+            locked, renewed, reaped = await holder.take()
+            async with holder.transaction():
+                await holder.lock(locked)
+                store.clock.advance(timedelta(seconds=50))
+                held = [Held(job.id, job.attempt, LEASE) for job in (locked, renewed)]
+                async with store.promptly():
+                    renewals = await other.connection.run(store.state.renew(worker=WORKER, held=held))
+                    store.clock.advance(timedelta(seconds=20))
+                    taken_over = (await other.reap()).jobs
+
+                assert [renewal.lost for renewal in renewals] == [None, None]
+                assert [job.id for job in taken_over] == [reaped.id]
+
+    async def test_a_locked_job_of_a_dead_worker_is_counted_and_skipped(self, store: Store) -> None:
+        async with store.connect() as holder, store.reserve() as other:
+            await holder.start(store.job(), store.job())
+            locked, _ = await holder.take()
+            async with holder.transaction():
+                await holder.lock(locked)
+
+                async with store.promptly():
+                    expired = await other.connection.run(store.state.expire(worker=WORKER))
+
+                assert (expired.count, expired.locked) == (1, 1)
+            assert (await other.connection.run(store.state.expire(worker=WORKER))).count == 1
+
+    async def test_a_pending_job_that_is_locked_is_passed_over(self, store: Store) -> None:
+        locked, free = store.job(), store.job()
+        async with store.connect() as client, store.reserve() as worker:
+            await client.start(locked, free)
+            async with client.transaction():
+                await client.connection.run(store.state.lock_current(locked.id))
+
+                async with store.promptly():
+                    assert [job.id for job in await worker.take()] == [free.id]
+            assert [job.id for job in await worker.take()] == [locked.id]
+
+    async def test_that_a_locked_job_was_passed_over_can_be_asked(self, store: Store) -> None:
+        job = store.job()
+        claims = [TypeClaim(job.type_name, job.payload_version, LEASE)]
+        async with store.connect() as client, store.reserve() as worker:
+            await client.start(job)
+            async with client.transaction():
+                await client.connection.run(store.state.lock_current(job.id))
+                assert list(await worker.take()) == []
+
+                async with store.promptly():
+                    assert await worker.connection.run(store.state.left_behind(types=claims))
+                await worker.connection.run(store.state.pause([job.type_name]))
+                assert not await worker.connection.run(store.state.left_behind(types=claims))
+                await worker.connection.run(store.state.resume([job.type_name]))
+
+            await worker.take()
+            assert not await worker.connection.run(store.state.left_behind(types=claims))
+
+    async def test_a_due_job_that_is_locked_is_said_to_be_overdue(self, store: Store) -> None:
+        job = store.job(delay=1.0)
+        async with store.connect() as client, store.reserve() as worker:
+            await client.start(job)
+            async with client.transaction():
+                await client.connection.run(store.state.lock_current(job.id))
+                store.clock.advance(timedelta(seconds=2))
+
+                async with store.promptly():
+                    promoted = await worker.connection.run(store.state.promote(type_names=[job.type_name], limit=10))
+
+            assert (promoted.count, promoted.next_in) == (0, -1.0)

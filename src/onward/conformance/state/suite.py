@@ -1,0 +1,51 @@
+"""Every test of the suite, to be imported with `from onward.conformance.state.suite import *`."""
+
+from onward.conformance.state.blocking import TestBlockers
+from onward.conformance.state.cancelling import TestCancelling, TestDeleting
+from onward.conformance.state.changing_races import TestRacesOfChanges
+from onward.conformance.state.continuing import TestContinuing
+from onward.conformance.state.counting import TestCounting, TestFailed
+from onward.conformance.state.deduplicating import TestDeduplication
+from onward.conformance.state.expiring import TestExpiring, TestGivingBack, TestTimingOut
+from onward.conformance.state.failing import TestFailingBlockers, TestRetrying
+from onward.conformance.state.leases import TestLockedJobs, TestProgress, TestReaping, TestRenewing, TestStrays
+from onward.conformance.state.races import TestChainsThatMoveOn, TestRaces
+from onward.conformance.state.reading import TestFinding, TestListing
+from onward.conformance.state.schema import TestSchema
+from onward.conformance.state.settling import TestCompletingWithoutAWorker, TestRemoving, TestSettling, TestTheFence
+from onward.conformance.state.starting import TestIds, TestScheduling, TestStarting
+from onward.conformance.state.taking import TestTaking
+
+__all__ = [
+    "TestBlockers",
+    "TestCancelling",
+    "TestChainsThatMoveOn",
+    "TestCompletingWithoutAWorker",
+    "TestContinuing",
+    "TestCounting",
+    "TestDeduplication",
+    "TestDeleting",
+    "TestExpiring",
+    "TestFailed",
+    "TestFailingBlockers",
+    "TestFinding",
+    "TestGivingBack",
+    "TestIds",
+    "TestListing",
+    "TestLockedJobs",
+    "TestProgress",
+    "TestRaces",
+    "TestRacesOfChanges",
+    "TestReaping",
+    "TestRemoving",
+    "TestRenewing",
+    "TestRetrying",
+    "TestScheduling",
+    "TestSchema",
+    "TestSettling",
+    "TestStarting",
+    "TestStrays",
+    "TestTaking",
+    "TestTheFence",
+    "TestTimingOut",
+]

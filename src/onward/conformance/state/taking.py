@@ -1,0 +1,217 @@
+"""Tests of taking jobs."""
+
+from datetime import timedelta
+
+import pytest
+from msgspec import structs
+
+from onward.conformance.state.session import LEASE, WORKER, completing, retrying
+from onward.conformance.state.store import Store
+from onward.model import JobError, RunningJob
+from onward.state.contract import Position, TypeClaim
+from onward.state.rows import write_errors
+
+
+@pytest.mark.asyncio
+class TestTaking:
+    """`take`, `pause`, `resume`."""
+
+    async def test_a_taken_job_is_running_and_leased(self, store: Store) -> None:
+        job = store.job()
+        async with store.connect() as session:
+            await session.start(job)
+
+            await session.take(lease=30.0)
+
+            found = await session.find(job.id)
+        assert isinstance(found, RunningJob)
+        assert (found.leased_by, found.attempt, found.cancel_requested) == (WORKER, 1, False)
+        assert found.leased_until == store.clock.now + timedelta(seconds=30)
+
+    async def test_going_on_from_a_position_finds_what_is_better_and_what_comes_after(self, store: Store) -> None:
+        first, second, third = store.job(), store.job(), store.job()
+        better, worse = store.job(priority=1), store.job(priority=-1)
+        async with store.connect() as session:
+            for job in (first, second, third, better, worse):
+                await session.start(job)
+                store.clock.advance(timedelta(seconds=1))
+            here = Position(0, store.clock.now - timedelta(seconds=4))
+
+            claim = TypeClaim("work", 1, LEASE, here)
+            taken = await session.connection.run(session.state.take(types=[claim], limit=10, worker=WORKER))
+
+        found = [job.id for job in taken]
+        assert found[:1] + found[-3:] == [better.id, second.id, third.id, worse.id]
+        assert set(found) - {first.id} == {second.id, third.id, better.id, worse.id}
+
+    async def test_a_worker_gets_what_it_needs_to_run_the_job(self, store: Store) -> None:
+        job = store.job(input='{"order":7}', priority=3)
+        async with store.connect() as session:
+            await session.start(job)
+            await session.settle(retrying(await session.take_one(), transients=2, crashes=1))
+
+            taken = await session.take_one()
+
+        assert (taken.id, taken.chain_id, taken.chain_index, taken.root_id) == (job.id, job.id, 0, job.id)
+        assert (taken.type_name, taken.payload_version, taken.input) == ("work", 1, '{"order":7}')
+        assert (taken.attempt, taken.failures, taken.transients, taken.crashes) == (2, 1, 2, 1)
+        assert (taken.rank, taken.blockers) == (-3, 0)
+        assert (taken.scheduled_at, taken.created_at) == (store.clock.now, store.clock.now)
+        assert '"it broke"' in (taken.errors or "")
+
+    async def test_the_error_of_the_last_attempt_can_be_read(self, store: Store) -> None:
+        job = store.job()
+        async with store.connect() as session:
+            running = await session.start_and_take(job)
+            await session.settle(retrying(running))
+
+            assert (await session.find(job.id)).last_error == JobError(type="ValueError", message="it broke")
+
+    async def test_the_errors_kept_are_those_of_the_last_settlement_that_had_some(self, store: Store) -> None:
+        first, second = JobError(type="ValueError", message="first"), JobError(type="OSError", message="second")
+        async with store.connect() as session:
+            running = await session.start_and_take(store.job())
+            await session.settle(structs.replace(retrying(running), errors=write_errors(None, first)))
+            again = await session.take_one()
+            await session.settle(structs.replace(retrying(again), errors=write_errors(again.errors, second)))
+            last = await session.take_one()
+            await session.settle(structs.replace(retrying(last), errors=None))
+
+            assert (await session.find(running.id)).errors == (first, second)
+
+    async def test_nothing_to_take_is_an_empty_answer(self, store: Store) -> None:
+        async with store.connect() as session:
+            assert list(await session.take()) == []
+            assert list(await session.connection.run(store.state.take(types=[], limit=1, worker=WORKER))) == []
+
+    async def test_the_limit_is_kept(self, store: Store) -> None:
+        async with store.connect() as session:
+            await session.start(*[store.job("a") for _ in range(5)], *[store.job("b") for _ in range(5)])
+
+            sizes = [len(await session.take("a", "b", limit=4)) for _ in range(4)]
+
+        assert sizes == [4, 4, 2, 0]
+
+    async def test_jobs_of_one_start_are_taken_in_its_order(self, store: Store) -> None:
+        jobs = [store.job("a" if n % 2 else "b") for n in range(20)]
+        async with store.connect() as session:
+            await session.start(*jobs)
+
+            taken = [job for _ in range(4) for job in await session.take("b", "a", limit=5)]
+
+        assert [job.id for job in taken] == [job.id for job in jobs]
+
+    async def test_what_was_scheduled_first_is_taken_first(self, store: Store) -> None:
+        first, second, third = store.job(), store.job(), store.job()
+        async with store.connect() as session:
+            for job in (third, second, first):
+                await session.start(job)
+                store.clock.advance(timedelta(seconds=1))
+
+            assert [taken.id for taken in await session.take()] == [third.id, second.id, first.id]
+
+    async def test_a_higher_priority_goes_first_across_types(self, store: Store) -> None:
+        low, middle, high = store.job("a", priority=-5), store.job("b"), store.job("c", priority=5)
+        async with store.connect() as session:
+            await session.start(low)
+            store.clock.advance(timedelta(seconds=1))
+            await session.start(middle, high)
+
+            assert [job.id for job in await session.take("a", "b", "c")] == [high.id, middle.id, low.id]
+
+    async def test_types_that_were_not_asked_for_stay(self, store: Store) -> None:
+        foreign, own = store.job("foreign", priority=9), store.job()
+        async with store.connect() as session:
+            await session.start(foreign, own)
+
+            assert [job.id for job in await session.take("work", "work-2", "work-3")] == [own.id]
+            assert await session.status(foreign.id) == "pending"
+
+    async def test_payload_versions_that_were_not_asked_for_stay(self, store: Store) -> None:
+        old, new, newer = (store.job(payload_version=version) for version in (1, 2, 3))
+        claims = [TypeClaim("work", 2, LEASE), TypeClaim("work", 1, LEASE)]
+        async with store.connect() as session:
+            await session.start(newer, new, old)
+
+            taken = await session.connection.run(store.state.take(types=claims, limit=10, worker=WORKER))
+
+            assert {job.id: job.payload_version for job in taken} == {new.id: 2, old.id: 1}
+            assert await session.status(newer.id) == "pending"
+
+    async def test_every_type_has_its_own_lease(self, store: Store) -> None:
+        short, long = store.job("short"), store.job("long")
+        claims = [TypeClaim("short", 1, 10.0), TypeClaim("other", 1, 20.0), TypeClaim("long", 1, 300.0)]
+        async with store.connect() as session:
+            await session.start(short, long)
+
+            await session.connection.run(store.state.take(types=claims, limit=10, worker=WORKER))
+
+            leases = [(await session.find(job.id)).leased_until - store.clock.now for job in (short, long)]
+        assert leases == [timedelta(seconds=10), timedelta(seconds=300)]
+
+    async def test_every_take_raises_the_attempt(self, store: Store) -> None:
+        attempts = []
+        async with store.connect() as session:
+            await session.start(store.job())
+            for _ in range(3):
+                taken = await session.take_one()
+                attempts.append(taken.attempt)
+                await session.settle(retrying(taken, failures=0))
+
+        assert attempts == [1, 2, 3]
+
+    async def test_a_running_job_is_not_taken_again(self, store: Store) -> None:
+        async with store.connect() as session:
+            await session.start_and_take(store.job())
+
+            assert list(await session.take(worker=WORKER)) == []
+
+    async def test_a_finished_job_is_not_taken_again(self, store: Store) -> None:
+        async with store.connect() as session:
+            await session.settle(completing(await session.start_and_take(store.job())))
+
+            assert list(await session.take()) == []
+
+    async def test_many_types_can_be_asked_for_at_once(self, store: Store) -> None:
+        names = [f"type-{n}" for n in range(37)]
+        jobs = [store.job(name) for name in names]
+        async with store.reserve() as session:
+            await session.start(*jobs)
+
+            taken = await session.take(*names, limit=100)
+
+        assert [job.id for job in taken] == [job.id for job in jobs]
+
+    async def test_a_take_that_is_rolled_back_leaves_the_job(self, store: Store) -> None:
+        job = store.job()
+        async with store.connect() as session:
+            await session.start(job)
+            async with session.rolled_back():
+                await session.take()
+
+            found = await session.find(job.id)
+        assert (found.status, found.attempt) == ("pending", 0)
+
+    async def test_a_paused_type_is_left_alone_until_it_is_resumed(self, store: Store) -> None:
+        paused, other = store.job("paused"), store.job("other")
+        async with store.connect() as session:
+            await session.start(paused, other)
+            await session.connection.run(store.state.pause(["paused", "never-started"]))
+            await session.connection.run(store.state.pause(["paused"]))
+
+            assert list(await session.connection.run(store.state.paused())) == ["never-started", "paused"]
+            assert [job.id for job in await session.take("paused", "other")] == [other.id]
+
+            await session.connection.run(store.state.resume(["paused", "unheard-of"]))
+
+            assert list(await session.connection.run(store.state.paused())) == ["never-started"]
+            assert [job.id for job in await session.take("paused", "other")] == [paused.id]
+
+    async def test_what_runs_when_its_type_is_paused_may_end(self, store: Store) -> None:
+        async with store.connect() as session:
+            running = await session.start_and_take(store.job())
+            await session.connection.run(store.state.pause(["work"]))
+
+            await session.settle(completing(running))
+
+            assert await session.status(running.id) == "completed"

@@ -1,1 +1,0 @@
-"""A queue's jobs as chains of one job: what is written, and how it is taken and settled."""
