@@ -25,6 +25,7 @@ from onward.cli.commands import cli
 from onward.define.job_type import TypeOptions
 from onward.define.request import StartOptions
 from onward.observe.events import Event
+from onward.worker.options import WorkerOptions
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -182,7 +183,7 @@ def _words(option: typing.Any) -> list[str]:
 
 def test_the_reference_knows_every_option_of_the_library() -> None:
     text = (ROOT / "docs/reference/options.md").read_text()
-    functions = (onward.Onward, onward.Onward.worker, onward.Onward.start, onward.JobType, onward.Slice)
+    functions = (onward.Onward, onward.Onward.worker, WorkerOptions, onward.Onward.start, onward.JobType, onward.Slice)
     names = {name for function in functions for name in inspect.signature(function).parameters}
     names = names - {"self", "job_type", "options"} | {*TypeOptions.__annotations__, *StartOptions.__annotations__}
 

@@ -15,7 +15,7 @@ from onward.notify.contract import Changed, Hint, HintKind, ignore
 from onward.notify.memory import MemoryNotify, NoNotify
 from onward.notify.vetting import read_payload
 from onward.observe import events
-from onward.worker.worker import Worker
+from onward.worker.source import JobSource
 from support import SOON, Recorder, Run, intercept
 
 NEVER = {"poll": timedelta(hours=1)}
@@ -212,13 +212,13 @@ async def test_half_of_the_transactions_roll_back_and_leave_no_hint_no_event_and
 def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows whenever a worker looks for jobs."""
     looks: list[int] = []
-    fill = Worker.fill
+    fill = JobSource.fill
 
-    async def counted(worker: Worker, free: int) -> Any:
+    async def counted(source: JobSource, free: int) -> Any:
         looks.append(free)
-        return await fill(worker, free)
+        return await fill(source, free)
 
-    monkeypatch.setattr(Worker, "fill", counted)
+    monkeypatch.setattr(JobSource, "fill", counted)
     return looks
 
 

@@ -187,9 +187,9 @@ MUTANTS = [
     ),
     Mutant(
         "jobs whose take was not answered are forgotten",
-        "worker/worker.py",
-        "self._may_have_strays = True",
-        "self._may_have_strays = False",
+        "worker/source.py",
+        "self._is_unsure = True",
+        "self._is_unsure = False",
         WORKER,
     ),
     Mutant(

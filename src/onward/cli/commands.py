@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from datetime import timedelta
 from importlib.metadata import version
 from typing import Annotated, Literal
 
@@ -16,8 +17,9 @@ from onward.cli.queue_worker import Options as QueueOptions
 from onward.cli.queue_worker import load_queue_worker, run_queue_worker
 from onward.cli.steering import Steering
 from onward.cli.supervisor import Supervisor, why_not
-from onward.cli.worker import Options, run_worker
+from onward.cli.worker import run_worker
 from onward.worker.guardian.contract import GuardianKind
+from onward.worker.options import WorkerKeywords
 
 cli = typer.Typer(
     no_args_is_help=True,
@@ -119,10 +121,16 @@ def worker(
     if processes > 1:
         raise typer.Exit(_supervise(context, processes=processes, name=name, grace=grace))
     set_up_logging(log_level, number=number)
-    options = Options(concurrency=concurrency, jobs=jobs, poll=poll, grace=grace, name=name, guardian=guardian)
+    options = WorkerKeywords(
+        concurrency=concurrency,
+        poll=None if poll is None else timedelta(seconds=poll),
+        grace=timedelta(seconds=grace),
+        name=name,
+        guardian=guardian,
+    )
     steering = Steering(grace=grace, lifeline=lifeline)
     with in_words(debug=debug), steering.listening():
-        run_worker(load_app(app), options, steering)
+        run_worker(load_app(app), options, steering, jobs=jobs)
 
 
 @cli.command("queue-worker", epilog="Example: onward queue-worker shop.mail:worker --processes 4")

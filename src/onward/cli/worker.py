@@ -3,8 +3,6 @@
 import asyncio
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from onward.cli.console import say
@@ -12,26 +10,14 @@ from onward.cli.failures import CommandFailed, reaching
 from onward.cli.steering import Steering, Stop
 from onward.client.app import Onward
 from onward.define.job_type import Step
-from onward.worker.guardian.contract import GuardianKind
+from onward.worker.options import WorkerKeywords
 from onward.worker.worker import Worker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What may be said about a worker on the command line."""
-
-    concurrency: int
-    jobs: str | None
-    poll: float | None
-    grace: float
-    name: str | None
-    guardian: GuardianKind
-
-
-def run_worker(app: Onward, options: Options, steering: Steering) -> None:
-    """Work until told otherwise."""
+def run_worker(app: Onward, options: WorkerKeywords, steering: Steering, *, jobs: str | None) -> None:
+    """Work until told otherwise; `jobs`: the names of the only types to take."""
     with reaching(app), asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_work(app, options, steering))
+        runner.run(_work(app, options, steering, jobs))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -45,20 +31,13 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _work(app: Onward, options: Options, steering: Steering) -> None:
-    worker = app.worker(
-        concurrency=options.concurrency,
-        jobs=None if options.jobs is None else _steps(app, options.jobs),
-        poll=None if options.poll is None else timedelta(seconds=options.poll),
-        grace=timedelta(seconds=options.grace),
-        name=options.name,
-        guardian=options.guardian,
-    )
+async def _work(app: Onward, options: WorkerKeywords, steering: Steering, jobs: str | None) -> None:
+    worker = app.worker(jobs=None if jobs is None else _steps(app, jobs), **options)
     worker.when_blocked = steering.blocked
     ready = asyncio.Event()
     with steering.steer(worker):
         async with app, asyncio.TaskGroup() as tasks:
-            tasks.create_task(_say_when_ready(app, worker, ready, options))
+            tasks.create_task(_say_when_ready(worker, ready))
             recycling = tasks.create_task(_recycle(worker, steering))
             await worker.run(ready=ready)
             recycling.cancel()
@@ -82,10 +61,8 @@ def _steps(app: Onward, names: str) -> list[Step[Any, Any]]:
     return [app.registry[name].step for name in chosen]
 
 
-async def _say_when_ready(app: Onward, worker: Worker, ready: asyncio.Event, options: Options) -> None:
+async def _say_when_ready(worker: Worker, ready: asyncio.Event) -> None:
     await ready.wait()
-    kinds = (
-        [step.name for step in _steps(app, options.jobs)] if options.jobs else [k.name for k in app.registry.handled()]
-    )
-    slots = "one at a time" if options.concurrency == 1 else f"{options.concurrency} at a time"
-    say(f"worker {worker.id} takes jobs, {slots}: {', '.join(kinds)}. Ctrl-C stops it.")
+    concurrency = worker.options.concurrency
+    slots = "one at a time" if concurrency == 1 else f"{concurrency} at a time"
+    say(f"worker {worker.id} takes jobs, {slots}: {', '.join(worker.type_names)}. Ctrl-C stops it.")

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 from uuid import UUID
 
 from typing_extensions import Unpack
@@ -23,7 +24,7 @@ from onward.connect import connect
 from onward.crypto import Encryption
 from onward.define.attempt import SyncTransaction, Transaction
 from onward.define.codec import Limits
-from onward.define.job_type import SHORTEST_LEASE, JobType, Step, wrong_backoff, wrong_encryption
+from onward.define.job_type import JobType, Step, wrong_encryption
 from onward.define.middleware import Middleware, Resource
 from onward.define.registry import Registered, Registry
 from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
@@ -33,28 +34,25 @@ from onward.errors import ConfigurationError, DefinitionError, require
 from onward.lifecycle.after_commit import Awaited, describe
 from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, Posting, ThreadAnnouncer
 from onward.lifecycle.store import Store
-from onward.model import Backoff, Blocker, Chain, ChainId, Job, JobId, Page
+from onward.model import Blocker, Chain, ChainId, Job, JobId, Page
 from onward.notify.contract import NotifyAdapter
 from onward.observe import events
 from onward.observe.logs import LogObserver
 from onward.observe.observer import Observer, Observers
 from onward.options import (
-    LONGEST_NAME,
-    wrong_choice,
     wrong_duration,
     wrong_flag,
     wrong_function,
     wrong_iterable,
     wrong_number,
     wrong_several,
-    wrong_text,
 )
 from onward.state.driver import NO_SYNC_DRIVER, Driver, run_now
 from onward.state.process import Process
 from onward.state.statement import checked_identifier
-from onward.worker.guardian.contract import GuardianKind
-from onward.worker.upkeep import Looks
-from onward.worker.worker import DEFAULT_LEASE, DEFAULT_STALL, Worker
+from onward.worker.maintenance import Scans
+from onward.worker.options import WorkerKeywords, WorkerOptions
+from onward.worker.worker import Worker
 
 if TYPE_CHECKING:
     from typing import Self
@@ -154,7 +152,7 @@ class Onward:
         self._opened_in: int | None = None
         """The process."""
         self._sync_driver = self._driver_for_threads()
-        self._looks: Looks = {}
+        self._scans: Scans = {}
         self._stack: AsyncExitStack | None = None
         self._opening = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -221,7 +219,7 @@ class Onward:
                 # cancelled is told when it is open, and closes it.
                 stack.push_async_callback(asyncio.to_thread, self._close_sync_driver, self._sync_driver)
                 await to_the_end(asyncio.to_thread(self._open_sync_driver, self._sync_driver))
-            self._looks.clear()
+            self._scans.clear()
             self._stack, self._loop = stack.pop_all(), asyncio.get_running_loop()
             self._opened_in, self._ready.tasks, self._ready.loop = Process.id, tasks, self._loop
 
@@ -404,41 +402,19 @@ class Onward:
 
     # -- work
 
-    def worker(
-        self,
-        *,
-        concurrency: int = 1,
-        jobs: Iterable[Step[Any, Any]] | None = None,
-        name: str | None = None,
-        poll: timedelta | None = None,
-        grace: timedelta = timedelta(seconds=30),
-        lease: timedelta = DEFAULT_LEASE,
-        backoff: Backoff | None = None,
-        guardian: GuardianKind = "thread",
-        stall: timedelta | None = DEFAULT_STALL,
-        resources: Sequence[Resource] = (),
-        required_middleware: Sequence[Middleware] = (),
-    ) -> Worker:
+    def worker(self, *, jobs: Iterable[Step[Any, Any]] | None = None, **options: Unpack[WorkerKeywords]) -> Worker:
         """A worker for the types that have a handler, or for `jobs` only. Use it as `async with app.worker():`.
 
-        It looks for jobs whenever it is told of some, and every `poll`: 60 s, or 1 s where nobody can tell it.
-        Leases are renewed by a thread, or by a child process (`guardian="process"`), which also keeps them while
-        something holds the GIL, and gives them back at once when this process is killed. An event loop blocked for
-        longer than `stall` is logged. `resources` are opened when it starts and closed when it has stopped; handlers
-        get them by type. Every slice it works for must have `required_middleware`, the very instances, in this order.
+        It runs `concurrency` jobs at a time: one, unless you say more. It looks for jobs whenever it is told of some,
+        and every `poll`: 60 s, or 1 s where nobody can tell it. When it stops, those that run have `grace`, 30 s.
+        Leases (`lease`: 60 s) are renewed by a thread, or by a child process (`guardian="process"`), which also keeps
+        them while something holds the GIL, and gives them back at once when this process is killed. An event loop
+        blocked for longer than `stall`, 1 s, is logged. `backoff` is that of the types without one, and `name` the
+        first part of the worker's identity. `resources` are opened when it starts and closed when it has stopped;
+        handlers get them by type. Every slice it works for must have `required_middleware`, the very instances, in
+        this order.
         """
-        require(
-            wrong_number("concurrency", concurrency, least=1),
-            None if name is None else wrong_text("name", name, most=LONGEST_NAME),
-            None if poll is None else wrong_duration("poll", poll, least=timedelta(milliseconds=1)),
-            wrong_duration("grace", grace),
-            wrong_duration("lease", lease, least=SHORTEST_LEASE),
-            wrong_backoff(backoff),
-            wrong_choice("guardian", guardian, get_args(GuardianKind)),
-            None if stall is None else wrong_duration("stall", stall, least=timedelta(milliseconds=1)),
-            wrong_several("resources", resources, of="resources"),
-            wrong_several("required_middleware", required_middleware, of="middleware"),
-        )
+        checked = WorkerOptions(**options)
         types = self.registry.handled() if jobs is None else _chosen(self.registry, jobs)
         if self.is_open:
             self._ready.here()
@@ -451,17 +427,12 @@ class Onward:
             sync_store=sync_store,
             notify=self._notify,
             types=types,
-            concurrency=concurrency,
-            name=name,
-            poll=poll,
-            grace=grace,
-            lease=lease,
-            backoff=backoff,
-            guardian=guardian,
-            stall=stall,
-            resources=[*self._resources, *resources],
-            required_middleware=[*self._required_middleware, *required_middleware],
-            looks=self._looks,
+            options=replace(
+                checked,
+                resources=(*self._resources, *checked.resources),
+                required_middleware=(*self._required_middleware, *checked.required_middleware),
+            ),
+            scans=self._scans,
         )
 
     @property

@@ -4,12 +4,12 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Token
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from onward.errors import (
     AttemptLost,
@@ -24,7 +24,7 @@ from onward.lifecycle.context import OpenMark, open_transaction, unmark
 from onward.lifecycle.settle import cancelled
 from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import OpenTransaction
-from onward.model import CompletedJob, Job, JobStatus, WorkerId
+from onward.model import CompletedJob, JobStatus, WorkerId
 from onward.observe import events
 from onward.pacing import Pacing
 from onward.state.command import Operation
@@ -34,6 +34,7 @@ from onward.worker.middleware import Hook, Surrounded, onion
 from onward.worker.progress import ProgressBoard
 
 logger = logging.getLogger("onward.worker")
+T = TypeVar("T")
 PhaseKind = Literal["prepare", "atomic", "complete"]
 Stage = Literal["fresh", "inside", "prepared", "completed", "ended", "settled"]
 """Before any phase; inside one; after prepare(), or after complete(); nothing may follow; committed with the job."""
@@ -62,25 +63,25 @@ class _Cancelled(Exception):
 class Phases:
     """The phases of one attempt, with at most one transaction open at a time."""
 
+    stage: Stage = "fresh"
+    failure: PhaseFailure | None = None
+    has_time = True
+    """Whether to wait for a database that is away; not if the handler was told to stop."""
+    tx: OpenTransaction | None = None
+    _lending: AbstractAsyncContextManager[Any] | None = None
+    """Gives back the connection of the open phase."""
+    _is_held = False
+    """Whether nothing but this attempt had to do with its job when the transaction began."""
+    _began = math.inf
+    _interrupt: Callable[[], None] | None = None
+    """Ends the wait for the database that is under way, if there is one."""
+
     def __init__(
         self, job: TakenJob, worker: WorkerId, store: Store, progress: ProgressBoard, queueing: set["Phases"]
     ) -> None:
-        self.store = store
-        self._job, self._worker, self._progress = job, worker, progress
+        self._job, self._worker, self.store, self._progress = job, worker, store, progress
         self._queueing = queueing
         """Those that wait for a connection of the pool."""
-        self.stage: Stage = "fresh"
-        self.failure: PhaseFailure | None = None
-        self.has_time = True
-        """Whether to wait for a database that is away; not if the handler was told to stop."""
-        self.tx: OpenTransaction | None = None
-        self._lending: AbstractAsyncContextManager[Any] | None = None
-        """Gives back the connection of the open phase."""
-        self._is_held = False
-        """Whether nothing but this attempt had to do with its job when the transaction began."""
-        self._began = math.inf
-        self._interrupt: Callable[[], None] | None = None
-        """Ends the wait for the database that is under way, if there is one."""
 
     # -- one phase
 
@@ -88,7 +89,12 @@ class Phases:
         """Begin a phase, in the transaction that is open or in a new one."""
         if self.stage != "fresh":
             self._check_order(phase)
-        tx = self.tx or await self._open(locked=phase != "prepare")
+        tx, locked = self.tx, phase != "prepare"
+        if tx is None:
+            try:
+                tx = await self._begin(locked=locked)
+            except BaseException as error:  # noqa: BLE001 - raised unless trying again may help
+                tx = await self._begin_again(error, locked=locked)
         tx.resume()
         self.stage = "inside"
         return tx
@@ -132,26 +138,6 @@ class Phases:
 
     # -- its transaction
 
-    async def _open(self, *, locked: bool) -> OpenTransaction:
-        """Begin the transaction, however often it takes: what the handler has done so far need not be done again."""
-        store, pauses = self.store, None
-        while True:
-            try:
-                tx = await self._begin(locked=locked)
-            except BaseException as error:
-                self._note(error, "onward")
-                with suppress(Exception):  # of a connection that is lost; what led here says more
-                    await self.discard()
-                if not (self.has_time and store.is_transient(error)):
-                    raise
-                store.observers.emit(events.StateError(doing=_OPENING, error=describe(error)))
-            else:
-                if pauses is not None:
-                    store.observers.database_works(_OPENING)
-                return tx
-            pauses = pauses or Pacing(_FIRST_PAUSE, _LONGEST_PAUSE)
-            await store.driver.sleep(next(pauses))
-
     async def _begin(self, *, locked: bool) -> OpenTransaction:
         """Begin on a connection of the pool; `locked`: and hold the attempt, so that nobody else settles its job."""
         store, lending = self.store, self.store.driver.connection()
@@ -171,6 +157,25 @@ class Phases:
         if locked and not self._is_held:
             await link.run(store.state.lock_attempt(**fence))
         return tx
+
+    async def _begin_again(self, error: BaseException, *, locked: bool) -> OpenTransaction:
+        """However often it takes: what the handler has done so far need not be done again."""
+        store, pauses = self.store, Pacing(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
+            self._note(error, "onward")
+            with suppress(Exception):  # of a connection that is lost; what led here says more
+                await self.discard()
+            if not (self.has_time and store.is_transient(error)):
+                raise error
+            store.observers.emit(events.StateError(doing=_OPENING, error=describe(error)))
+            await store.driver.sleep(next(pauses))
+            try:
+                tx = await self._begin(locked=locked)
+            except BaseException as again:  # noqa: BLE001 - as above
+                error = again
+            else:
+                store.observers.database_works(_OPENING)
+                return tx
 
     async def settle(self, settlement: Settlement) -> Settlement | None:
         """Settle in the open phase, in one commit with its writes; or say what is to be settled with others."""
@@ -253,13 +258,11 @@ class Phases:
             raise JobAlreadyCompleted(self._job.id, self._job.attempt) from error
         if fault is not Fault.LOST or not self.has_time:
             return False
-        found = await (self._look_up() if not self.store.driver.is_async else self._look_up_in_time())
+        looking = self.store.read(self.store.state.find_jobs([self._job.id]), while_=lambda: self.has_time)
+        found = await (self._interruptibly(looking) if self.store.driver.is_async else looking)
         return bool(found) and isinstance(found[0], CompletedJob) and found[0].completed_by == self._worker
 
-    async def _look_up(self) -> Sequence[Job]:
-        return await self.store.read(self.store.state.find_jobs([self._job.id]), while_=lambda: self.has_time)
-
-    async def _look_up_in_time(self) -> Sequence[Job]:
+    async def _interruptibly(self, work: Awaitable[T]) -> T:
         def interrupt() -> None:
             if not limit.expired():
                 limit.reschedule(0)
@@ -267,7 +270,7 @@ class Phases:
         async with asyncio.timeout(None) as limit:
             self._interrupt = interrupt
             try:
-                return await self._look_up()
+                return await work
             finally:
                 self._interrupt = None
 

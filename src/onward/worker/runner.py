@@ -26,7 +26,7 @@ from onward.worker.processes.pool import Processes
 from onward.worker.time_limits import TimeLimits
 
 logger = logging.getLogger("onward.worker")
-_STARTING = 60.0
+STARTING = 60.0
 """Seconds that a process may take to start and import the handler, beside the timeout."""
 
 
@@ -54,12 +54,13 @@ class Runner:
         """
         job = attempt.job
         current_origin.set(Origin(job.id, job.root_id))
-        self._announce_start(attempt)
+        if self._observers.wants(events.AttemptStarted):
+            self._observers.emit(events.AttemptStarted(**attempt.facts, worker=self._worker))
         try:
             attempt.input = attempt.kind.read_input(job.input, job.payload_version, job.id)
             if attempt.kind.runs_in_process:
-                self._limits.start(attempt, later=_STARTING)
-                begun = self._limits.starter(attempt)
+                self._limits.start(attempt, later=STARTING)
+                begun = partial(self._limits.start, attempt)
                 return await self._perform(attempt, partial(self._processes.run, begun=begun))
             self._limits.start(attempt)
             if attempt.kind.runs_in_thread:
@@ -141,10 +142,6 @@ class Runner:
                 )
             )
         return settlement
-
-    def _announce_start(self, attempt: RunningAttempt) -> None:
-        if self._observers.wants(events.AttemptStarted):
-            self._observers.emit(events.AttemptStarted(**attempt.facts, worker=self._worker))
 
     def _came_too_late(self, attempt: RunningAttempt, error: AttemptLost) -> None:
         if isinstance(error, JobAlreadyCompleted):

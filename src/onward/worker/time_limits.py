@@ -1,7 +1,6 @@
 """The timeouts of running attempts, watched by one timer: most attempts end long before theirs."""
 
 import asyncio
-from collections.abc import Callable
 
 from onward.model import LossReason
 from onward.worker.attempt import RunningAttempt
@@ -22,10 +21,6 @@ class TimeLimits:
             self._deadlines[attempt] = deadline
             if self._timer is None or deadline < self._timer.when():
                 self._set_timer(deadline)
-
-    def starter(self, attempt: RunningAttempt) -> Callable[[], None]:
-        """`start`, to be called without arguments."""
-        return lambda: self.start(attempt)
 
     def end(self, attempt: RunningAttempt) -> None:
         """The timer stays: it looks whom it was for when it fires."""

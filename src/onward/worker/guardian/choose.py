@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 
 from onward.lifecycle.store import Store
 from onward.model import WorkerId
@@ -11,35 +12,34 @@ from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.contract import Guardian, GuardianKind, Told
 from onward.worker.guardian.process import ProcessGuardian
 from onward.worker.guardian.thread import ThreadGuardian
+from onward.worker.options import WorkerOptions
 
 
 def choose_guardian(
-    kind: GuardianKind,
+    options: WorkerOptions,
     store: Store,
     notify: NotifyAdapter,
     worker: WorkerId,
     *,
-    shortest: float,
-    longest: float,
-    concurrency: int,
+    leases: Sequence[float],
     lost: Told,
     watch: Watch,
 ) -> Guardian:
-    """A child process where one is wanted and can do it, else a thread."""
-    address, why_not = store.driver.address, _why_no_process(kind, store.driver)
+    """A child process where one is wanted and can do it, else a thread. `leases`: how long those of each type are."""
+    address, why_not = store.driver.address, _why_no_process(options.guardian, store.driver)
     if why_not is None and address is not None:
         return ProcessGuardian(
             store,
             worker,
             address,
             notify,
-            shortest=shortest,
-            longest=longest,
-            concurrency=concurrency,
+            shortest=min(leases),
+            longest=max(leases),
+            concurrency=options.concurrency,
             lost=lost,
             watch=watch,
         )
-    return ThreadGuardian(store, worker, shortest=shortest, lost=lost, watch=watch, why=why_not or "")
+    return ThreadGuardian(store, worker, shortest=min(leases), lost=lost, watch=watch, why=why_not or "")
 
 
 def _why_no_process(kind: GuardianKind, driver: Driver) -> str | None:

@@ -25,10 +25,10 @@ from onward.state.driver import Address
 from onward.state.statement import Spelled, spell
 from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.contract import Told
-from onward.worker.guardian.home import Home
 from onward.worker.guardian.leases import Deadlines, Lease, Leases, let_go
 from onward.worker.guardian.table import Shape, TableFull, Writer
 from onward.worker.guardian.thread import ThreadGuardian
+from onward.worker.guardian.worker_loop import WorkerLoop
 
 logger = logging.getLogger("onward.worker")
 Child: TypeAlias = "subprocess.Popen[bytes]"
@@ -55,6 +55,11 @@ class ProcessGuardian:
     The thread, and not the event loop: a handler that blocks the loop must not keep the leases of a dead child waiting.
     """
 
+    _table: Writer | None = None
+    _child: "Child | None" = None
+    _listening: threading.Thread | None = None
+    _fallback: ThreadGuardian | None = None
+
     def __init__(
         self,
         store: Store,
@@ -68,18 +73,13 @@ class ProcessGuardian:
         lost: Told,
         watch: Watch,
     ) -> None:
+        self._store, self._worker, self._address, self._notify = store, worker, address, notify
+        self._shortest, self._longest, self._lost = shortest, longest, lost
         self._watch, self._stack = watch, ""
-        self._store, self._worker, self._address, self._lost = store, worker, address, lost
-        self._notify = notify
-        self._shortest, self._longest = shortest, longest
         # A slot, an outcome to be settled, one that waits for a lock: three for each job that can run at a time.
         self._shape = Shape(leases=3 * concurrency + 16, processes=_PROCESSES)
         self._leases: Leases = {}
         self._deadlines = Deadlines(self._leases, shortest=shortest)
-        self._table: Writer | None = None
-        self._child: Child | None = None
-        self._listening: threading.Thread | None = None
-        self._fallback: ThreadGuardian | None = None
         self._trouble: str | None = None
         """Why the child was killed."""
         self._kill_at: float | None = None
@@ -135,11 +135,11 @@ class ProcessGuardian:
 
     def start(self) -> None:
         observers = self._store.observers
-        home = Home(asyncio.get_running_loop(), let_go=self._lose, lost=self._lost, observers=observers)
+        worker_loop = WorkerLoop(asyncio.get_running_loop(), let_go=self._lose, lost=self._lost, observers=observers)
         self._table = table = Writer(self._shape)
         self._watch.start(threading.get_ident(), table.beat)
         child, name = self._start_child(table), f"onward-guardian-{self._worker}"
-        self._listening = threading.Thread(target=self._keep, args=(child, table, home), name=name, daemon=True)
+        self._listening = threading.Thread(target=self._keep, args=(child, table, worker_loop), name=name, daemon=True)
         self._listening.start()
 
     async def stop(self) -> None:
@@ -240,16 +240,16 @@ class ProcessGuardian:
 
     # -- in the thread
 
-    def _keep(self, child: "Child | None", table: Writer, home: Home) -> None:
+    def _keep(self, child: "Child | None", table: Writer, worker_loop: WorkerLoop) -> None:
         """One child after the other, until the worker stops."""
         pacing = Pacing(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=0)
         while True:
             began = time.monotonic()
             if child is not None:
-                self._listen(child, table, home)
+                self._listen(child, table, worker_loop)
             if self._kill_at is not None:
                 return
-            self._fall_back(home)
+            self._fall_back(worker_loop)
             if time.monotonic() > began + _HEALTHY:
                 pacing.reset()
             if self._is_full or self._stopped.wait(next(pacing)):
@@ -258,11 +258,11 @@ class ProcessGuardian:
             if child is not None and self._stopped.is_set():
                 child.kill()
 
-    def _listen(self, child: Child, table: Writer, home: Home) -> None:
+    def _listen(self, child: Child, table: Writer, worker_loop: WorkerLoop) -> None:
         """Until the child has ended."""
         assert child.stdout is not None
         try:
-            self._hear_until_it_ends(child.stdout, table, home)
+            self._hear_until_it_ends(child.stdout, table, worker_loop)
         except Exception:
             logger.exception("worker %s does not understand its guardian", self._worker)
             self._kill("cannot be understood")
@@ -272,7 +272,7 @@ class ProcessGuardian:
             child.stdin.close()
         self._trouble = self._trouble or f"ended with code {code}"
 
-    def _hear_until_it_ends(self, output: IO[bytes], table: Writer, home: Home) -> None:
+    def _hear_until_it_ends(self, output: IO[bytes], table: Writer, worker_loop: WorkerLoop) -> None:
         started, unread = time.monotonic(), b""
         with selectors.DefaultSelector() as selector:
             selector.register(output, selectors.EVENT_READ)
@@ -283,29 +283,29 @@ class ProcessGuardian:
                         return
                     *lines, unread = (unread + data).split(b"\n")
                     for line in lines:
-                        self._hear(json.loads(line), home)
-                self._watch_deadlines(table, home)
+                        self._hear(json.loads(line), worker_loop)
+                self._watch_deadlines(table, worker_loop)
                 self._watch_child(table, started)
                 if self._failed_at is not None and table.renewed > self._failed_at:
                     self._failed_at = None
-                    home.database_works(_RENEWING)
+                    worker_loop.database_works(_RENEWING)
                 if self._fallback is not None and table.renewed > started:
                     fallback, self._fallback = self._fallback, None
                     fallback.end()
 
-    def _hear(self, news: dict[str, Any], home: Home) -> None:
+    def _hear(self, news: dict[str, Any], worker_loop: WorkerLoop) -> None:
         match news:
             case {"lost": job_id, "attempt": attempt, "reason": reason}:
-                home.lost(UUID(job_id), attempt, LossReason(reason))
+                worker_loop.lost(UUID(job_id), attempt, LossReason(reason))
             case {"renewed": count}:
-                home.emit(events.LeaseRenewed(worker=self._worker, count=count))
+                worker_loop.emit(events.LeaseRenewed(worker=self._worker, count=count))
             case {"overdue": keys}:
                 self._say_what_blocks(_read(keys))
             case {"timed_out": keys}:
-                self._were_let_go(_read(keys), home)
+                self._were_let_go(_read(keys), worker_loop)
             case {"error": kind, "message": message}:
                 self._failed_at = time.monotonic()
-                home.emit(events.StateError(doing=_RENEWING, error=JobError(type=kind, message=message)))
+                worker_loop.emit(events.StateError(doing=_RENEWING, error=JobError(type=kind, message=message)))
             case _:
                 raise ValueError(news)
 
@@ -315,23 +315,23 @@ class ProcessGuardian:
         words = {"stack": storable(self._stack)[-_MOST_STACK:], "returned": returned}
         self._say(json.dumps(words).encode() + b"\n")
 
-    def _were_let_go(self, keys: list[tuple[JobId, int]], home: Home) -> None:
+    def _were_let_go(self, keys: list[tuple[JobId, int]], worker_loop: WorkerLoop) -> None:
         for job_id, attempt in keys:
             lease = self._leases.get(job_id)
             if lease is not None and lease.attempt == attempt:
                 lease.is_given_up = True
-            home.lost(job_id, attempt, LossReason.TIMEOUT)
+            worker_loop.lost(job_id, attempt, LossReason.TIMEOUT)
         self._watch.report(keys, self._stack)
         if self._watch.is_to_end():
             self._watch.end()  # the child gives back the rest
 
-    def _watch_deadlines(self, table: Writer, home: Home) -> None:
+    def _watch_deadlines(self, table: Writer, worker_loop: WorkerLoop) -> None:
         for lease in self._leases.copy().values():
             lease.renewed_at(table.renewed)
         if table.waited > time.monotonic() - _WAITED_LATELY:
             return  # nobody can take the jobs either
         for job_id, attempt in self._deadlines.overdue():
-            home.lost(job_id, attempt, LossReason.ERROR)
+            worker_loop.lost(job_id, attempt, LossReason.ERROR)
 
     def _watch_child(self, table: Writer, started: float) -> None:
         now = time.monotonic()
@@ -344,7 +344,7 @@ class ProcessGuardian:
         elif now > table.turned + max(self._shortest * 2 / 3, 1.0):
             self._kill("is stuck")
 
-    def _fall_back(self, home: Home) -> None:
+    def _fall_back(self, worker_loop: WorkerLoop) -> None:
         """Have a thread stand in, if none does yet."""
         logger.warning("worker %s: the child process that renews the leases %s", self._worker, self._trouble)
         if self._fallback is not None:
@@ -358,7 +358,7 @@ class ProcessGuardian:
             why="in place of the child process",
             leases=self._leases,
         )
-        fallback.start_for(home)
+        fallback.start_for(worker_loop)
         self._fallback = fallback
 
 

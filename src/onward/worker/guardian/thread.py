@@ -21,9 +21,9 @@ from onward.state.contract import Held, TimedOut
 from onward.worker.connections import Reserved
 from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.contract import Told
-from onward.worker.guardian.home import Home
 from onward.worker.guardian.leases import Deadlines, Lease, Leases, let_go
 from onward.worker.guardian.table import is_overdue, overdue_message
+from onward.worker.guardian.worker_loop import WorkerLoop
 
 logger = logging.getLogger("onward.worker")
 _LETTING_GO = 2.0
@@ -57,7 +57,7 @@ class ThreadGuardian:
         self._deadlines = Deadlines(self._leases, shortest=shortest)
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self._away: asyncio.AbstractEventLoop | None = None
+        self._guardian_loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._stop: asyncio.Event | None = None
         self._waits_for_writers = not store.state.locks_rows
@@ -78,9 +78,9 @@ class ThreadGuardian:
         self._set(self._wake)
 
     def _set(self, event: asyncio.Event | None) -> None:
-        if self._away is not None and event is not None:
+        if self._guardian_loop is not None and event is not None:
             with suppress(RuntimeError):  # it has ended
-                self._away.call_soon_threadsafe(event.set)
+                self._guardian_loop.call_soon_threadsafe(event.set)
 
     def add_process(self, pid: int) -> None:
         """Nothing: this thread dies with the worker."""
@@ -91,13 +91,13 @@ class ThreadGuardian:
     def start(self) -> None:
         observers = self._store.observers
         self._watch.start(threading.get_ident())
-        self.start_for(Home(asyncio.get_running_loop(), let_go=self._lose, lost=self._lost, observers=observers))
+        self.start_for(WorkerLoop(asyncio.get_running_loop(), let_go=self._lose, lost=self._lost, observers=observers))
 
-    def start_for(self, home: Home) -> None:
+    def start_for(self, worker_loop: WorkerLoop) -> None:
         """`start` for a worker whose event loop is watched already; from any thread."""
         logger.info("worker %s: a thread of this process renews the leases: %s", self._worker, self._why)
         name = f"onward-guardian-{self._worker}"
-        self._thread = threading.Thread(target=self._run, args=(home,), name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(worker_loop,), name=name, daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:
@@ -116,20 +116,20 @@ class ThreadGuardian:
 
     # -- in the thread
 
-    def _run(self, home: Home) -> None:
+    def _run(self, worker_loop: WorkerLoop) -> None:
         try:
-            asyncio.run(self._guard(home))
+            asyncio.run(self._guard(worker_loop))
         except Exception:
             logger.exception("the guardian of worker %s has ended; leases are no longer renewed", self._worker)
 
-    async def _guard(self, home: Home) -> None:
+    async def _guard(self, worker_loop: WorkerLoop) -> None:
         self._wake, self._stop = asyncio.Event(), asyncio.Event()
-        self._away = asyncio.get_running_loop()
+        self._guardian_loop = asyncio.get_running_loop()
         reserved, for_overdue = Reserved(self._store.driver), Reserved(self._store.driver)
         try:
             async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(self._watch_deadlines(home, for_overdue))
-                renewing = tasks.create_task(self._renew_until_stopped(reserved, self._wake, home))
+                watching = tasks.create_task(self._watch_deadlines(worker_loop, for_overdue))
+                renewing = tasks.create_task(self._renew_until_stopped(reserved, self._wake, worker_loop))
                 if not self._stopping:
                     await self._stop.wait()
                 self._wake.set()
@@ -140,10 +140,10 @@ class ThreadGuardian:
             await reserved.close()
             await for_overdue.close()
 
-    async def _renew_until_stopped(self, reserved: Reserved, wake: asyncio.Event, home: Home) -> None:
+    async def _renew_until_stopped(self, reserved: Reserved, wake: asyncio.Event, worker_loop: WorkerLoop) -> None:
         failures = 0
         while not self._stopping:
-            failures = 0 if await self._renew_all(reserved, home) else failures + 1
+            failures = 0 if await self._renew_all(reserved, worker_loop) else failures + 1
             with suppress(TimeoutError):
                 # After a failure sooner: the database may be back before the leases have run out.
                 async with asyncio.timeout(
@@ -152,7 +152,7 @@ class ThreadGuardian:
                     await wake.wait()
             wake.clear()
 
-    async def _renew_all(self, reserved: Reserved, home: Home) -> bool:
+    async def _renew_all(self, reserved: Reserved, worker_loop: WorkerLoop) -> bool:
         leases = {job_id: lease for job_id, lease in self._leases.copy().items() if not lease.is_given_up}
         if not leases or self._is_ending:
             return True
@@ -163,35 +163,35 @@ class ThreadGuardian:
             async with asyncio.timeout(None if self._waits_for_writers else max(self._interval, 0.5)):
                 renewals = await reserved.run(self._store.state.renew(worker=self._worker, held=held))
         except Exception as error:  # noqa: BLE001 - one turn of a loop
-            home.emit(events.StateError(doing=_RENEWING, error=describe(error)))
+            worker_loop.emit(events.StateError(doing=_RENEWING, error=describe(error)))
             return False
         finally:
             self._is_renewing = False
-        home.database_works(_RENEWING)
+        worker_loop.database_works(_RENEWING)
         if self._waits_for_writers:
             begun = time.monotonic()  # the lease counts from when the lock was granted
         for renewal in renewals:
             if renewal.lost in (None, LossReason.CANCELLED):
                 leases[renewal.job_id].renewed_at(begun)
             if renewal.lost is not None:
-                home.lost(renewal.job_id, renewal.attempt, renewal.lost)
+                worker_loop.lost(renewal.job_id, renewal.attempt, renewal.lost)
         if self._store.observers.wants(events.LeaseRenewed):
-            home.emit(events.LeaseRenewed(worker=self._worker, count=len(renewals)))
+            worker_loop.emit(events.LeaseRenewed(worker=self._worker, count=len(renewals)))
         return True
 
-    async def _watch_deadlines(self, home: Home, reserved: Reserved) -> None:
+    async def _watch_deadlines(self, worker_loop: WorkerLoop, reserved: Reserved) -> None:
         """Apart from the renewals, which may be waiting for a database that does not answer."""
         while True:
             # While a renewal waits for others who write, nobody can take the jobs either.
             if not (self._waits_for_writers and self._is_renewing):
                 for job_id, attempt in self._deadlines.overdue():
-                    home.lost(job_id, attempt, LossReason.ERROR)
-            await self._look_for_overdue(home, reserved)
+                    worker_loop.lost(job_id, attempt, LossReason.ERROR)
+            await self._look_for_overdue(worker_loop, reserved)
             await asyncio.sleep(self._deadlines.look_every)
 
     # -- when the event loop is blocked
 
-    async def _look_for_overdue(self, home: Home, reserved: Reserved) -> None:
+    async def _look_for_overdue(self, worker_loop: WorkerLoop, reserved: Reserved) -> None:
         now, beat = time.monotonic(), self._watch.beat
         overdue = {
             job_id: lease
@@ -203,10 +203,10 @@ class ThreadGuardian:
         if keys:
             for job_id, _ in keys:
                 overdue[job_id].is_given_up = True
-            await self._let_go(home, reserved, keys, blocked_for=now - beat)
+            await self._let_go(worker_loop, reserved, keys, blocked_for=now - beat)
 
     async def _let_go(
-        self, home: Home, reserved: Reserved, keys: Sequence[tuple[JobId, int]], *, blocked_for: float
+        self, worker_loop: WorkerLoop, reserved: Reserved, keys: Sequence[tuple[JobId, int]], *, blocked_for: float
     ) -> None:
         stack = self._watch.stack()
         error = JobError(type="TimeoutError", message=overdue_message(blocked_for), traceback=storable(stack))
@@ -215,7 +215,7 @@ class ThreadGuardian:
         self._watch.report(keys, stack)
         self._store.release(Effects(hints=[Hint(HintKind.EXPIRED, "")]))
         for job_id, attempt in keys:
-            home.lost(job_id, attempt, LossReason.TIMEOUT)
+            worker_loop.lost(job_id, attempt, LossReason.TIMEOUT)
         if await asyncio.to_thread(self._watch.is_to_end):
             self._is_ending = True
             await self._quickly(self._give_back(reserved))

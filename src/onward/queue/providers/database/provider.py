@@ -52,7 +52,7 @@ from onward.queue.retention import Retention
 from onward.state.contract import Held, NewJob, ProgressReport, Settlement, TypeClaim
 from onward.state.contract import TakenJob as Row
 from onward.state.rows import read_errors
-from onward.worker.upkeep import Upkeep
+from onward.worker.maintenance import Maintenance
 
 if TYPE_CHECKING:
     from onward.queue.providers.database.factory import Link
@@ -102,7 +102,7 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
         self._link = await self._factory.hold()
         self._app, self._store = self._link.app, self._link.app.store
         self._listening = AsyncExitStack()
-        self._upkeep = Upkeep(
+        self._maintenance = Maintenance(
             self._store,
             self._link.reserved,
             self._link.worker,
@@ -176,7 +176,7 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
         self._retention.begin()
         listener = await self._listen() if wait else None
         while True:
-            await self._upkeep.look()
+            await self._maintenance.look()
             taken = [await self._begin(row) for row in await self._link.take(self._claims, count)]
             jobs = [job for job in taken if job is not None]
             if taken and not jobs:
@@ -200,11 +200,11 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
         notify, now = self._app.notify, time.monotonic()
         if not (notify.crosses_processes and notify.is_up):
             until = min(until, now + _POLL_WITHOUT_HINTS)
-        for hint in await listener.wait(max(min(until, self._upkeep.next_look) - now, 0.0)):
+        for hint in await listener.wait(max(min(until, self._maintenance.next_look) - now, 0.0)):
             if hint.kind is HintKind.AWAITED:
                 self._store.awaited.add(hint.key)
             else:
-                self._upkeep.hasten(hint)
+                self._maintenance.scan_sooner(hint)
 
     def interrupt(self) -> None:
         self._interrupted = True
@@ -290,7 +290,7 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
             if not failure.remove:
                 self._retention.finished(JobStatus.FAILED, failure.job_id)
             return None
-        self._upkeep.hasten(Hint(HintKind.DEFERRED, self._form.type_name))
+        self._maintenance.scan_sooner(Hint(HintKind.DEFERRED, self._form.type_name))
         return timedelta(seconds=failure.delay)
 
     async def release(self, jobs: Sequence[TakenJob]) -> None:

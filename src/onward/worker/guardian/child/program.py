@@ -12,7 +12,8 @@ from typing import Any, TypedDict
 from uuid import UUID
 
 from onward.pacing import Pacing, pause_after
-from onward.worker.guardian.child.clients import Client, Held, Overdue, Statements, client_for
+from onward.state.lease_keeper import HeldLease, KeeperStatements, LeaseKeeper, OverdueLease
+from onward.state.lease_keepers import lease_keeper_for
 from onward.worker.guardian.child.parent import Fate, Parent
 from onward.worker.guardian.table import Reader, Shape, is_overdue, is_stopped, overdue_message
 
@@ -25,7 +26,7 @@ class Configuration(TypedDict):
     path: list[str]
     client: str
     options: dict[str, Any]
-    statements: Statements
+    statements: KeeperStatements
     table: int
     leases: int
     processes: int
@@ -67,7 +68,7 @@ class _Child:
         self._worker, self._parent, self._parent_pid = configuration["worker"], parent, configuration["parent"]
         self._tells_renewals = configuration["tells_renewals"]
         self._table = Reader(configuration["table"], Shape(configuration["leases"], configuration["processes"]))
-        self._client: Client = client_for(
+        self._keeper: LeaseKeeper = lease_keeper_for(
             configuration["client"], configuration["options"], configuration["statements"]
         )
         self._told: set[tuple[UUID, int, str]] = set()
@@ -88,11 +89,11 @@ class _Child:
             # A renewal under way has a moment to end, so that its connection can be used again.
             await asyncio.wait([renewing], timeout=0.25)
             if renewing.cancel():
-                self._client.drop()
+                self._keeper.drop()
         if fate is Fate.DIED:
             self._kill(self._table.processes())
             await self._give_back()
-        self._client.drop()
+        self._keeper.drop()
 
     @asynccontextmanager
     async def _patience(self, seconds: float | None) -> AsyncIterator[None]:
@@ -100,7 +101,7 @@ class _Child:
         if seconds is None:
             yield
             return
-        cutting = asyncio.get_running_loop().call_later(seconds, self._client.cut_off)
+        cutting = asyncio.get_running_loop().call_later(seconds, self._keeper.cut_off)
         try:
             async with asyncio.timeout(seconds + _MOMENT):
                 yield
@@ -125,10 +126,10 @@ class _Child:
             is_woken = await self._parent.wake(max(min(due - time.monotonic(), self._until_overdue()), 0.0))
 
     async def _try_to_renew(self) -> bool:
-        patience = None if self._client.waits_for_writers else min(max(self._interval, 0.5), _ANSWER)
+        patience = None if self._keeper.waits_for_writers else min(max(self._interval, 0.5), _ANSWER)
         try:
             async with self._patience(patience):
-                await self._client.connect()
+                await self._keeper.connect()
                 if self._held():
                     await self._renew()
                 else:
@@ -136,7 +137,7 @@ class _Child:
         except _Overdue:
             return False
         except Exception as error:  # noqa: BLE001 - one turn of a loop; the worker is told
-            self._client.drop()
+            self._keeper.drop()
             self._parent.tell({"error": type(error).__name__, "message": str(error)})
             return False
         finally:
@@ -144,10 +145,10 @@ class _Child:
         return True
 
     async def _renew(self) -> None:
-        async with self._client.writing(self._waits):
+        async with self._keeper.writing(self._waits):
             begun = time.monotonic()  # not before: what the worker took while others were writing is held as well
             held = self._held()
-            answers = await self._client.renew(self._worker, held)
+            answers = await self._keeper.renew(self._worker, held)
         self._table.renewed(begun)
         lost = {(answer.job_id, answer.attempt, answer.lost) for answer in answers if answer.lost is not None}
         # Once each: a worker that is stuck does not read, and what it has been told stays held until it does.
@@ -157,9 +158,9 @@ class _Child:
         if held and self._tells_renewals:
             self._parent.tell({"renewed": len(held)})
 
-    def _held(self) -> list[Held]:
+    def _held(self) -> list[HeldLease]:
         """What is to be renewed: not what was let go of."""
-        held = [Held(UUID(bytes=entry.job_id), entry.attempt, entry.seconds) for entry in self._table.held()]
+        held = [HeldLease(UUID(bytes=entry.job_id), entry.attempt, entry.seconds) for entry in self._table.held()]
         return [one for one in held if (one.job_id, one.attempt) not in self._overdue]
 
     # -- when its event loop is blocked
@@ -212,17 +213,17 @@ class _Child:
         beat = self._table.beat
         try:
             async with self._patience(_LETTING_GO):
-                await self._client.connect()
+                await self._keeper.connect()
                 await self._time_out()
         except Exception:  # noqa: BLE001 - again when the worker has ended, or else it is left to run out
-            self._client.drop()
+            self._keeper.drop()
         self._parent.tell({"timed_out": [[str(job_id), attempt] for job_id, attempt in keys], "for": blocked_for})
         if self._ends_worker:
             await self._see_it_end(beat)
 
     async def _time_out(self) -> None:
-        overdue = [Overdue(job_id, attempt, error) for (job_id, attempt), error in self._overdue.items() if error]
-        for job_id in await self._client.time_out(self._worker, overdue) if overdue else ():
+        overdue = [OverdueLease(job_id, attempt, error) for (job_id, attempt), error in self._overdue.items() if error]
+        for job_id in await self._keeper.time_out(self._worker, overdue) if overdue else ():
             self._overdue.update({key: "" for key in self._overdue if key[0] == job_id})
 
     async def _see_it_end(self, beat: float) -> None:
@@ -247,10 +248,10 @@ class _Child:
         while time.monotonic() < deadline:
             try:
                 async with self._patience(_ANSWER):
-                    await self._client.connect()
+                    await self._keeper.connect()
                     count, locked = await self._release()
             except Exception:  # noqa: BLE001 - one turn of a loop; nobody is left to be told
-                self._client.drop()
+                self._keeper.drop()
                 await asyncio.sleep(next(pacing))
                 continue
             total += count
@@ -266,12 +267,12 @@ class _Child:
     async def _release(self) -> tuple[int, int]:
         """How many leases were let go of, and how many are locked. That others ran is not to be held against them."""
         if not self._overdue:
-            return await self._client.expire(self._worker)
+            return await self._keeper.expire(self._worker)
         await self._time_out()
         if any(self._overdue.values()) and time.monotonic() < self._let_go_by:
             return 0, 1  # a transaction of its own is still ending
-        count, locked = await self._client.give_back(self._worker)
-        rest, still_locked = await self._client.expire(self._worker) if not locked else (0, 0)
+        count, locked = await self._keeper.give_back(self._worker)
+        rest, still_locked = await self._keeper.expire(self._worker) if not locked else (0, 0)
         return count + rest, locked + still_locked
 
 

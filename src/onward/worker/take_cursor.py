@@ -9,8 +9,9 @@ brings less than asked for is completed from the beginning, and one in so often 
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
@@ -20,11 +21,15 @@ _LOOK_BACK_EVERY = 0.25
 _LOOK_BACK_FOR_AT_MOST = 0.05
 """Of the time: where looking back takes long, it is done less often."""
 
-Take = Callable[[Sequence[TypeClaim], int], Awaitable[Sequence[TakenJob]]]
+
+class Take(Protocol):
+    """Asks the database."""
+
+    def __call__(self, *, types: Sequence[TypeClaim], limit: int) -> Awaitable[Sequence[TakenJob]]: ...
 
 
 @dataclass(slots=True)
-class Frontier:
+class TakeCursor:
     """The claims of a worker, and how far it has come with each."""
 
     claims: Sequence[TypeClaim]
@@ -35,31 +40,28 @@ class Frontier:
         """At most `limit` jobs; fewer only if there are no more."""
         taken: list[TakenJob] = []
         if self._reached and time.monotonic() < self._look_back_at:
-            taken.extend(await take(self._onward(), limit))
+            taken.extend(await take(types=self._claims_from_here(), limit=limit))
         if len(taken) < limit:
-            taken.extend(await self._from_the_beginning(take, limit - len(taken)))
+            taken.extend(await self._take_from_the_beginning(take, limit - len(taken)))
         if len(taken) < limit:
             self._reached.clear()
-        else:
-            self._advance(taken)
+            return taken
+        for job in taken:
+            key, position = (job.type_name, job.payload_version), Position(job.rank, job.scheduled_at)
+            self._reached[key] = max(self._reached.get(key, position), position)
         return taken
 
-    async def _from_the_beginning(self, take: Take, limit: int) -> Sequence[TakenJob]:
+    async def _take_from_the_beginning(self, take: Take, limit: int) -> Sequence[TakenJob]:
         self._reached.clear()
         began = time.monotonic()
-        taken = await take(self.claims, limit)
+        taken = await take(types=self.claims, limit=limit)
         ended = time.monotonic()
         self._look_back_at = ended + max(_LOOK_BACK_EVERY, (ended - began) / _LOOK_BACK_FOR_AT_MOST)
         return taken
 
-    def _onward(self) -> list[TypeClaim]:
+    def _claims_from_here(self) -> list[TypeClaim]:
         reached = self._reached
         return [
             msgspec.structs.replace(claim, onward_from=reached.get((claim.type_name, claim.payload_version)))
             for claim in self.claims
         ]
-
-    def _advance(self, taken: Sequence[TakenJob]) -> None:
-        for job in taken:
-            key, position = (job.type_name, job.payload_version), Position(job.rank, job.scheduled_at)
-            self._reached[key] = max(self._reached.get(key, position), position)

@@ -8,8 +8,8 @@ import pytest
 
 from onward.model import new_id
 from onward.state.contract import Position, TakenJob, TypeClaim
-from onward.worker import frontier
-from onward.worker.frontier import Frontier
+from onward.worker import take_cursor
+from onward.worker.take_cursor import TakeCursor
 
 BEGAN = datetime(2030, 1, 1, tzinfo=UTC)
 CLAIMS = [TypeClaim("a", 1, 60.0), TypeClaim("b", 2, 60.0)]
@@ -22,8 +22,8 @@ class Backlog:
         self.waiting = [job_at(*job) for job in jobs]
         self.asked: list[dict[str, Position | None]] = []
 
-    async def take(self, claims: Sequence[TypeClaim], limit: int) -> Sequence[TakenJob]:
-        self.asked.append({claim.type_name: claim.onward_from for claim in claims})
+    async def take(self, types: Sequence[TypeClaim], limit: int) -> Sequence[TakenJob]:
+        self.asked.append({claim.type_name: claim.onward_from for claim in types})
         onward = self.asked[-1]
         found = [job for job in self.waiting if not passed_over(job, onward[job.type_name])]
         taken = sorted(found, key=lambda job: (job.rank, job.scheduled_at))[:limit]
@@ -44,13 +44,13 @@ def job_at(type_name: str, rank: int, second: int) -> TakenJob:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(frontier.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(take_cursor.time, "monotonic", lambda: now[0])
     return now
 
 
 async def test_a_full_take_is_followed_by_one_from_there(clock: list[float]) -> None:
     backlog = Backlog(*[("a", 0, n) for n in range(6)], *[("b", 1, n) for n in range(6)])
-    taking = Frontier(CLAIMS)
+    taking = TakeCursor(CLAIMS)
 
     taken = [await taking.take(backlog.take, 4) for _ in range(2)]
 
@@ -66,7 +66,7 @@ async def test_a_full_take_is_followed_by_one_from_there(clock: list[float]) -> 
 
 async def test_less_than_asked_for_is_completed_from_the_beginning(clock: list[float]) -> None:
     backlog = Backlog(*[("a", 0, n) for n in range(2, 6)])
-    taking = Frontier(CLAIMS)
+    taking = TakeCursor(CLAIMS)
     await taking.take(backlog.take, 3)
     late = job_at("a", 0, 1)
     backlog.waiting.append(late)
@@ -78,7 +78,7 @@ async def test_less_than_asked_for_is_completed_from_the_beginning(clock: list[f
 
 async def test_a_job_behind_is_found_in_a_while_though_the_backlog_never_ends(clock: list[float]) -> None:
     backlog = Backlog(*[("a", 0, n) for n in range(2, 60)])
-    taking = Frontier(CLAIMS)
+    taking = TakeCursor(CLAIMS)
     await taking.take(backlog.take, 2)
     late = job_at("a", 0, 1)
     backlog.waiting.append(late)
@@ -92,11 +92,11 @@ async def test_a_job_behind_is_found_in_a_while_though_the_backlog_never_ends(cl
 
 async def test_where_looking_back_takes_long_it_is_done_less_often(clock: list[float]) -> None:
     backlog = Backlog(*[("a", 0, n) for n in range(60)])
-    taking = Frontier(CLAIMS)
+    taking = TakeCursor(CLAIMS)
 
-    async def slow(claims: Any, limit: int) -> Sequence[TakenJob]:
-        clock[0] += 0.1 if not any(claim.onward_from for claim in claims) else 0.001
-        return await backlog.take(claims, limit)
+    async def slow(types: Any, limit: int) -> Sequence[TakenJob]:
+        clock[0] += 0.1 if not any(claim.onward_from for claim in types) else 0.001
+        return await backlog.take(types, limit)
 
     for _ in range(20):
         await taking.take(slow, 2)

@@ -10,7 +10,7 @@ from onward.observe.observer import Observers
 from onward.worker.guardian.contract import Told
 
 
-class Home:
+class WorkerLoop:
     """Brings news to the loop, where leases are held and let go: one thread changes them."""
 
     def __init__(

@@ -11,24 +11,20 @@ from onward.worker.attempt import RunningAttempt
 from onward.worker.settler import Settler
 
 logger = logging.getLogger("onward.worker")
-_LEAST_GRACE = 1.0
 _LEAVE_WITHIN = 0.5
 
 
-class Stragglers:
+class StuckHandlers:
     """Those among a worker's attempts whose handlers still run a grace period after they were told to stop."""
 
     def __init__(
         self,
         attempts: Mapping[JobId, RunningAttempt],
-        settler: Settler,
         *,
         grace: float,
         let_go: Callable[[JobId, int], None],
     ) -> None:
-        self._attempts, self._settler, self._let_go = attempts, settler, let_go
-        self.grace = max(grace, _LEAST_GRACE)
-        """Seconds that handlers have to stop when they are told to."""
+        self._attempts, self._let_go, self._grace = attempts, let_go, grace
         self._stuck: set[RunningAttempt] = set()
         self._changed = asyncio.Event()
         self.found = asyncio.Event()
@@ -36,7 +32,7 @@ class Stragglers:
 
     def was_told(self, attempt: RunningAttempt) -> None:
         """A handler was told to stop: look later whether it has."""
-        asyncio.get_running_loop().call_later(self.grace, self._look, attempt)
+        asyncio.get_running_loop().call_later(self._grace, self._look, attempt)
 
     def _look(self, attempt: RunningAttempt) -> None:
         if attempt.handler == "running":
@@ -60,13 +56,12 @@ class Stragglers:
         self._changed.set()
 
     async def wait_for_others(self) -> None:
-        """Wait until everything but stuck handlers is done and settled."""
+        """Wait until everything else is done."""
         while not self._stuck.issuperset(self._attempts.values()):
             self._changed.clear()
             await self._changed.wait()
-        await self._settler.idle.wait()
 
-    async def leave(self, settlement_of: Callable[[RunningAttempt], Settlement | None]) -> list[str]:
+    async def leave(self, settler: Settler, settlement_of: Callable[[RunningAttempt], Settlement | None]) -> list[str]:
         """Settle the jobs of handlers that do not stop as if they had, and name their types."""
         running = [attempt for attempt in self._attempts.values() if attempt.handler == "running" and attempt.cancelled]
         with suppress(TimeoutError):
@@ -74,6 +69,6 @@ class Stragglers:
                 for attempt in running:
                     settlement = settlement_of(attempt)
                     if settlement is not None:
-                        await self._settler.put(settlement)
-                await self._settler.idle.wait()
+                        await settler.put(settlement)
+                await settler.idle.wait()
         return [attempt.job.type_name for attempt in running]

@@ -1,0 +1,157 @@
+"""What a worker runs: each attempt from when its job was taken until its outcome is settled."""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+from onward.define.registry import Registry
+from onward.lifecycle import settle
+from onward.lifecycle.after_commit import describe
+from onward.lifecycle.store import Store
+from onward.model import Blocker, JobId, LossReason, WorkerId
+from onward.notify.contract import NotifyAdapter
+from onward.observe import events
+from onward.state.contract import Settlement, TakenJob
+from onward.worker.attempt import RunningAttempt
+from onward.worker.guardian.blocked import End, Watch
+from onward.worker.guardian.choose import choose_guardian
+from onward.worker.options import WorkerOptions
+from onward.worker.phases import Phases
+from onward.worker.progress import ProgressBoard
+from onward.worker.settler import Settler
+from onward.worker.stuck_handlers import StuckHandlers
+from onward.worker.worked_types import WorkedType
+
+_NAME_AT_MOST = 10
+
+
+class Attempts:
+    """The attempts of a worker, by job. One at a job: should it be taken again meanwhile, the older one is lost."""
+
+    def __init__(
+        self,
+        worker: WorkerId,
+        types: Mapping[str, WorkedType],
+        registry: Registry,
+        store: Store,
+        notify: NotifyAdapter,
+        progress: ProgressBoard,
+        options: WorkerOptions,
+        *,
+        end: Callable[[], End | None],
+    ) -> None:
+        self.worker, self.types, self.progress = worker, types, progress
+        self._registry, self._observers = registry, store.observers
+        self._by_job: dict[JobId, RunningAttempt] = {}
+        self.provided: tuple[object, ...] = ()
+        """What all handlers can get by type."""
+        self.queueing: set[Phases] = set()
+        """Those that wait for a connection of the pool."""
+        self.guardian = choose_guardian(
+            options,
+            store,
+            notify,
+            worker,
+            leases=[worked.lease for worked in types.values()],
+            lost=self.lost,
+            watch=Watch(worker, has_returned=self.has_returned, end=end),
+        )
+        self.stuck = StuckHandlers(self._by_job, grace=options.stuck_after, let_go=self.guardian.let_go)
+        self.settler = Settler(store, capacity=options.concurrency, settled=self.settled, substitute=self.unstorable)
+
+    def begin(self, job: TakenJob, blockers: Sequence[Blocker], since: float) -> RunningAttempt:
+        """A job was taken, and leased from `since` (monotonic)."""
+        worked = self.types[job.type_name]
+        attempt = RunningAttempt(
+            job=job,
+            kind=worked.registered,
+            registry=self._registry,
+            store=worked.store,
+            worker=self.worker,
+            progress=self.progress,
+            blockers=blockers,
+            provided=self.provided,
+            on_cancel=self.stuck.was_told,
+            queueing=self.queueing,
+        )
+        stale = self._by_job.get(job.id)
+        if stale is not None:
+            stale.cancel(LossReason.TAKEN_BY_ANOTHER_WORKER)
+        self._by_job[job.id] = attempt
+        self.guardian.hold(job.id, job.attempt, worked.lease, since, worked.limit)
+        return attempt
+
+    def forget(self, attempt: RunningAttempt, *, completed: bool = False) -> None:
+        """An attempt is settled, or lost."""
+        self.stuck.has_ended(attempt)
+        self.guardian.let_go(attempt.job.id, attempt.job.attempt)
+        last = self._by_job.pop(attempt.job.id, attempt)
+        if last is not attempt:
+            self._by_job[attempt.job.id] = last  # it was taken again meanwhile
+        if completed and self._observers.wants(events.AttemptCompleted):
+            self._observers.emit(events.AttemptCompleted(**attempt.facts, worker=self.worker))
+
+    def __iter__(self) -> Iterator[RunningAttempt]:
+        """Those of now, whatever becomes of them meanwhile."""
+        return iter(list(self._by_job.values()))
+
+    def _find(self, job_id: JobId, number: int) -> RunningAttempt | None:
+        attempt = self._by_job.get(job_id)
+        return attempt if attempt is not None and attempt.job.attempt == number else None
+
+    # -- which jobs
+
+    @property
+    def jobs(self) -> list[JobId]:
+        return list(self._by_job)
+
+    def held_here(self) -> list[JobId]:
+        """What this worker runs; not what is stuck here: the next reaper, be it this one, takes that back."""
+        return [job_id for job_id, attempt in self._by_job.items() if not self.stuck.has_lost(attempt)]
+
+    def run_any_of(self, lost: Collection[str]) -> bool:
+        """Whether any of the jobs that hints tell of is run here."""
+        return any(str(job_id) in lost for job_id in self._by_job)
+
+    # -- for the settler
+
+    def settled(self, settlement: Settlement, in_time: bool) -> None:
+        """An outcome is stored, or came too late."""
+        attempt = self._find(settlement.job_id, settlement.attempt)
+        if attempt is None:
+            return
+        self.forget(attempt, completed=in_time and settlement.kind in ("complete", "continue"))
+        if not in_time:
+            self._observers.emit(events.AlreadyCompleted(**attempt.facts, worker=self.worker))
+
+    def unstorable(self, settlement: Settlement, error: Exception) -> Settlement:
+        """What to settle in place of an outcome that the database cannot store."""
+        attempt = self._find(settlement.job_id, settlement.attempt)
+        if attempt is None or settlement.errors is not None:
+            return settle.unstorable(settlement, error)
+        policy, guard = self.types[attempt.job.type_name].policy, attempt.kind.guard
+        failure = settle.counted_failure(attempt.job, self.worker, describe(error), policy)
+        return failure if guard is None else settle.guarded(failure, guard, attempt.secrets())
+
+    # -- for the guardian, and whoever watches the event loop
+
+    def lost(self, job_id: JobId, number: int, reason: LossReason) -> None:
+        """The job is no longer ours, or should end."""
+        attempt = self._find(job_id, number)
+        if attempt is None or attempt.handler == "ended":
+            return  # it is being settled, and perhaps just was: settling tells whether it came in time
+        if reason is not LossReason.CANCELLED:
+            self._observers.emit(events.LeaseLost(**attempt.facts, worker=self.worker, reason=reason))
+        attempt.cancel(reason)
+
+    def has_returned(self, job_id: JobId, number: int) -> bool:
+        """Whether the handler has ended; called from another thread."""
+        attempt = self._find(job_id, number)
+        return attempt is None or attempt.handler == "ended"
+
+    def running_in(self, task: asyncio.Task[object] | None) -> str:
+        """Names the handler of a task, or else all, for the log; called from another thread."""
+        attempts = list(self._by_job.copy().values())
+        found = [attempt for attempt in attempts if task is not None and attempt.runs_in(task)] or attempts
+        named = [f"{attempt.job.type_name} (job {attempt.job.id})" for attempt in found[:_NAME_AT_MOST]]
+        more = [f"{len(found) - len(named)} more"] if len(found) > len(named) else []
+        return ", ".join(named + more) or "no handler"
