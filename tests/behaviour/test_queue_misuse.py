@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,20 @@ def test_an_error_that_goes_back_to_itself_has_a_root() -> None:
     first.__context__, second.__context__ = second, first
 
     assert root_of(first) in (first, second)
+
+
+@dataclass
+class Comparable(Exception):
+    """As nats-py's are: equal to others, and therefore without a hash."""
+
+    code: int
+
+
+def test_an_error_without_a_hash_has_a_root() -> None:
+    error = Comparable(503)
+    error.__cause__ = ConnectionError("gone")
+
+    assert root_of(error) is error.__cause__
 
 
 class Odd(Exception):

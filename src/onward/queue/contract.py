@@ -245,9 +245,9 @@ def in_words(error: BaseException) -> str:
 
 def root_of(error: BaseException) -> BaseException:
     """What an error goes back to; some client libraries raise errors that go back to themselves."""
-    seen = {error}
-    while (cause := error.__cause__ or error.__context__) is not None and cause not in seen:
-        seen.add(cause)
+    seen = {id(error)}  # some have no hash
+    while (cause := error.__cause__ or error.__context__) is not None and id(cause) not in seen:
+        seen.add(id(cause))
         error = cause
     return error
 
