@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from functools import partial
 from traceback import clear_frames
 from typing import Any, TypeAlias, TypeVar
 
@@ -13,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from onward.errands import to_the_end
 from onward.errors import TransactionClosed, TransactionUnsuitable
-from onward.state.command import Rows
-from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Fault, Result, StepByStep
+from onward.state.command import Command, Operation, Rows, as_one
+from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Dialect, Fault, Result, StepByStep, run_in_turn, run_now
 from onward.state.postgres.settings import fault_of_code
 from onward.state.sqlalchemy.after_commit import after_commit
 from onward.state.sqlalchemy.checks import sqlstate
@@ -31,6 +32,7 @@ from onward.state.sqlalchemy.work import (
     reads_only,
     refuse_poisoned,
     rows,
+    rows_of_asyncpg,
     script,
     take_write_lock,
 )
@@ -74,40 +76,38 @@ class JoinedConnection(StepByStep):
             raise TransactionClosed(ENDED_BY_HAND)
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        with self._patience:
-            return await do(self.raw, self._within, rows, sql, parameters)
+        return await do(self.raw, self.fetch_now, sql, parameters)
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
-        return await do(self.raw, self._within, query, sql, parameters)
+        return await do(self.raw, self.query_now, sql, parameters)
 
     async def script(self, sql: str) -> None:
-        await do(self.raw, self._within, script, sql)
+        await do(self.raw, self.script_now, sql)
+
+    async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
+        """As one piece of work with the sync object: to change over to that costs as much as a small statement."""
+        work = self._beginning if begin else partial(do, self.raw)
+        return await work(self._run, first, more, begin, commit)
+
+    def _run(self, target: Any, first: Operation[T], more: tuple[Command[Any], ...], begin: bool, commit: bool) -> T:
+        return run_now(run_in_turn(_Inside(self, target), first, *more, begin=begin, commit=commit))
 
     async def begin(self) -> None:
+        await self._beginning(self.begin_now)
+
+    async def _beginning(self, work: Callable[..., T], *arguments: Any) -> T:
         try:
-            await do(self.raw, self._begin)
+            return await do(self.raw, work, *arguments)
         except asyncio.CancelledError as error:
             clear_frames(error.__traceback__)  # with what they hold of a connection that is half made
-            self._unwatch()
-            await do(self.raw, self._roll_back)  # it may have begun
+            await self.rollback()  # it may have begun
             raise
-        self._begun = True
-        if self._lent is not None and self._connection is not None:
-            self._patience = self._lent(self._connection)
-            if self._connection.dialect.name == "postgresql":
-                self._end = end_of(self._connection)
 
     async def commit(self) -> None:
-        self._begun = False
-        self._unwatch()
-        with self._patience:
-            await do(self.raw, self._commit)
+        await do(self.raw, self.commit_now)
 
     async def rollback(self) -> None:
-        self._begun = False
-        self._unwatch()
-        with self._patience:
-            await do(self.raw, self._roll_back)
+        await do(self.raw, self.roll_back_now)
 
     def suspend(self) -> None:
         connection = self._connection
@@ -133,17 +133,78 @@ class JoinedConnection(StepByStep):
         after_commit(self._connection, action)
         return True
 
+    # -- with the sync object
+
+    def fetch_now(self, target: Connection | Session, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        with self._patience:
+            return self._within(target, rows, sql, parameters)
+
+    def fetch_directly(self, target: Connection | Session, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        """The same, past SQLAlchemy where that can be."""
+        with self._patience:
+            return self._within(target, self._fetch_directly, sql, parameters)
+
+    def query_now(self, target: Connection | Session, sql: str, parameters: Mapping[str, Any]) -> Result:
+        return self._within(target, query, sql, parameters)
+
+    def script_now(self, target: Connection | Session, sql: str) -> None:
+        self._within(target, script, sql)
+
+    def begin_now(self, target: Connection | Session, *, watched: bool = True) -> None:
+        try:
+            target.begin()
+            connection = self._enter(target)
+            is_file = connection.dialect.name == "sqlite"
+            if is_file:
+                take_write_lock(connection)
+            self._transaction, self._has_begun = target.get_transaction(), is_file
+            if watched and not is_file:
+                event.listen(connection, "after_cursor_execute", self._heard)
+                self._watched = connection
+            if self._lent is not None:
+                self._patience, self._end = self._lent(connection), _nothing if is_file else end_of(connection)
+        except BaseException as error:
+            _roll_back(target)
+            if isinstance(error, DBAPIError) and is_locked(error):  # by an event listener that begins
+                raise WriterBusy from error
+            raise
+        self._begun = True
+
+    def commit_now(self, target: Connection | Session, *, is_sound: bool = False) -> None:
+        self._ended()
+        try:
+            with self._patience:
+                connection = self._enter(target)
+                if not is_sound:
+                    self._ask(refuse_poisoned, connection)
+                self._ask(target.commit)
+        except BaseException:
+            self.roll_back_now(target)
+            raise
+
+    def roll_back_now(self, target: Connection | Session) -> None:
+        self._ended()
+        with self._patience:
+            self._ask(_roll_back, target)
+
     def _within(self, target: Connection | Session, work: Callable[..., T], *arguments: Any) -> T:
         connection = self._enter(target)
         if connection.dialect.name == "sqlite" and not client(connection).in_transaction:
             # sqlite3 begins late, and before a statement that starts with WITH not at all.
             take_write_lock(connection)
         try:
-            return self._ask(work, connection, *arguments)
+            answer = self._ask(work, connection, *arguments)
         except DBAPIError as error:
             if self._lent is not None:
                 _discard_demoted(connection, error)
             raise
+        self._has_begun = self._begun
+        return answer
+
+    def _fetch_directly(self, connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        if self._has_begun and self._lent is not None and connection.dialect.driver == "asyncpg":
+            return rows_of_asyncpg(connection, sql, parameters)
+        return rows(connection, sql, parameters)
 
     def _ask(self, work: Callable[..., T], *arguments: Any) -> T:
         self._is_asking = True
@@ -152,9 +213,6 @@ class JoinedConnection(StepByStep):
         finally:
             self._is_asking = False
 
-    def _roll_back(self, target: Connection | Session) -> None:
-        self._ask(_roll_back, target)
-
     def _enter(self, target: Connection | Session) -> Connection:
         connection = target.connection() if isinstance(target, Session) else target
         if is_autocommit(connection):
@@ -162,25 +220,8 @@ class JoinedConnection(StepByStep):
         self._connection = connection
         return connection
 
-    def _begin(self, target: Connection | Session) -> None:
-        try:
-            target.begin()
-            connection = self._enter(target)
-            if connection.dialect.name == "sqlite":
-                take_write_lock(connection)
-            self._transaction, self._has_begun = target.get_transaction(), connection.dialect.name == "sqlite"
-            self._watch(connection)
-        except BaseException as error:
-            _roll_back(target)
-            if isinstance(error, DBAPIError) and is_locked(error):  # by an event listener that begins
-                raise WriterBusy from error
-            raise
-
-    def _watch(self, connection: Connection) -> None:
-        event.listen(connection, "after_cursor_execute", self._heard)
-        self._watched = connection
-
-    def _unwatch(self) -> None:
+    def _ended(self) -> None:
+        self._begun = False
         if self._watched is not None:
             event.remove(self._watched, "after_cursor_execute", self._heard)
             self._watched = None
@@ -188,13 +229,47 @@ class JoinedConnection(StepByStep):
     def _heard(self, *_: object) -> None:
         self._has_begun = True
 
-    def _commit(self, target: Connection | Session) -> None:
-        try:
-            self._ask(refuse_poisoned, self._enter(target))
-            self._ask(target.commit)
-        except BaseException:
-            self._roll_back(target)
-            raise
+
+class _Inside(StepByStep):
+    """A connection to those who work with the sync object already: it never suspends."""
+
+    def __init__(self, joined: JoinedConnection, target: Connection | Session) -> None:
+        self._joined, self._target = joined, target
+        self._is_sound = False
+        """Whether the last statement has shown that none before it had failed."""
+
+    raw = native = None
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._joined.in_transaction
+
+    async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        return self._shown(self._joined.fetch_directly, sql, parameters)
+
+    async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
+        return self._shown(self._joined.query_now, sql, parameters)
+
+    async def script(self, sql: str) -> None:
+        self._shown(self._joined.script_now, sql)
+
+    def _shown(self, work: Callable[..., T], *arguments: Any) -> T:
+        self._is_sound = False
+        answer = work(self._target, *arguments)
+        self._is_sound = True
+        return answer
+
+    async def begin(self) -> None:
+        self._joined.begin_now(self._target, watched=False)
+
+    async def commit(self) -> None:
+        self._joined.commit_now(self._target, is_sound=self._is_sound)
+
+    async def rollback(self) -> None:
+        self._joined.roll_back_now(self._target)
+
+    def after_commit(self, action: Callable[[], Any]) -> bool:
+        return self._joined.after_commit(action)
 
 
 class DirectConnection(StepByStep):
@@ -270,8 +345,15 @@ class PooledConnection(StepByStep):
     """What the application's pool lends: nothing yet, a connection for single statements, or an object to hand out."""
 
     def __init__(
-        self, *, direct: Callable[[], Any], joined: Callable[[], Any], is_async: bool, patience: MakePatience
+        self,
+        dialect: Dialect,
+        *,
+        direct: Callable[[], Any],
+        joined: Callable[[], Any],
+        is_async: bool,
+        patience: MakePatience,
     ) -> None:
+        self._dialect = dialect
         self._make_direct, self._make_joined = direct, joined
         self._is_async, self._make_patience = is_async, patience
         self._lent: DirectConnection | JoinedConnection | None = None
@@ -298,12 +380,35 @@ class PooledConnection(StepByStep):
     async def script(self, sql: str) -> None:
         await (await self._current()).script(sql)
 
+    async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
+        if more and not (begin or commit or self.in_transaction):
+            if self._dialect == "postgres" and isinstance(first, Command):
+                first, more = as_one(first, more)
+            begin = commit = bool(more)
+        if not (begin or commit):
+            return await (await self._current()).run(first, *more)
+        try:
+            joined = await self._join() if begin else await self._current()
+            answer = await joined.run(first, *more, begin=begin, commit=commit)
+        except BaseException:
+            await self.give_back()
+            raise
+        if commit:
+            await self.give_back()
+        else:
+            self._lent = joined
+        return answer
+
     async def begin(self) -> None:
-        await self.give_back()
-        raw = await self._return.enter_async_context(entered(self._make_joined()))
-        joined = JoinedConnection(raw, lent=self._make_patience)
+        joined = await self._join()
         await joined.begin()
         self._lent = joined
+
+    async def _join(self) -> JoinedConnection:
+        if self._lent is not None:
+            await self.give_back()
+        raw = await self._return.enter_async_context(entered(self._make_joined()))
+        return JoinedConnection(raw, lent=self._make_patience)
 
     async def commit(self) -> None:
         try:
@@ -394,8 +499,8 @@ def _roll_back(target: Connection | Session) -> None:
 
 
 def _by_hand(connection: Connection, sql: str) -> None:
-    # Out of autocommit SQLAlchemy begins, commits and rolls back itself.
-    if is_autocommit(connection):
+    # Out of autocommit SQLAlchemy begins, commits and rolls back itself; a connection that is lost has done so.
+    if is_autocommit(connection) and not connection.invalidated:
         connection.exec_driver_sql(sql)
 
 

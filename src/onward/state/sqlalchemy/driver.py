@@ -102,7 +102,11 @@ class _SqlAlchemy(ABC):
     async def connection(self) -> AsyncIterator[PooledConnection]:
         self._come_home()
         pooled = PooledConnection(
-            direct=self._single.connect, joined=self._hand_out, is_async=self.is_async, patience=self._patience
+            self.dialect,
+            direct=self._single.connect,
+            joined=self._hand_out,
+            is_async=self.is_async,
+            patience=self._patience,
         )
         try:
             yield pooled

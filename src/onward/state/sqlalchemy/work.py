@@ -5,6 +5,7 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -70,6 +71,28 @@ def rows(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Row
     except StatementError as error:
         hide_row(error)
         raise
+
+
+def rows_of_asyncpg(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
+    """The same, past SQLAlchemy, at a third of the cost: in a transaction that the server knows of already."""
+    adapted: Any = connection.connection.dbapi_connection
+    raw = adapted.driver_connection
+    ask_safely(raw)
+    spelled = spell(sql, "dollar")
+    given = spelled.positional(parameters)
+    try:
+        found: Rows = adapted.run_async(lambda raw: raw.fetch(spelled.sql, *given))
+    except Exception as error:
+        if raw.is_closed():
+            with suppress(DBAPIError):
+                connection.exec_driver_sql("SELECT 1")  # so that SQLAlchemy, too, hears of it
+        told = DBAPIError.instance(
+            spelled.sql, None, error, Exception, hide_parameters=True, connection_invalidated=raw.is_closed(),
+            dialect=connection.dialect,
+        )  # fmt: skip
+        hide_row(told)
+        raise told from error
+    return found
 
 
 def query(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Result:
