@@ -3,13 +3,22 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
+from functools import partial, wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
+from msgspec.structs import astuple
 
 from onward.observe.events import Event
+from onward.state.command import Command, Operation, Steps
+from onward.state.contract import StateAdapter
+from onward.state.driver import StepByStep
+from onward.state.postgres.asyncpg_connection import AsyncpgConnection
+from onward.state.sqlite.connection import AiosqliteConnection, SqliteConnection
 
 T = TypeVar("T")
 SOON = timedelta(seconds=20)
@@ -62,3 +71,58 @@ def _launched(program: Path, *arguments: object) -> Iterator[subprocess.Popen[by
             yield process
         finally:
             process.kill()
+
+
+# -- operations
+
+Run = Callable[[], Awaitable[Any]]
+"""Runs an operation as it would have been run, with BEGIN and COMMIT if they belong to it."""
+
+
+def intercept(
+    monkeypatch: pytest.MonkeyPatch, state: StateAdapter, name: str, around: Callable[..., Awaitable[Any]]
+) -> None:
+    """Have whatever a method of the state returns be run by `around(run, *arguments of the method)`.
+
+    Where the connection is asked: in the event loop, although SQLite's own work is done in a thread. Only an operation
+    that is a step of another runs where that runs; there `around` may do anything but wait.
+    """
+    method = getattr(state, name)
+
+    @wraps(method)
+    def asked(*arguments: Any, **options: Any) -> Any:
+        return _marked(method(*arguments, **options), lambda run: around(run, *arguments, **options))
+
+    monkeypatch.setattr(state, name, asked)
+    for kind in (AsyncpgConnection, SqliteConnection, AiosqliteConnection, StepByStep):
+        monkeypatch.setattr(kind, "run", _heeding_marks(kind.run))
+
+
+class _MarkedCommand(Command[Any], frozen=True, gc=False, kw_only=True):
+    around: Callable[[Run], Awaitable[Any]]
+
+    def then(self, look: Callable[[Any], Any]) -> Any:
+        return _marked(Command.then(self, look), self.around)
+
+
+class _MarkedSteps(Steps[Any], frozen=True, gc=False, kw_only=True):
+    around: Callable[[Run], Awaitable[Any]]
+
+    def then(self, look: Callable[[Any], Any]) -> Any:
+        return _marked(Steps.then(self, look), self.around)
+
+
+def _marked(operation: Operation[Any], around: Callable[[Run], Awaitable[Any]]) -> Any:
+    kind = _MarkedCommand if isinstance(operation, Command) else _MarkedSteps
+    return kind(*astuple(operation), around=around)
+
+
+def _heeding_marks(run: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    @wraps(run)
+    async def heeding(self: Any, first: Operation[Any], *more: Command[Any], **options: Any) -> Any:
+        if not isinstance(first, _MarkedCommand | _MarkedSteps):
+            return await run(self, first, *more, **options)
+        kind = Command if isinstance(first, Command) else Steps
+        return await first.around(partial(run, self, kind(*astuple(first)[:-1]), *more, **options))
+
+    return heeding

@@ -10,7 +10,7 @@ import pytest
 from onward import Attempt, ChainNotFound, ConfigurationError, JobType, Onward, WaitTimeout, job
 from onward.model import new_id
 from proxy import proxied
-from support import SOON
+from support import SOON, Run, intercept
 
 never = JobType("never", input=int, output=int)
 MANY = 100
@@ -24,13 +24,12 @@ async def double(attempt: Attempt[int]) -> int:
 def count_looks(app: Onward, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows with every look, by how many chains were asked for."""
     looks: list[int] = []
-    ended_chains = app.state.ended_chains
 
-    async def counted(connection: Any, ids: Any) -> Any:
+    async def counted(run: Run, ids: Any) -> Any:
         looks.append(len(ids))
-        return await ended_chains(connection, ids)
+        return await run()
 
-    monkeypatch.setattr(app.state, "ended_chains", counted)
+    intercept(monkeypatch, app.state, "ended_chains", counted)
     return looks
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from onward import Attempt, JobStatus, LossReason, Onward, job
 from onward.observe import events
-from support import SOON, Recorder
+from support import SOON, Recorder, Run, intercept
 
 
 async def test_a_worker_that_is_cancelled_gives_its_jobs_back(opened: Any, recorder: Recorder) -> None:
@@ -38,14 +38,14 @@ async def test_one_that_is_cancelled_again_while_it_gives_them_back_does_so_all_
         await asyncio.Event().wait()
 
     app: Onward = await opened(endless)
-    settle, is_settling, may_settle = app.state.settle, asyncio.Event(), asyncio.Event()
+    is_settling, may_settle = asyncio.Event(), asyncio.Event()
 
-    async def late(*arguments: Any) -> Any:
+    async def late(run: Run, *_: Any) -> Any:
         is_settling.set()
         await may_settle.wait()
-        return await settle(*arguments)
+        return await run()
 
-    monkeypatch.setattr(app.state, "settle", late)
+    intercept(monkeypatch, app.state, "settle", late)
     chain = await app.start(endless, None)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(app.worker().run())
@@ -134,13 +134,13 @@ async def test_when_all_tasks_are_cancelled_at_once_what_was_being_settled_is_se
             await asyncio.Event().wait()
 
     app: Onward = await opened(once)
-    settle, may_settle = app.state.settle, asyncio.Event()
+    may_settle = asyncio.Event()
 
-    async def late(*arguments: Any) -> Any:
+    async def late(run: Run, *_: Any) -> Any:
         await may_settle.wait()
-        return await settle(*arguments)
+        return await run()
 
-    monkeypatch.setattr(app.state, "settle", late)
+    intercept(monkeypatch, app.state, "settle", late)
     brief = await app.start_many([once.with_input(False) for _ in range(2)])
     endless = await app.start_many([once.with_input(True) for _ in range(2)])
     before = asyncio.all_tasks()

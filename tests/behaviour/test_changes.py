@@ -28,7 +28,7 @@ from onward import (
 )
 from onward.observe import events
 from onward.state.contract import TypeClaim
-from support import SOON, Recorder
+from support import SOON, Recorder, Run, intercept
 
 fetch = JobType("fetch", input=int, output=int)
 report = JobType("report", input=int, output=int, blocked_by=[fetch])
@@ -100,16 +100,16 @@ async def test_a_retry_whose_answer_was_lost_is_not_refused_the_second_time(
     async with make_app(fetch, target=postgres_dsn) as app:
         chain = await app.start(fetch, 1)
         await app.cancel(chain)
-        retry, lost = app.state.retry, []
+        lost: list[Any] = []
 
-        async def lose_the_answer(*args: Any) -> Any:
-            changes = await retry(*args)
+        async def lose_the_answer(run: Run, *_: Any) -> Any:
+            changes = await run()
             if not lost:
                 lost.append(changes)
                 raise ConnectionResetError
             return changes
 
-        monkeypatch.setattr(app.state, "retry", lose_the_answer)
+        intercept(monkeypatch, app.state, "retry", lose_the_answer)
 
         assert await app.retry(chain) == 1
         assert lost

@@ -92,14 +92,14 @@ async def test_a_reserved_connection_that_gets_no_answer_is_replaced(
     async with proxied(postgres_dsn) as (proxy, dsn):
         driver: Driver = await opened_driver(dsn)
         reserved = Reserved(driver)
-        before = await reserved.run(process_of)
+        before = await reserved.use(process_of)
 
         proxy.silence()
         began = time.monotonic()
         with pytest.raises(Exception) as raised:  # noqa: PT011 - each library has its own
-            await reserved.run(process_of)
+            await reserved.use(process_of)
         waited = time.monotonic() - began
-        after = await reserved.run(process_of)
+        after = await reserved.use(process_of)
         await reserved.close()
 
     assert driver.fault(raised.value) is Fault.LOST
@@ -132,11 +132,11 @@ async def test_a_connection_that_cannot_write_any_more_is_not_used_again(postgre
     driver: Driver = await opened_driver(postgres_dsn)
     reserved = Reserved(driver)
     async with driver.connection() as connection:
-        processes = [await reserved.run(process_of), await process_of(connection)]
+        processes = [await reserved.use(process_of), await process_of(connection)]
 
     errors: list[BaseException] = []
     with pytest.raises(Exception) as raised:  # noqa: PT011 - each library has its own
-        await reserved.run(fail_to_write)
+        await reserved.use(fail_to_write)
     errors.append(raised.value)
     with pytest.raises(Exception) as raised:  # noqa: PT011
         async with driver.connection() as connection:
@@ -145,7 +145,7 @@ async def test_a_connection_that_cannot_write_any_more_is_not_used_again(postgre
 
     assert all(driver.fault(error) is Fault.READ_ONLY for error in errors)
     async with driver.connection() as connection:
-        assert not {await reserved.run(process_of), await process_of(connection)} & set(processes)
+        assert not {await reserved.use(process_of), await process_of(connection)} & set(processes)
     await reserved.close()
 
 

@@ -25,7 +25,7 @@ from onward.state.postgres.psycopg import PsycopgDriver
 from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.process import ProcessGuardian
 from proxy import proxied
-from support import SOON, Recorder
+from support import SOON, Recorder, Run, intercept
 
 BRIEF = timedelta(seconds=1)
 CHILD = re.compile(r"a child process \(pid (\d+)\) renews the leases")
@@ -142,14 +142,13 @@ async def test_a_job_whose_settlement_is_being_answered_is_not_lost(
     running: Any, recorder: Recorder, guardian: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app: Onward = await running(quick, worker={"guardian": guardian})
-    settle = app.state.settle
 
-    async def settle_and_answer_late(*arguments: Any) -> Any:
-        changes = await settle(*arguments)
+    async def settle_and_answer_late(run: Run, *_: Any) -> Any:
+        changes = await run()
         await asyncio.sleep(BRIEF.total_seconds())  # the guardian asks three times meanwhile, of a job that has ended
         return changes
 
-    monkeypatch.setattr(app.state, "settle", settle_and_answer_late)
+    intercept(monkeypatch, app.state, "settle", settle_and_answer_late)
     await (await app.start(quick, 1)).wait(timeout=SOON)
     await until(lambda: bool(recorder.of(events.AttemptCompleted)))
 

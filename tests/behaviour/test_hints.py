@@ -16,7 +16,7 @@ from onward.notify.memory import MemoryNotify, NoNotify
 from onward.notify.vetting import read_payload
 from onward.observe import events
 from onward.worker.worker import Worker
-from support import SOON, Recorder
+from support import SOON, Recorder, Run, intercept
 
 NEVER = {"poll": timedelta(hours=1)}
 """With this, only a hint, or the change counter, can wake an idle worker in time."""
@@ -54,17 +54,16 @@ async def test_a_hint_that_comes_while_a_look_is_being_answered_is_not_lost(
     while not isinstance(await client.find_job(first.id), RunningJob):
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)  # it waits for its slot
-    take = app.state.take
 
-    async def slow_take(*arguments: Any, **options: Any) -> Any:
-        taken = await take(*arguments, **options)
+    async def slow_take(run: Run, **_: Any) -> Any:
+        taken = await run()
         if not looked.is_set():
             assert not taken
             looked.set()
             await answered.wait()
         return taken
 
-    monkeypatch.setattr(app.state, "take", slow_take)
+    intercept(monkeypatch, app.state, "take", slow_take)
     may_end.set()
     async with asyncio.timeout(SOON.total_seconds()):
         await looked.wait()

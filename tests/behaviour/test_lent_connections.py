@@ -10,6 +10,7 @@ import pytest
 
 from onward import Attempt, Next, Onward, job
 from onward.observe.events import AlreadyCompleted
+from onward.state.command import Command
 from support import SOON, Recorder
 
 
@@ -207,7 +208,7 @@ async def test_a_transaction_whose_first_statement_fails_has_not_begun(
 
     async with app.driver.connection() as link:
         with pytest.raises(Exception, match="division by zero"):
-            await app.store.begin(link, ("SELECT 1 / :zero::integer", {"zero": 0}))
+            await link.run(Command("SELECT 1 / :zero::integer", {"zero": 0}, len, "count"), begin=True)
 
         assert not link.in_transaction
     await app.start(echo, "the connection is as good as before")

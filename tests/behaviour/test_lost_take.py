@@ -8,7 +8,7 @@ import pytest
 from onward import Attempt, ChainFailed, JobStatus, Onward, job
 from onward.observe.events import JobReaped
 from onward.state.contract import TypeClaim
-from support import SOON, Recorder
+from support import SOON, Recorder, Run, intercept
 
 
 @job("once", max_attempts=1)
@@ -20,16 +20,16 @@ async def test_jobs_whose_take_was_not_answered_are_taken_again_at_once(
     opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app: Onward = await opened(once)
-    take, lost = app.state.take, list[Any]()
+    lost = list[Any]()
 
-    async def take_and_lose(connection: Any, **options: Any) -> Any:
-        taken = await take(connection, **options)
+    async def take_and_lose(run: Run, **_: Any) -> Any:
+        taken = await run()
         if taken and not lost:
             lost.extend(taken)
             raise ConnectionResetError
         return taken
 
-    monkeypatch.setattr(app.state, "take", take_and_lose)
+    intercept(monkeypatch, app.state, "take", take_and_lose)
     chains = await app.start_many([once.with_input(None) for _ in range(3)])
 
     async with app.worker(concurrency=3):
@@ -44,14 +44,14 @@ async def test_a_worker_that_is_cancelled_while_it_takes_gives_back_what_it_does
     opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app: Onward = await opened(once)
-    take, has_taken = app.state.take, asyncio.Event()
+    has_taken = asyncio.Event()
 
-    async def take_and_wait(connection: Any, **options: Any) -> Any:
-        await take(connection, **options)
+    async def take_and_wait(run: Run, **_: Any) -> Any:
+        await run()
         has_taken.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(app.state, "take", take_and_wait)
+    intercept(monkeypatch, app.state, "take", take_and_wait)
     chain = await app.start(once, None)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(app.worker().run())
@@ -75,16 +75,16 @@ async def test_jobs_whose_reaping_was_not_answered_are_settled_as_crashes_at_onc
     opened: Any, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app: Onward = await opened(once)
-    reap, lost = app.state.reap, list[Any]()
+    lost = list[Any]()
 
-    async def reap_and_lose(connection: Any, **options: Any) -> Any:
-        reaped = await reap(connection, **options)
+    async def reap_and_lose(run: Run, **_: Any) -> Any:
+        reaped = await run()
         if reaped.jobs and not lost:
             lost.extend(reaped.jobs)
             raise ConnectionResetError
         return reaped
 
-    monkeypatch.setattr(app.state, "reap", reap_and_lose)
+    intercept(monkeypatch, app.state, "reap", reap_and_lose)
     chain = await app.start(once, None)
     await _leave_behind(app)
 
@@ -100,14 +100,14 @@ async def test_a_worker_that_is_cancelled_while_it_reaps_settles_what_it_does_no
     opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app: Onward = await opened(once)
-    reap, has_reaped = app.state.reap, asyncio.Event()
+    has_reaped = asyncio.Event()
 
-    async def reap_and_wait(connection: Any, **options: Any) -> Any:
-        await reap(connection, **options)
+    async def reap_and_wait(run: Run, **_: Any) -> Any:
+        await run()
         has_reaped.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(app.state, "reap", reap_and_wait)
+    intercept(monkeypatch, app.state, "reap", reap_and_wait)
     chain = await app.start(once, None)
     await _leave_behind(app)
     async with asyncio.TaskGroup() as tasks:

@@ -32,7 +32,7 @@ from onward.queue import (
 from onward.queue.contract import TakenJob
 from onward.queue.providers.database import Database
 from onward.testing.queue.session import arrived, names, until
-from support import SOON
+from support import SOON, Run, intercept
 
 SHORT = timedelta(seconds=1)
 
@@ -358,14 +358,13 @@ class TestLeases:
     ) -> None:
         await queue.add_many("one", range(3), attempts=1)
         [held] = await arrived(queue.provider, 1)
-        take = app.state.take
 
-        async def take_and_lose(connection: Any, **options: Any) -> Any:
-            await take(connection, **options)
+        async def take_and_lose(run: Run, **_: Any) -> Any:
+            await run()
             monkeypatch.undo()
             raise ConnectionResetError
 
-        monkeypatch.setattr(app.state, "take", take_and_lose)
+        intercept(monkeypatch, app.state, "take", take_and_lose)
         with pytest.raises(QueueRuntimeError) as caught:
             await queue.provider.fetch(2)
 
@@ -391,13 +390,12 @@ class TestSettling:
         await queue.add_many("one", range(50))
         jobs = await arrived(queue.provider, 50)
         batches: list[int] = []
-        settle = app.state.settle
 
-        async def counted(connection: Any, settlements: Any) -> Any:
+        async def counted(run: Run, settlements: Any) -> Any:
             batches.append(len(settlements))
-            return await settle(connection, settlements)
+            return await run()
 
-        monkeypatch.setattr(app.state, "settle", counted)
+        intercept(monkeypatch, app.state, "settle", counted)
         async with asyncio.TaskGroup() as tasks:
             for one in jobs:
                 tasks.create_task(queue.provider.ack(one))

@@ -17,7 +17,7 @@ from onward.lifecycle.store import Store
 from onward.model import Progress
 from onward.observe import events
 from onward.state.contract import Settlement
-from support import SOON, Recorder
+from support import SOON, Recorder, Run, intercept
 
 SHORT = timedelta(seconds=1)
 
@@ -45,17 +45,17 @@ def _sqlite(code: int) -> Exception:
 
 
 class Failing:
-    """Stands in for a method: raises what it was given, one after the other, then does its work."""
+    """Raises what it was given, one after the other, then lets the work be done."""
 
-    def __init__(self, method: Callable[..., Any], errors: Sequence[Exception], *, after: bool = False) -> None:
-        self._method, self._errors, self._after = method, list(errors), after
+    def __init__(self, errors: Sequence[Exception], *, after: bool = False) -> None:
+        self._errors, self._after = list(errors), after
 
-    async def __call__(self, *arguments: Any, **options: Any) -> Any:
+    async def __call__(self, run: Run, *_: Any, **__: Any) -> Any:
         if self._after:
-            answer = await self._method(*arguments, **options)
+            answer = await run()
         if self._errors:
             raise self._errors.pop(0)
-        return answer if self._after else await self._method(*arguments, **options)
+        return answer if self._after else await run()
 
 
 @job("counts", max_attempts=1, lease=SHORT)
@@ -67,7 +67,7 @@ async def test_an_outcome_outlives_every_trouble_of_the_database(
     running: Any, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app: Onward = await running(counts)
-    monkeypatch.setattr(app.state, "settle", Failing(app.state.settle, troubles(target)))
+    intercept(monkeypatch, app.state, "settle", Failing(troubles(target)))
 
     chain = await app.start(counts, [])
 
@@ -79,7 +79,7 @@ async def test_an_outcome_whose_commit_was_not_answered_is_not_settled_twice(
     running: Any, target: str, monkeypatch: pytest.MonkeyPatch, recorder: Any
 ) -> None:
     app: Onward = await running(counts)
-    monkeypatch.setattr(app.state, "settle", Failing(app.state.settle, [troubles(target)[0]], after=True))
+    intercept(monkeypatch, app.state, "settle", Failing([troubles(target)[0]], after=True))
 
     chain = await app.start(counts, [])
 
@@ -91,14 +91,13 @@ async def test_an_outcome_that_cannot_be_stored_is_a_failure_of_its_own(
     running: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app: Onward = await running(counts)
-    settle = app.state.settle
 
-    async def refuse(connection: Any, settlements: Sequence[Settlement]) -> Any:
+    async def refuse(run: Run, settlements: Sequence[Settlement]) -> Any:
         if any(settlement.kind == "complete" for settlement in settlements):
             raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
-        return await settle(connection, settlements)
+        return await run()
 
-    monkeypatch.setattr(app.state, "settle", refuse)
+    intercept(monkeypatch, app.state, "settle", refuse)
     chain = await app.start(counts, [])
 
     with pytest.raises(ChainFailed) as failed:
@@ -117,14 +116,13 @@ async def test_a_failure_that_cannot_be_stored_fails_the_job_without_its_words(
         raise RuntimeError("in words that are refused")
 
     app: Onward = await running(fails)
-    settle = app.state.settle
 
-    async def refuse(connection: Any, settlements: Sequence[Settlement]) -> Any:
+    async def refuse(run: Run, settlements: Sequence[Settlement]) -> Any:
         if any(settlement.progress == Progress(0.5) for settlement in settlements):
             raise ValueError("refused")
-        return await settle(connection, settlements)
+        return await run()
 
-    monkeypatch.setattr(app.state, "settle", refuse)
+    intercept(monkeypatch, app.state, "settle", refuse)
     chain = await app.start(fails, 1)
 
     with pytest.raises(ChainFailed) as failed:
@@ -145,7 +143,7 @@ async def test_a_phase_waits_for_the_database_and_the_handler_does_nothing_twice
             return attempt.number
 
     app: Onward = await running(charge)
-    monkeypatch.setattr(app.store, "begin", Failing(app.store.begin, _transient(app.store, target)))
+    intercept(monkeypatch, app.state, "hold_attempt", Failing(_transient(app.store, target)))
 
     assert await (await app.start(charge, 7)).wait(timeout=SOON) == 1
     assert charged == [7]

@@ -2,16 +2,13 @@
 
 import sqlite3
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import pytest
 
 from onward import Attempt, Onward, job
 from onward.observe import events
-from onward.state.command import Operation, Steps
-from onward.state.driver import Connection
-from support import SOON, Recorder
+from support import SOON, Recorder, Run, intercept
 
 
 @job("work")
@@ -25,20 +22,16 @@ async def after(attempt: Attempt[int]) -> list[int]:
 
 
 def lose_the_first_answer(app: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = app.state.start
     lost: list[bool] = []
 
-    def start(*arguments: Any, **options: Any) -> Any:
-        return Steps(partial(run, original(*arguments, **options)))
-
-    async def run(operation: Operation[Any], connection: Connection) -> Any:
-        answer = await connection.run(operation)
+    async def start(run: Run, *_: Any, **__: Any) -> Any:
+        answer = await run()
         if not lost:
             lost.append(True)
             raise lost_answer(app)
         return answer
 
-    monkeypatch.setattr(app.state, "start", start)
+    intercept(monkeypatch, app.state, "start", start)
 
 
 def lost_answer(app: Onward) -> Exception:

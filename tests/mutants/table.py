@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 STATEFUL, CONFORMANCE, CLIENT, WORKER, BEHAVIOUR = "stateful", "conformance", "client", "worker", "behaviour"
-_MIGRATION = "state/postgres/migrations/0001_*.sql"
+_FUNCTIONS = "state/postgres/functions/*.sql"
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,21 @@ MUTANTS = [
     ),
     Mutant(
         "take does not raise the attempt",
-        "state/postgres/sql/take.sql",
+        "state/postgres/fragments/claim.sql",
         ("attempt = job.attempt + 1,", "attempt = least(job.attempt, 2147483646) + 1,"),
         "attempt = greatest(job.attempt, 1),",
         STATEFUL,
     ),
     Mutant(
         "a start with a delay is due at once",
-        "state/postgres/sql/start_one.sql",
-        "> clock.at,",
-        "< clock.at,",
+        "state/postgres/fragments/new_job_values.sql",
+        "> wanted.at,",
+        "< wanted.at,",
         STATEFUL,
     ),
     Mutant(
         "take ignores that a type is paused",
-        "state/postgres/sql/take.sql",
+        "state/postgres/fragments/claimable.sql",
         "CASE WHEN paused.type_name IS NULL THEN asked.name END",
         "asked.name",
         STATEFUL,
@@ -87,42 +87,42 @@ MUTANTS = [
     ),
     Mutant(
         "the last blocker does not unblock",
-        _MIGRATION,
+        _FUNCTIONS,
         "WHEN j.open_blockers <= v.ended THEN 'pending'",
         "WHEN j.open_blockers < v.ended THEN 'pending'",
         STATEFUL,
     ),
     Mutant(
         "a blocker does not know that somebody waits for it",
-        _MIGRATION,
+        _FUNCTIONS,
         "UPDATE /*schema*/job h SET has_dependents = true WHERE h.id = ANY(edges)\n",
         "UPDATE /*schema*/job h SET has_dependents = true WHERE false\n",
         STATEFUL,
     ),
     Mutant(
         "starting does not lock the blockers",
-        _MIGRATION,
+        _FUNCTIONS,
         "PERFORM 1 FROM /*schema*/job h WHERE h.id = ANY(edges) AND h.chain_index = 0 ORDER BY h.id FOR NO KEY UPDATE;",
         "",
         CONFORMANCE,
     ),
     Mutant(
         "two starts with one key do not wait for each other",
-        _MIGRATION,
+        _FUNCTIONS,
         "PERFORM pg_advisory_xact_lock(k.lock) FROM (\n      SELECT DISTINCT /*schema*/key_lock(w.type_name, w.key)",
         "PERFORM 1 FROM (\n      SELECT DISTINCT /*schema*/key_lock(w.type_name, w.key)",
         CONFORMANCE,
     ),
     Mutant(
         "the scope of a deduplication is ignored",
-        _MIGRATION,
+        _FUNCTIONS,
         "(wanted.deduplication_scope = 'any' OR j.chain_ended_at IS NULL)",
         "(wanted.deduplication_scope IS NOT NULL)",
         STATEFUL,
     ),
     Mutant(
         "the end of a stale attempt is not refused",
-        _MIGRATION,
+        _FUNCTIONS,
         "IF held IS NULL THEN",
         "IF held IS NOT NULL AND NOT held THEN",
         BEHAVIOUR,
@@ -174,8 +174,8 @@ MUTANTS = [
     Mutant(
         "a start of unknown outcome is not looked up",
         "lifecycle/start.py",
-        "if tries > 1:",
-        "if tries > 99:",
+        "again=lambda _: Steps(partial(_start_again, store, jobs)),",
+        "again=None,",
         BEHAVIOUR,
     ),
     Mutant(

@@ -8,7 +8,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from onward.state.postgres.adapter import _ONWARD, PostgresState
+from onward.state.postgres.adapter import PostgresState
 from onward.state.postgres.settings import session_settings
 from onward.state.statement import spell
 
@@ -107,7 +107,7 @@ def test_taking_onward_seeks_past_what_was_taken(connection: psycopg.Connection)
 
     plan = explained(
         connection,
-        STATE.sql("take", each=_ONWARD),
+        STATE.sql("take_after"),
         type_names=["type-1"],
         versions=[1],
         leases=[60.0],

@@ -70,10 +70,10 @@ async def test_a_continuation_with_blockers_is_settled_in_one_round_trip(
     step = new_job("next", chain_id=job.id, chain_index=1, origin_id=job.id, root_id=job.id, blockers=(blocker.id,))
     connection.sent.clear()
 
-    changes = await STATE.settle(
-        connection,
-        [Settlement(job_id=job.id, attempt=taken.attempt, holder="w", kind="continue", completed_by="w", next=(step,))],
+    settlement = Settlement(
+        job_id=job.id, attempt=taken.attempt, holder="w", kind="continue", completed_by="w", next=(step,)
     )
+    changes = await connection.run(STATE.settle([settlement]))
 
     assert len(connection.sent) == 1
     assert [change.kind for change in changes] == (["settled", "failed", "failed"] if blocker_fails else ["settled"])

@@ -194,8 +194,8 @@ class Machine(RuleBasedStateMachine):
     @rule(names=types)
     def take_beside_a_transaction(self, names: list[str]) -> None:
         assert self.open is not None
-        asking = self.state.take(self.first, types=_claims(names), limit=100, worker="one")
-        answers = run_now(asking)
+        take = self.state.take(types=_claims(names), limit=100, worker="one")
+        answers = run_now(self.first.run(take))
         eligible = {row.id for row in self.model.eligible(names)}
         free = {id for id in eligible if id not in self.named and self.open.rows.get(id) == self.model.rows[id]}
         if self.open.paused == self.model.paused:
@@ -211,7 +211,7 @@ class Machine(RuleBasedStateMachine):
     def start_beside_a_transaction(self, type_name: str) -> None:
         assert self.open is not None
         job = _new(type_name)
-        run_now(self.state.start(self.first, [job]))
+        run_now(self.first.run(self.state.start([job])))
         self.model.start([job])
         self.open.start([job])
 
@@ -296,7 +296,7 @@ class Machine(RuleBasedStateMachine):
         if chain is None:
             return
         row = (self.open or self.model).current(chain)
-        job = run_now(self.state.lock_current(self.writing(pick)[0], chain))
+        job = run_now(self.writing(pick)[0].run(self.state.lock_current(chain)))
         assert job is not None
         assert job.id == row.id
         assert job.status == row.status
@@ -382,8 +382,8 @@ class Machine(RuleBasedStateMachine):
         here = sorted({self.attempts[n % len(self.attempts)][0].id for n in held}) if self.attempts else []
         reaped, expected = self.change(
             pick,
-            lambda connection: self.state.reap(
-                connection, worker=worker, type_names=names, held_here=here, limit=limit, lease=30.0
+            lambda connection: connection.run(
+                self.state.reap(worker=worker, type_names=names, held_here=here, limit=limit, lease=30.0)
             ),
             lambda model: model.reap(worker, names, here, limit, 30.0),
         )
@@ -430,7 +430,7 @@ class Machine(RuleBasedStateMachine):
     @rule(pick=picks, worker=st.sampled_from(WORKERS), held=st.lists(picks, max_size=2))
     def strays(self, pick: int, worker: str, held: list[int]) -> None:
         here = sorted({self.attempts[n % len(self.attempts)][0].id for n in held}) if self.attempts else []
-        found = run_now(self.state.strays(self.first, worker=worker, held_here=here))
+        found = run_now(self.first.run(self.state.strays(worker=worker, held_here=here)))
         mine = {r.id for r in self.model.rows.values() if r.status == "running" and r.leased_by == worker}
         assert {job.id for job in found} == mine - set(here)
 
@@ -472,7 +472,7 @@ class Machine(RuleBasedStateMachine):
         if not chains:
             return
         answers, expected = self.change(
-            pick, lambda connection: ask(connection, chains), lambda model: predict(model, chains)
+            pick, lambda connection: connection.run(ask(chains)), lambda model: predict(model, chains)
         )
         if answers is not None:
             assert {(change.job_id, change.kind) for change in answers} == expected
@@ -497,7 +497,7 @@ class Machine(RuleBasedStateMachine):
         def predict(model: Model) -> None:
             model.paused = model.paused | set(names) if on else model.paused - set(names)
 
-        self.change(pick, lambda connection: ask(connection, names), predict)
+        self.change(pick, lambda connection: connection.run(ask(names)), predict)
 
     # -- time, and the second connection's transaction
 
@@ -532,17 +532,17 @@ class Machine(RuleBasedStateMachine):
     def read(self, pick: int) -> None:
         """What the first connection is told of everything."""
         ids = self.model.chains()
-        ended = run_now(self.state.ended_chains(self.first, ids))
+        ended = run_now(self.first.run(self.state.ended_chains(ids)))
         assert ended == {id: self.model.header(id).chain_ended for id in ids}
-        chains = run_now(self.state.find_chains(self.first, ids))
+        chains = run_now(self.first.run(self.state.find_chains(ids)))
         assert {c.id: c.current.id for c in chains} == {id: self.model.current(id).id for id in ids}
-        listed = run_now(self.state.list_jobs(self.first, Filter(type_names=["a"]), after=None, limit=1000))
+        listed = run_now(self.first.run(self.state.list_jobs(Filter(type_names=["a"]), after=None, limit=1000)))
         assert [job.id for job in listed] == sorted(
             (row.id for row in self.model.rows.values() if row.type_name == "a"), reverse=True
         )
-        blockers = run_now(self.state.blockers_of(self.first, list(self.model.edges)))
+        blockers = run_now(self.first.run(self.state.blockers_of(list(self.model.edges))))
         assert {job: [b.chain_id for b in found] for job, found in blockers.items()} == self.model.edges
-        assert set(run_now(self.state.paused(self.first))) == self.model.paused
+        assert set(run_now(self.first.run(self.state.paused()))) == self.model.paused
 
     @invariant()
     def rows_are_as_predicted(self) -> None:

@@ -12,13 +12,13 @@ from onward.notify.contract import Changed, Hint, HintKind, ignore
 from onward.notify.encoding import encode_hints
 from onward.notify.link import ANSWER, LinkedNotify
 from onward.notify.local import LocalNotify
-from onward.notify.postgres_wires import PostgresWire
+from onward.notify.postgres_wires import NOTIFY, PostgresWire
 from onward.notify.presence import Presence
 from onward.state.command import Command, nothing
 
 _HINTS, _NEWS, _FAREWELL = "#", "@", "-"
 """How the heading of a payload begins; after the first comes a random word."""
-NOTIFY = "SELECT pg_catalog.pg_notify(:channel::text, p) FROM pg_catalog.unnest(:payloads::text[]) AS p"
+_NOTIFY = NOTIFY.format(channel=":channel::text", payloads=":payloads")
 _MOST_STRANGERS = 1_000
 _BETWEEN_QUESTIONS, _ASK_AGAIN = 0.25, 30.0
 """Seconds at least, and at most, between two questions to the server who is there."""
@@ -214,7 +214,7 @@ class SendingNotify(LocalNotify):
 
 def notify_command(channel: str, hints: Sequence[Hint]) -> Command[None]:
     """Sends hints when its transaction commits."""
-    return Command(NOTIFY, {"channel": channel, "payloads": encode_hints(hints, _heading())}, nothing)
+    return Command(_NOTIFY, {"channel": channel, "payloads": encode_hints(hints, _heading())}, nothing)
 
 
 def _heading() -> str:

@@ -28,7 +28,8 @@ SELECT pg_catalog.pg_is_in_recovery() OR pg_catalog.current_setting('transaction
 """Asked for a sign of life: nobody says anything on a server from which another one has taken over."""
 _LOOK_EVERY = 2.0
 """Seconds between such questions to a server that is not quiet."""
-_NOTIFY = "SELECT pg_catalog.pg_notify({channel}, p) FROM pg_catalog.unnest({payloads}::text[]) AS p"
+NOTIFY = "SELECT pg_catalog.pg_notify({channel}, p) FROM pg_catalog.unnest({payloads}::text[]) AS p"
+"""In braces the places of parameters, which every client spells in its own way."""
 _PRESENT = """
 SELECT a.pid FROM pg_catalog.pg_stat_activity AS a
 WHERE a.pid = ANY({processes}::integer[]) AND a.datname = pg_catalog.current_database()
@@ -94,7 +95,7 @@ class _AsyncpgWire:
                 self._heard = time.monotonic()
 
     async def notify(self, channel: str, payloads: Sequence[str]) -> None:
-        await self._ask(_NOTIFY, channel=channel, payloads=list(payloads))
+        await self._ask(NOTIFY, channel=channel, payloads=list(payloads))
 
     async def present(self, processes: Collection[int], table: str | None) -> set[int]:
         return {row[0] for row in await self._ask(_PRESENT, processes=list(processes), table=table)}
@@ -166,7 +167,7 @@ class _PsycopgWire:
         await self._ask(self._listening, f'LISTEN "{channel}"')
 
     async def notify(self, channel: str, payloads: Sequence[str]) -> None:
-        await self._ask(self._sending, _NOTIFY, channel=channel, payloads=list(payloads))
+        await self._ask(self._sending, NOTIFY, channel=channel, payloads=list(payloads))
         self._sent = time.monotonic()
 
     async def present(self, processes: Collection[int], table: str | None) -> set[int]:

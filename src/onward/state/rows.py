@@ -31,8 +31,6 @@ JOB_COLUMNS = (
     "cancel_requested_at", "errors", "failure_reason", "ended_at", "completed_by", "open_blockers",
     "deduplication_key", "progress", "progress_note", "problem",
 )  # fmt: skip
-JSON_COLUMNS = frozenset({"input", "output", "errors"})
-TIME_COLUMNS = frozenset({"created_at", "scheduled_at", "leased_until", "cancel_requested_at", "ended_at"})
 STATUS: dict[str, JobStatus] = {status.value: status for status in JobStatus}
 """By its name; the look-up costs a tenth of asking the enum."""
 REASON: dict[str, FailureReason] = {reason.value: reason for reason in FailureReason}

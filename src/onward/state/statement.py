@@ -1,9 +1,19 @@
-"""SQL with `:name` parameters, kept in files and spelled for a driver once."""
+"""SQL with `:name` parameters, kept in files and spelled for a driver once.
+
+An adapter's folder holds `sql/`, one statement to a file; `migrations/`, in order; and what these include: `fragments/`
+of statements, and the `functions/` of the schema. Where such a file is loaded, these comments in it are replaced:
+
+- `/*include fragments/completed*/`: that file, which may include others.
+- `/*schema*/job`: the table, function or index of that name, as it is called in the database.
+- `/*for each type, union all*/ … /*end*/`: what is between them as often as is asked for, joined by UNION ALL;
+  `/*n*/1` in it is the number of the repetition, from 1.
+"""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
 from onward.errors import ConfigurationError
@@ -20,6 +30,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_INCLUDE = re.compile(r"/\*include ([\w/]+)\*/")
 _NAME = re.compile(r"/\*schema\*/(\w+)")
 _EACH = re.compile(r"/\*for each type, union all\*/(?P<body>.*?)/\*end\*/", re.DOTALL)
 _SCHEMA = "pg_catalog"
@@ -53,9 +64,8 @@ class Spelled:
     names: tuple[str, ...]
     """The parameters in the order of their places; each once for `dollar` and `percent`."""
 
-    def positional(self, parameters: Mapping[str, Any]) -> list[Any]:
-        """The values in the order of the places."""
-        return [parameters[name] for name in self.names]
+    positional: Callable[[Mapping[str, Any]], Sequence[Any]]
+    """The values in the order of the places."""
 
 
 @lru_cache(maxsize=2048)
@@ -76,7 +86,14 @@ def spell(sql: str, style: ParameterStyle) -> Spelled:
             names.append(name)
         return f"${names.index(name) + 1}" if style == "dollar" else f"%({name})s"
 
-    return Spelled(_TOKEN.sub(place, sql), tuple(names))
+    spelled = _TOKEN.sub(place, sql)
+    return Spelled(spelled, tuple(names), _in_order(names))
+
+
+def _in_order(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda parameters: [parameters[name] for name in names]
 
 
 def with_servers_own(sql: str) -> str:
@@ -127,53 +144,50 @@ class Statements:
     """The SQL files of one adapter, with its table names filled in."""
 
     def __init__(
-        self,
-        package: str,
-        *,
-        table: Callable[[str], str],
-        job_columns: str,
-        finish: Callable[[str], str] = lambda sql: sql,
+        self, package: str, *, table: Callable[[str], str], finish: Callable[[str], str] = lambda sql: sql
     ) -> None:
         """`finish` gets each statement as it would be run, and gives it as it is."""
-        self._package, self._finish = package, finish
-        self._table = table
-        self._job_columns = job_columns
-        self._loaded: dict[tuple[str, int, tuple[str, ...]], str] = {}
+        self._package, self._table, self._finish = package, table, finish
+        self._loaded: dict[tuple[str, int], str] = {}
 
-    def __call__(self, name: str, *, repeat: int = 1, each: tuple[str, ...] = ("",)) -> str:
-        """The statement in `sql/<name>.sql`; its repeated part, if it has one, that many times, each time with each of
-        these conditions.
-        """
-        key = name, repeat, each
+    def __call__(self, name: str, *, repeat: int = 1) -> str:
+        """The statement in `sql/<name>.sql`; its repeated part, if it has one, that many times."""
+        key = name, repeat
         if key not in self._loaded:
-            self._loaded[key] = self._load(f"sql/{name}.sql", repeat, each)
+            self._loaded[key] = self._load(f"sql/{name}", repeat)
         return self._loaded[key]
 
     def names(self) -> list[str]:
         """Every statement there is."""
-        files = self._files().joinpath("sql").iterdir()
-        return sorted(file.name.removesuffix(".sql") for file in files if file.name.endswith(".sql"))
+        return self._names("sql")
 
     def migrations(self) -> list[tuple[int, str, str]]:
         """Version, name and SQL of every migration, in order."""
-        files = self._files().joinpath("migrations").iterdir()
-        names = sorted(file.name for file in files if file.name.endswith(".sql"))
-        return [
-            (int(name[:4]), name.removesuffix(".sql"), self._load(f"migrations/{name}", 1, ("",))) for name in names
-        ]
+        return [(int(name[:4]), name, self._load(f"migrations/{name}", 1)) for name in self._names("migrations")]
+
+    def _names(self, folder: str) -> list[str]:
+        files = self._files().joinpath(folder).iterdir()
+        return sorted(file.name.removesuffix(".sql") for file in files if file.name.endswith(".sql"))
 
     def _files(self) -> Any:
         from importlib import resources  # not before it is needed: it takes a tenth of the time of `import onward`
 
         return resources.files(self._package)
 
-    def _load(self, path: str, repeat: int = 1, each: tuple[str, ...] = ("",)) -> str:
-        sql = self._files().joinpath(path).read_text(encoding="utf-8")
-        sql = sql.replace("/*job columns*/job.*", self._job_columns)
-        sql = _EACH.sub(lambda match: _repeat(match["body"], repeat, each), sql)
+    def _load(self, path: str, repeat: int) -> str:
+        sql = _EACH.sub(lambda match: _repeated(match["body"], repeat), self._read(path))
         return self._finish(_NAME.sub(lambda match: self._table(match[1]), sql))
 
+    def _read(self, path: str) -> str:
+        sql: str = self._files().joinpath(f"{path}.sql").read_text(encoding="utf-8")
+        return _INCLUDE.sub(lambda match: _indented(self._read(match[1]).rstrip(), like=match), sql)
 
-def _repeat(body: str, times: int, each: tuple[str, ...]) -> str:
-    bodies = [body.replace("/*each*/", condition) for condition in each]
-    return "\nUNION ALL\n".join(body.replace("/*n*/1", str(n)) for n in range(1, times + 1) for body in bodies)
+
+def _repeated(body: str, times: int) -> str:
+    return "\nUNION ALL\n".join(body.replace("/*n*/1", str(n)) for n in range(1, times + 1))
+
+
+def _indented(sql: str, *, like: re.Match[str]) -> str:
+    """As far as the line in which it is included: people read our migrations as scripts."""
+    line = like.string[like.string.rfind("\n", 0, like.start()) + 1 : like.start()]
+    return sql.replace("\n", "\n" + " " * (len(line) - len(line.lstrip())))

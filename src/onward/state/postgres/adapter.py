@@ -39,25 +39,10 @@ from onward.state.contract import (
 )
 from onward.state.driver import Connection, Dialect, transaction
 from onward.state.refusals import PROBLEMS, Problem, refuse, refuse_lost
-from onward.state.rows import (
-    JOB_COLUMNS,
-    JSON_COLUMNS,
-    REASON,
-    STATUS,
-    TIME_COLUMNS,
-    read_blocker,
-    read_chain,
-    read_job,
-    write_error,
-)
+from onward.state.rows import REASON, STATUS, read_blocker, read_chain, read_job, write_error
 from onward.state.statement import Statements, checked_identifier, with_servers_own
 
 T = TypeVar("T")
-_ONWARD = (
-    "AND rank < (:from_ranks::integer[])[/*n*/1]",
-    "AND (rank, scheduled_at) >= ((:from_ranks::integer[])[/*n*/1], (:from_times::timestamptz[])[/*n*/1])",
-)
-"""What is better than where the last take ended, and what comes after: one condition that says both would not seek."""
 _MOST_TO_GO_ON = 16
 _BEGINNING = Position(-(2**31), datetime.min.replace(tzinfo=UTC))
 _MOST = 2**31 - 1
@@ -86,7 +71,6 @@ class PostgresState:
         self.sql = Statements(
             "onward.state.postgres",
             table=lambda name: f'"{schema}".{name}',
-            job_columns=", ".join(map(_column, JOB_COLUMNS)),
             finish=with_servers_own,
         )
 
@@ -172,7 +156,7 @@ class PostgresState:
         # Twice as many branches cost more than twice as much: with many types that would outweigh the gain.
         goes_on = places <= _MOST_TO_GO_ON and any(claim.onward_from for claim in types)
         return Command(
-            self.sql("take", repeat=places, each=_ONWARD) if goes_on else self.sql("take", repeat=places),
+            self.sql("take_after" if goes_on else "take", repeat=places),
             {
                 **(_positions(types, padding) if goes_on else {}),
                 "type_names": [claim.type_name for claim in types] + padding,
@@ -498,15 +482,6 @@ def _expired(rows: Rows) -> Expired:
 
 def _first_column(rows: Rows) -> list[Any]:
     return [row[0] for row in rows]
-
-
-def _column(name: str) -> str:
-    """A column of a job as drivers can read it, whatever it holds."""
-    if name == "problem":
-        return "/*schema*/problem(job)"
-    if name in TIME_COLUMNS:
-        return f"/*schema*/readable(job.{name})"
-    return f"job.{name}::text" if name in JSON_COLUMNS else f"job.{name}"
 
 
 def _page(filter: Filter, after: JobId | None, limit: int) -> dict[str, Any]:

@@ -62,11 +62,7 @@ class SqliteState:
     def __init__(self, *, prefix: str = "onward_") -> None:
         self.prefix = checked_identifier(prefix, option="prefix")
         self.clock: Clock = lambda: None
-        self.sql = Statements(
-            "onward.state.sqlite",
-            table=lambda name: f'"{prefix}{name}"',
-            job_columns=", ".join("NULL" if name == "problem" else f"job.{name}" for name in JOB_COLUMNS),
-        )
+        self.sql = Statements("onward.state.sqlite", table=lambda name: f'"{prefix}{name}"')
         self._graph = Graph(self.sql)
         self._watched = Watched()
 

@@ -223,7 +223,7 @@ class ProcessGuardian:
             case "psycopg":
                 spelled = spell(sql, "percent")
             case "sqlite3":
-                spelled = Spelled(sql, ())  # it understands :name
+                spelled = Spelled(sql, (), lambda _: ())  # it understands :name
         return {"sql": spelled.sql, "names": spelled.names}
 
     def _say(self, line: bytes) -> None:

@@ -1,18 +1,12 @@
 -- Settle an attempt that completes a chain of one job and whose row this transaction has locked, or fail.
 -- `insist` is asked once, before anything is updated, also when the row is gone: that costs less than to look afterwards.
 UPDATE /*schema*/job job SET
-  status = 'completed',
-  output = :output::json,
-  failure_reason = NULL,
-  transients = 0,
-  crashes = 0,
-  deferred = false,
-  leased_by = NULL,
-  leased_until = NULL,
-  open_blockers = 0,
-  ended_at = coalesce(:now::timestamptz, statement_timestamp()),
-  completed_by = :holder::text,
-  chain_ended_at = coalesce(:now::timestamptz, statement_timestamp())
+  /*include fragments/completed*/,
+  chain_ended_at = o.at
+FROM (
+  SELECT 'complete' AS kind, :output::json AS output, :holder::text AS completed_by,
+    coalesce(:now::timestamptz, statement_timestamp()) AS at
+) o
 WHERE job.id = :id::uuid AND /*schema*/insist((
   SELECT true FROM /*schema*/job held
   WHERE held.id = :id::uuid AND held.attempt = :attempt::integer AND held.leased_by = :holder::text

@@ -1,5 +1,5 @@
 -- The failed jobs of a type, the last to fail first.
-SELECT /*job columns*/job.*
+SELECT /*include fragments/job_columns*/
 FROM /*schema*/job job
 WHERE job.status = 'failed' AND job.type_name = :type_name
 ORDER BY job.ended_at DESC, job.id DESC

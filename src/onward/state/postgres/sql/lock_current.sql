@@ -1,2 +1,2 @@
 -- Lock the job a chain has come to. A function, because its answer must be newer than this statement's own snapshot.
-SELECT /*job columns*/job.* FROM /*schema*/locked_job(:chain_id::uuid) AS job
+SELECT /*include fragments/job_columns*/ FROM /*schema*/locked_job(:chain_id::uuid) AS job

@@ -17,9 +17,8 @@ WITH expired AS (
     leased_by = :worker::text,
     leased_until = coalesce(:now::timestamptz, statement_timestamp()) + make_interval(secs => :lease::double precision)
   FROM expired WHERE job.id = expired.id
-  RETURNING job.id, job.chain_id, job.chain_index, job.type_name, job.payload_version, job.input::text, job.attempt,
-    job.failures, job.transients, job.crashes, job.rank, job.root_id, job.errors::text, job.blockers,
-    /*schema*/readable(job.scheduled_at), /*schema*/readable(job.created_at)
+  RETURNING
+    /*include fragments/taken_columns*/
 )
 SELECT reaped.*, NULL::double precision AS next_in FROM reaped
 UNION ALL

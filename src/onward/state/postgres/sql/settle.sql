@@ -14,12 +14,7 @@ WITH outcome AS MATERIALIZED (
          next_input, next_delay, next_scheduled_at)
 ), settled AS (
   UPDATE /*schema*/job job SET
-    status = CASE
-      WHEN o.kind = 'complete' THEN 'completed'
-      -- An attempt that was to be cancelled neither comes back nor goes on.
-      WHEN o.kind = 'fail' OR job.cancel_requested_at IS NOT NULL THEN 'failed'
-      WHEN o.kind = 'continue' THEN 'completed' ELSE 'pending' END,
-    output = o.output::json,
+    /*include fragments/settled*/,
     payload_version = coalesce(o.payload_version, job.payload_version),
     errors = coalesce(o.errors::json, job.errors),
     progress = coalesce(o.progress, job.progress),
@@ -34,12 +29,6 @@ WITH outcome AS MATERIALIZED (
       WHEN o.keep_place THEN least(job.scheduled_at, o.at)
       ELSE coalesce(o.scheduled_at, o.at + make_interval(secs => o.delay)) END,
     deferred = o.kind = 'retry' AND coalesce(o.scheduled_at, o.at + make_interval(secs => o.delay)) > o.at,
-    leased_by = NULL,
-    leased_until = NULL,
-    open_blockers = 0,
-    ended_at = CASE WHEN o.kind <> 'retry' OR job.cancel_requested_at IS NOT NULL THEN o.at END,
-    completed_by = CASE
-      WHEN o.kind = 'complete' OR (o.kind = 'continue' AND job.cancel_requested_at IS NULL) THEN o.completed_by END,
     chain_ended_at = CASE
       WHEN job.chain_index = 0
         AND (o.kind IN ('complete', 'fail') OR job.cancel_requested_at IS NOT NULL)
@@ -54,29 +43,15 @@ WITH outcome AS MATERIALIZED (
     o.next_input, o.next_delay, o.next_scheduled_at
 ), continued AS (
   INSERT INTO /*schema*/job (
-    id, chain_id, chain_index, type_name, payload_version, status, rank, deferred, limit_key, input, created_at,
-    scheduled_at, origin_id, root_id
+    /*include fragments/new_job_columns*/
   )
-  SELECT s.next_id, s.chain_id, s.chain_index + 1, s.next_type_name, s.next_version, 'pending', s.next_rank,
-    coalesce(s.next_scheduled_at, s.at + make_interval(secs => s.next_delay)) > s.at, s.next_limit_key,
-    s.next_input::json, s.at, coalesce(s.next_scheduled_at, s.at + make_interval(secs => s.next_delay)), s.id, s.root_id
-  FROM settled s
-  WHERE s.next_id IS NOT NULL AND s.status = 'completed'
-), header AS (
-  UPDATE /*schema*/job job SET chain_ended_at = s.at, chain_failed = s.status = 'failed'
-  FROM settled s
-  WHERE s.chain_index > 0 AND job.id = s.chain_id AND (s.kind = 'complete' OR s.status = 'failed')
-  RETURNING job.id, job.has_dependents
-), ended AS (
-  SELECT array_agg(e.id ORDER BY e.id) AS ids FROM (
-    SELECT id FROM settled
-      WHERE has_dependents AND chain_index = 0 AND (kind = 'complete' OR status = 'failed')
-    UNION ALL
-    SELECT id FROM header WHERE has_dependents
-  ) e
-)
-SELECT id, chain_id, type_name, status, 'settled' AS change, failure_reason AS reason FROM settled
-UNION ALL
-SELECT c.job_id, c.chain_id, c.type_name, NULL, c.change, c.reason
-FROM ended, /*schema*/chains_ended(ended.ids, coalesce(:now::timestamptz, statement_timestamp())) c
-WHERE ended.ids IS NOT NULL
+  SELECT
+    /*include fragments/new_job_values*/
+  FROM (
+    SELECT s.next_id AS id, s.chain_id, s.chain_index + 1 AS chain_index, s.next_type_name AS type_name,
+      s.next_version AS payload_version, s.next_rank AS rank, s.next_limit_key AS limit_key, s.next_input AS input,
+      s.next_delay AS delay, s.next_scheduled_at AS scheduled_at, s.id AS origin_id, s.root_id, s.at
+    FROM settled s
+    WHERE s.next_id IS NOT NULL AND s.status = 'completed'
+  ) wanted
+), /*include fragments/settled_chains*/

@@ -2,10 +2,6 @@
 SELECT blocker.job_id, header.id, header.type_name, job.status, job.type_name, job.payload_version, job.output
 FROM /*schema*/blocker blocker
   CROSS JOIN /*schema*/job header ON header.id = blocker.blocked_by_chain_id
-  CROSS JOIN /*schema*/job job ON job.id = coalesce((
-    SELECT latest.id FROM /*schema*/job latest
-    WHERE latest.chain_id = header.id AND latest.chain_index > 0
-    ORDER BY latest.chain_index DESC LIMIT 1
-  ), header.id)
+  /*include fragments/join_current_job*/
 WHERE blocker.job_id IN (SELECT value FROM json_each(:job_ids))
 ORDER BY blocker.job_id, blocker.position

@@ -8,11 +8,7 @@ UPDATE /*schema*/job SET
   chain_ended_at = CASE WHEN status <> 'running' AND chain_index = 0 THEN :now END,
   chain_failed = status <> 'running' AND chain_index = 0
 WHERE id IN (
-    SELECT header.id FROM /*schema*/job header
-    WHERE header.id IN (SELECT value FROM json_each(:chain_ids)) AND header.chain_index = 0
-    UNION ALL
-    SELECT later.id FROM /*schema*/job later
-    WHERE later.chain_id IN (SELECT value FROM json_each(:chain_ids)) AND later.chain_index > 0
+    /*include fragments/jobs_of*/
   )
   AND status IN ('blocked', 'pending', 'running')
 RETURNING id, chain_id, chain_index, type_name, status, has_dependents IS NOT 0

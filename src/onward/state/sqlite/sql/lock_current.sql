@@ -1,9 +1,5 @@
 -- The job a chain has come to.
-SELECT /*job columns*/job.*
+SELECT /*include fragments/job_columns*/
 FROM /*schema*/job header
-  CROSS JOIN /*schema*/job job ON job.id = coalesce((
-    SELECT latest.id FROM /*schema*/job latest
-    WHERE latest.chain_id = header.id AND latest.chain_index > 0
-    ORDER BY latest.chain_index DESC LIMIT 1
-  ), header.id)
+  /*include fragments/join_current_job*/
 WHERE header.id = :chain_id AND header.chain_index = 0

@@ -1,5 +1,5 @@
 -- Take over leases that have run out, by the places of their rows, to settle them as crashes.
 UPDATE /*schema*/job SET ended_at = NULL, leased_by = :worker, leased_until = :until
 WHERE rowid IN (SELECT value FROM json_each(:places))
-RETURNING id, chain_id, chain_index, type_name, payload_version, input, attempt, failures, transients, crashes, rank,
-  root_id, errors, blockers, scheduled_at, created_at
+RETURNING
+  /*include fragments/taken_columns*/

@@ -1,5 +1,5 @@
 -- What a worker has just reaped.
-SELECT id, chain_id, chain_index, type_name, payload_version, input, attempt, failures, transients, crashes, rank,
-  root_id, errors, blockers, scheduled_at, created_at
+SELECT
+  /*include fragments/taken_columns*/
 FROM /*schema*/job
 WHERE status = 'running' AND leased_by = :worker AND leased_until = :until

@@ -14,12 +14,7 @@ WITH given AS MATERIALIZED (
   FROM given
 )
 UPDATE /*schema*/job AS job SET
-  status = CASE
-    WHEN o.kind = 'complete' THEN 'completed'
-    -- An attempt that was to be cancelled neither comes back nor goes on.
-    WHEN o.kind = 'fail' OR job.cancel_requested_at IS NOT NULL THEN 'failed'
-    WHEN o.kind = 'continue' THEN 'completed' ELSE 'pending' END,
-  output = o.output,
+  /*include fragments/settled*/,
   payload_version = coalesce(o.payload_version, job.payload_version),
   errors = coalesce(o.errors, job.errors),
   progress = coalesce(o.progress, job.progress),
@@ -34,12 +29,6 @@ UPDATE /*schema*/job AS job SET
     WHEN o.keep_place THEN min(job.scheduled_at, :now)
     ELSE o.scheduled_at END,
   deferred = o.kind = 'retry' AND o.scheduled_at > :now,
-  leased_by = NULL,
-  leased_until = NULL,
-  open_blockers = 0,
-  ended_at = CASE WHEN o.kind <> 'retry' OR job.cancel_requested_at IS NOT NULL THEN :now END,
-  completed_by = CASE
-    WHEN o.kind = 'complete' OR (o.kind = 'continue' AND job.cancel_requested_at IS NULL) THEN o.completed_by END,
   chain_ended_at = CASE
     WHEN job.chain_index = 0
       AND (o.kind IN ('complete', 'fail') OR job.cancel_requested_at IS NOT NULL)

@@ -7,18 +7,12 @@ WITH given AS MATERIALIZED (
   FROM given
 )
 UPDATE /*schema*/job AS job SET
-  status = 'completed',
-  output = o.output,
+  /*include fragments/settled*/,
   failure_reason = NULL,
   transients = 0,
   crashes = 0,
   deferred = 0,
-  leased_by = NULL,
-  leased_until = NULL,
-  open_blockers = 0,
-  ended_at = :now,
-  completed_by = :holder,
   chain_ended_at = CASE WHEN job.chain_index = 0 THEN :now END
-FROM outcome AS o
+FROM (SELECT outcome.*, 'complete' AS kind, :holder AS completed_by FROM outcome) AS o
 WHERE job.id = o.id AND job.attempt = o.attempt AND job.leased_by = :holder AND job.ended_at IS NULL
 RETURNING id, chain_id, chain_index, type_name, status, failure_reason, root_id, has_dependents IS NOT 0

@@ -3,15 +3,15 @@
 -- WHERE 1: without it the parser takes ON for the condition of a join.
 -- `given` is materialized so that json_each renders each element once, not once for every field read of it.
 INSERT INTO /*schema*/job (
-  id, chain_id, chain_index, type_name, payload_version, status, rank, deferred, limit_key, input, created_at,
-  scheduled_at, origin_id, root_id
+  /*include fragments/new_job_columns*/
 )
-WITH given AS MATERIALIZED (SELECT value FROM json_each(:jobs))
+WITH given AS MATERIALIZED (SELECT value FROM json_each(:jobs)), wanted AS (
+  SELECT 'pending' AS status,
+    /*include fragments/given_job*/
+  FROM given
+)
 SELECT
-  json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'),
-  json_extract(value, '$[4]'), 'pending', json_extract(value, '$[5]'), json_extract(value, '$[6]') > :now,
-  json_extract(value, '$[7]'), json_extract(value, '$[8]'), :now, json_extract(value, '$[6]'),
-  json_extract(value, '$[9]'), json_extract(value, '$[10]')
-FROM given
+  /*include fragments/new_job_values*/
+FROM wanted
 WHERE 1
 ON CONFLICT (id) DO NOTHING

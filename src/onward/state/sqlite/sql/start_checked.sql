@@ -1,20 +1,22 @@
 -- Start jobs whose blockers and keys have been looked at: they may be blocked, or have failed already.
 -- `given` is materialized so that json_each renders each element once, not once for every field read of it.
 INSERT INTO /*schema*/job (
-  id, chain_id, chain_index, type_name, payload_version, rank, scheduled_at, limit_key, input, origin_id, root_id,
-  status, deferred, created_at, blockers, open_blockers, runs_anyway, deduplication_key, has_dependents,
+  /*include fragments/new_job_columns*/, blockers, open_blockers, runs_anyway, deduplication_key, has_dependents,
   failure_reason, ended_at, chain_ended_at, chain_failed
 )
-WITH given AS MATERIALIZED (SELECT value FROM json_each(:jobs))
+WITH given AS MATERIALIZED (SELECT value FROM json_each(:jobs)), wanted AS (
+  SELECT
+    /*include fragments/given_job*/,
+    json_extract(value, '$[11]') AS status, json_extract(value, '$[12]') AS blockers,
+    json_extract(value, '$[13]') AS open_blockers, json_extract(value, '$[14]') AS runs_anyway,
+    json_extract(value, '$[15]') AS deduplication_key, json_extract(value, '$[16]') AS has_dependents
+  FROM given
+)
 SELECT
-  json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'),
-  json_extract(value, '$[4]'), json_extract(value, '$[5]'), json_extract(value, '$[6]'), json_extract(value, '$[7]'),
-  json_extract(value, '$[8]'), json_extract(value, '$[9]'), json_extract(value, '$[10]'),
-  json_extract(value, '$[11]'), json_extract(value, '$[11]') = 'pending' AND json_extract(value, '$[6]') > :now, :now,
-  json_extract(value, '$[12]'), json_extract(value, '$[13]'), json_extract(value, '$[14]'),
-  json_extract(value, '$[15]'), json_extract(value, '$[16]'),
-  CASE json_extract(value, '$[11]') WHEN 'failed' THEN 'blocker' END,
-  CASE json_extract(value, '$[11]') WHEN 'failed' THEN :now END,
-  CASE WHEN json_extract(value, '$[11]') = 'failed' AND json_extract(value, '$[2]') = 0 THEN :now END,
-  json_extract(value, '$[11]') = 'failed' AND json_extract(value, '$[2]') = 0
-FROM given
+  /*include fragments/new_job_values*/, wanted.blockers, wanted.open_blockers, wanted.runs_anyway,
+  wanted.deduplication_key, wanted.has_dependents,
+  CASE wanted.status WHEN 'failed' THEN 'blocker' END,
+  CASE wanted.status WHEN 'failed' THEN :now END,
+  CASE WHEN wanted.status = 'failed' AND wanted.chain_index = 0 THEN :now END,
+  wanted.status = 'failed' AND wanted.chain_index = 0
+FROM wanted

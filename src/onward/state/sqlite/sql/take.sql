@@ -26,5 +26,5 @@ FROM (
   LIMIT :limit
 ) AS best
 WHERE job.rowid = best.place
-RETURNING id, chain_id, chain_index, type_name, payload_version, input, attempt, failures, transients, crashes, rank,
-  root_id, errors, blockers, scheduled_at, created_at
+RETURNING
+  /*include fragments/taken_columns*/

@@ -1,0 +1,19 @@
+-- Lock the best of `merged` one by one from the top, and claim them.
+UPDATE /*schema*/job job SET
+  status = 'running',
+  attempt = least(job.attempt, 2147483646) + 1,
+  ended_at = NULL,
+  leased_by = :worker::text,
+  leased_until = coalesce(:now::timestamptz, statement_timestamp())
+    + make_interval(secs => (:leases::double precision[])[array_position(:type_names::text[], job.type_name)])
+WHERE job.id = ANY(ARRAY(
+  SELECT pending.id
+  FROM (SELECT * FROM merged ORDER BY rank, scheduled_at, id LIMIT 10000) candidate
+  JOIN /*schema*/job pending ON pending.id = candidate.id
+  WHERE pending.status = 'pending' AND NOT pending.deferred
+  ORDER BY candidate.rank, candidate.scheduled_at, candidate.id
+  LIMIT :limit
+  FOR NO KEY UPDATE OF pending SKIP LOCKED
+))
+RETURNING
+  /*include fragments/taken_columns*/

@@ -1,0 +1,4 @@
+AND (:failed_from::timestamptz IS NULL OR job.ended_at >= :failed_from::timestamptz)
+AND (:failed_before::timestamptz IS NULL OR job.ended_at < :failed_before::timestamptz)
+AND (:reasons::text[] IS NULL OR job.failure_reason = ANY(:reasons::text[]))
+AND (:error_types::text[] IS NULL OR /*schema*/last_error_type(job.errors) = ANY(:error_types::text[]))

@@ -1,0 +1,6 @@
+AND (:type_names IS NULL OR job.type_name IN (SELECT value FROM json_each(:type_names)))
+AND (:statuses IS NULL OR job.status IN (SELECT value FROM json_each(:statuses)))
+AND (:chain_ids IS NULL OR job.chain_id IN (SELECT value FROM json_each(:chain_ids)))
+AND (:root_ids IS NULL OR job.root_id IN (SELECT value FROM json_each(:root_ids)))
+AND (:created_from IS NULL OR job.created_at >= :created_from)
+AND (:created_before IS NULL OR job.created_at < :created_before)

@@ -1,0 +1,6 @@
+-- The job that the header's chain has come to.
+CROSS JOIN /*schema*/job job ON job.id = coalesce((
+  SELECT latest.id FROM /*schema*/job latest
+  WHERE latest.chain_id = header.id AND latest.chain_index > 0
+  ORDER BY latest.chain_index DESC LIMIT 1
+), header.id)
