@@ -238,7 +238,8 @@ class _Inside(StepByStep):
         self._is_sound = False
         """Whether the last statement has shown that none before it had failed."""
 
-    raw = native = None
+    raw: Any = None
+    native: Any = None
 
     @property
     def in_transaction(self) -> bool:
