@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from traceback import clear_frames
 from typing import Any, TypeAlias, TypeVar
@@ -24,6 +24,7 @@ from onward.state.sqlalchemy.work import (
     client,
     do,
     end_of,
+    has_thread,
     is_autocommit,
     is_file,
     is_in_transaction,
@@ -33,6 +34,7 @@ from onward.state.sqlalchemy.work import (
     refuse_poisoned,
     rows,
     rows_of_asyncpg,
+    run_in_thread,
     script,
     take_write_lock,
 )
@@ -86,11 +88,33 @@ class JoinedConnection(StepByStep):
 
     async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
         """As one piece of work with the sync object: to change over to that costs as much as a small statement."""
+        at_once = self._run_in_thread if self._lent is not None and has_thread(self.raw) else self._run
         work = self._beginning if begin else partial(do, self.raw)
-        return await work(self._run, first, more, begin, commit)
+        return await work(at_once, first, more, begin, commit)
 
     def _run(self, target: Any, first: Operation[T], more: tuple[Command[Any], ...], begin: bool, commit: bool) -> T:
         return run_now(run_in_turn(_Inside(self, target), first, *more, begin=begin, commit=commit))
+
+    def _run_in_thread(
+        self, target: Any, first: Operation[T], more: tuple[Command[Any], ...], begin: bool, commit: bool
+    ) -> T:
+        answers: list[T] = []
+
+        def run(connection: Connection) -> None:
+            answers.append(run_in_thread(connection, first, more, begin=begin))
+
+        try:
+            if begin:
+                self.begin_now(target, watched=False, lock=run)
+            else:
+                self._ask(run, self._enter(target))
+            if commit:
+                self.commit_now(target, is_sound=True)
+        except BaseException:
+            if begin or commit:
+                self.roll_back_now(target)
+            raise
+        return answers[0]
 
     async def begin(self) -> None:
         await self._beginning(self.begin_now)
@@ -150,13 +174,19 @@ class JoinedConnection(StepByStep):
     def script_now(self, target: Connection | Session, sql: str) -> None:
         self._within(target, script, sql)
 
-    def begin_now(self, target: Connection | Session, *, watched: bool = True) -> None:
+    def begin_now(
+        self,
+        target: Connection | Session,
+        *,
+        watched: bool = True,
+        lock: Callable[[Connection], None] = take_write_lock,
+    ) -> None:
         try:
             target.begin()
             connection = self._enter(target)
             is_file = connection.dialect.name == "sqlite"
             if is_file:
-                take_write_lock(connection)
+                lock(connection)
             self._transaction, self._has_begun = target.get_transaction(), is_file
             if watched and not is_file:
                 event.listen(connection, "after_cursor_execute", self._heard)
@@ -181,6 +211,8 @@ class JoinedConnection(StepByStep):
         except BaseException:
             self.roll_back_now(target)
             raise
+        if self._lent is not None:
+            target.close()  # back to the pool, without changing over once more
 
     def roll_back_now(self, target: Connection | Session) -> None:
         self._ended()
@@ -351,14 +383,15 @@ class PooledConnection(StepByStep):
         *,
         direct: Callable[[], Any],
         joined: Callable[[], Any],
-        is_async: bool,
         patience: MakePatience,
+        turns: asyncio.Semaphore | None,
     ) -> None:
-        self._dialect = dialect
+        self._dialect, self._turns = dialect, turns
         self._make_direct, self._make_joined = direct, joined
-        self._is_async, self._make_patience = is_async, patience
+        self._make_patience = patience
         self._lent: DirectConnection | JoinedConnection | None = None
-        self._return = AsyncExitStack()
+        self._handle: Any = None
+        self._has_turn = False
 
     @property
     def raw(self) -> Any:
@@ -408,7 +441,7 @@ class PooledConnection(StepByStep):
     async def _join(self) -> JoinedConnection:
         if self._lent is not None:
             await self.give_back()
-        raw = await self._return.enter_async_context(entered(self._make_joined()))
+        raw = await self._borrow(self._make_joined)
         return JoinedConnection(raw, lent=self._make_patience)
 
     async def commit(self) -> None:
@@ -445,12 +478,26 @@ class PooledConnection(StepByStep):
     async def give_back(self) -> None:
         """To the application's pool, as it was."""
         self.resume()
-        self._lent = None
-        await (to_the_end(self._return.aclose()) if self._is_async else self._return.aclose())
+        handle, self._handle, self._lent = self._handle, None, None
+        try:
+            if handle is not None:
+                await _close(handle)
+        finally:
+            if self._has_turn and self._turns is not None:
+                self._has_turn = False
+                self._turns.release()
+
+    async def _borrow(self, make: Callable[[], Any]) -> Any:
+        if self._turns is not None:
+            await self._turns.acquire()
+            self._has_turn = True
+        self._handle = make()
+        await _open(self._handle)
+        return self._handle
 
     async def _current(self) -> DirectConnection | JoinedConnection:
         if self._lent is None:
-            raw = await self._return.enter_async_context(entered(self._make_direct()))
+            raw = await self._borrow(self._make_direct)
             patience = self._make_patience(getattr(raw, "sync_connection", raw))
             self._lent = DirectConnection(raw, patience=patience)
         return self._lent
@@ -459,26 +506,34 @@ class PooledConnection(StepByStep):
 @asynccontextmanager
 async def entered(handle: Any) -> AsyncIterator[Any]:
     """A connection or session of either kind, closed at the end."""
-    if isinstance(handle, AsyncConnection | AsyncSession):
-        try:
-            await (to_the_end(_open(handle)) if is_file(handle) else _open(handle))
-            yield handle
-        finally:
-            if getattr(handle, "sync_connection", handle) is not None:  # else it was never opened
-                await to_the_end(handle.close())
-    else:
-        with handle:
-            yield handle
+    try:
+        await _open(handle)
+        yield handle
+    finally:
+        await _close(handle)
 
 
-async def _open(handle: AsyncConnection | AsyncSession) -> None:
+async def _open(handle: Any) -> None:
     if isinstance(handle, AsyncConnection):
-        try:
-            await handle.start()
-        except BaseException as error:
-            # A connection that is made while its wait is cancelled would live as long as anybody has the traceback.
-            clear_frames(error.__traceback__)
-            raise
+        await (to_the_end(_start(handle)) if is_file(handle) else _start(handle))
+
+
+async def _start(handle: AsyncConnection) -> None:
+    try:
+        await handle.start()
+    except BaseException as error:
+        # A connection that is made while its wait is cancelled would live as long as anybody has the traceback.
+        clear_frames(error.__traceback__)
+        raise
+
+
+async def _close(handle: Any) -> None:
+    if isinstance(handle, AsyncSession):
+        await to_the_end(handle.close())
+    elif not isinstance(handle, AsyncConnection):
+        handle.close()
+    elif handle.sync_connection is not None and not handle.closed:  # None: it was never opened
+        await to_the_end(handle.close())
 
 
 def _nothing() -> None:
