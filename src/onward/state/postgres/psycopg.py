@@ -160,14 +160,16 @@ class _Psycopg(ABC):
             await self._unbroken(self._take_back(raw, connection, autocommit))
 
     def _of_pool(self, raw: Any) -> PsycopgConnection:
-        process, number = raw.info.backend_pid if self._prepared else None, raw.pgconn.socket
-        return PsycopgConnection(
-            raw,
-            native=None if self._own_pool else raw,
-            session=self._sessions.setdefault(raw, Session()),
-            patience=self._watch.patience(process=process, give_up=lambda: cut_off(number)) if self.is_async else None,
-            limit=None if self.is_async else Limit(STATEMENT, lambda: run_now(is_busy(self, process))),
-        )
+        native, session = None if self._own_pool else raw, self._sessions.setdefault(raw, Session())
+        if not self.is_async:
+            limit = Limit(STATEMENT, lambda: run_now(is_busy(self, self._process_of(raw))))
+            return PsycopgConnection(raw, native=native, session=session, limit=limit)
+        number = raw.pgconn.socket
+        patience = self._watch.patience(process=self._process_of(raw), give_up=lambda: cut_off(number))
+        return PsycopgConnection(raw, native=native, session=session, patience=patience)
+
+    def _process_of(self, raw: Any) -> int | None:
+        return raw.info.backend_pid if self._prepared else None
 
     async def _take_back(self, raw: Any, connection: PsycopgConnection | None, autocommit: bool) -> None:
         try:

@@ -5,11 +5,11 @@ and asks through `answer`.
 """
 
 import asyncio
-import inspect
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from types import CoroutineType
 from typing import Any, TypeVar
 
 import psycopg
@@ -33,7 +33,7 @@ _LOOK_EVERY = 0.1
 
 
 async def answer(value: Any) -> Any:
-    return await value if inspect.iscoroutine(value) else value
+    return await value if isinstance(value, CoroutineType) else value
 
 
 class NoAnswer(psycopg.OperationalError):
@@ -129,10 +129,12 @@ class PsycopgConnection(StepByStep):
         self.is_shown = native is not None
         """Whether the application has the connection itself."""
         self._refused_to_write = False
-        self._read_only_before = self._reads_only
+        self._read_only_before = self._reads_only if self.is_shown else None
 
     @property
     def raw(self) -> Any:
+        if not self.is_shown:
+            self._read_only_before = self._reads_only
         self.is_shown = self._session.is_touched = True
         return self._raw
 
