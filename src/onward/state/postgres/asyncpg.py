@@ -7,7 +7,6 @@ from contextlib import (
     asynccontextmanager,
     suppress,
 )
-from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,7 +16,7 @@ from onward.errands import Errands, to_the_end
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
 from onward.state.postgres.asyncpg_connection import AsyncpgConnection, OwnConnection
-from onward.state.postgres.lending import Lender
+from onward.state.postgres.lending import Lender, Lent
 from onward.state.postgres.patience import PoolPatience, PoolWatch
 from onward.state.postgres.session import RESET, Session
 from onward.state.postgres.settings import (
@@ -165,7 +164,7 @@ class AsyncpgDriver:
         if self._pool is None:
             raise ConfigurationError(_NOT_OPEN)
         self._home.require()
-        return self._from_theirs() if self._lender is None else _Lent(self, self._lender)
+        return self._from_theirs() if self._lender is None else Lent(self._lender, self.replace_all)
 
     @asynccontextmanager
     async def _from_theirs(self) -> AsyncIterator[AsyncpgConnection]:
@@ -271,30 +270,6 @@ class AsyncpgDriver:
         except ImportError:
             return None
         return SyncPsycopgDriver(self._dsn, prepared=self._prepared, pool_size=self._pool_size)
-
-
-class _Lent:
-    """A connection of our own pool, within a block."""
-
-    __slots__ = ("_connection", "_driver", "_lender")
-
-    def __init__(self, driver: AsyncpgDriver, lender: Lender[AsyncpgConnection]) -> None:
-        self._driver, self._lender = driver, lender
-
-    async def __aenter__(self) -> AsyncpgConnection:
-        self._connection = await self._lender.lend()
-        self._connection.lent()
-        return self._connection
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        is_demoted = self._connection.is_demoted
-        try:
-            await self._lender.take_back(self._connection, keep=error is None and not is_demoted)
-        finally:
-            if is_demoted:
-                await self._driver.replace_all()
 
 
 async def _watch_in_pool(raw: Any) -> None:

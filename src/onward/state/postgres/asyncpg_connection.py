@@ -187,7 +187,6 @@ class AsyncpgConnection:
     # -- between borrowers
 
     def lent(self) -> None:
-        """Somebody else has it now: before his first statement what the last one left behind is forgotten."""
         self._is_to_be_reset = self._session.is_touched
 
     async def reset(self) -> None:

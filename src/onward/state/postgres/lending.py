@@ -1,14 +1,15 @@
 """Lends the connections of a pool of our own, and keeps some at hand for the next who asks.
 
 asyncpg's pool starts a task for each connection that comes back, and has the server forget what was set on it: as much
-again as all else that a lone start costs us. So a connection is handed on as it is. Whoever gets one on which
-statements of the application's ran resets it first, in the same message as his BEGIN; one that nobody asks for within a
-moment is reset then, lest it keep a lock.
+again as all else that a lone start costs us; psycopg's is not much cheaper. So a connection is handed on as it is.
+Whoever gets one on which statements of the application's ran resets it first, in the same message as his BEGIN; one
+that nobody asks for within a moment is reset then, lest it keep a lock.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
 from onward.errands import Errands, to_the_end
@@ -33,6 +34,15 @@ class Lendable(Protocol):
     @property
     def is_sound(self) -> bool:
         """Whether it is open and in no transaction."""
+        ...
+
+    @property
+    def is_demoted(self) -> bool:
+        """Whether the server takes no writes any more: there may be a better one by now."""
+        ...
+
+    def lent(self) -> None:
+        """Somebody else has it now: before his first statement what the last one left behind is forgotten."""
         ...
 
 
@@ -121,6 +131,30 @@ class Lender(Generic[C]):
             await self._part_with(self._at_hand.popleft()[0])
         if self._at_hand:
             self._tidy_later()
+
+
+class Lent(Generic[C]):
+    """A connection of our own pool, within a block."""
+
+    __slots__ = ("_connection", "_lender", "_replace_all")
+
+    def __init__(self, lender: Lender[C], replace_all: Callable[[], Awaitable[None]]) -> None:
+        self._lender, self._replace_all = lender, replace_all
+
+    async def __aenter__(self) -> C:
+        self._connection = await self._lender.lend()
+        self._connection.lent()
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        is_demoted = self._connection.is_demoted
+        try:
+            await self._lender.take_back(self._connection, keep=error is None and not is_demoted)
+        finally:
+            if is_demoted:
+                await self._replace_all()
 
 
 async def _awaited(work: Awaitable[None]) -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from traceback import clear_frames
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,6 +22,7 @@ from psycopg.pq import TransactionStatus
 from onward.errands import Errands, to_the_end
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, run_now, value_fault
+from onward.state.postgres.lending import Lender, Lent
 from onward.state.postgres.patience import PoolWatch, is_busy
 from onward.state.postgres.psycopg_connection import Limit, PsycopgConnection, answer, end_when_cancelled
 from onward.state.postgres.session import Session
@@ -68,6 +69,7 @@ class _Psycopg(ABC):
         self._errands = Errands()
         self._watch = PoolWatch(self, self._errands)
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
+        self._lender: Lender[PsycopgConnection] | None = None
 
     @property
     def address(self) -> Address | None:
@@ -115,12 +117,15 @@ class _Psycopg(ABC):
             self._watch.end()
             await self._errands.end()
         if self._own_pool and self._pool is not None:
-            pool, self._pool = self._pool, None
+            pool, lender, self._pool, self._lender = self._pool, self._lender, None, None
+            if lender is not None:
+                await lender.close()
             await answer(pool.close())
 
     def _leave_to_parent(self) -> None:
         """In a child of the process that opened the driver: forget all that it opened."""
-        leave_to_parent(self._pool, self._errands, self._sessions)
+        leave_to_parent(self._pool, self._lender, self._errands, self._sessions)
+        self._lender = None
         self._errands, self._sessions = Errands(), WeakKeyDictionary()
         self._watch = PoolWatch(self, self._errands)
 
@@ -134,8 +139,11 @@ class _Psycopg(ABC):
             if self._home.is_elsewhere:
                 await self.open()
 
+    def connection(self) -> AbstractAsyncContextManager[PsycopgConnection]:
+        return self._borrowed()
+
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[PsycopgConnection]:
+    async def _borrowed(self) -> AsyncIterator[PsycopgConnection]:
         if self._pool is None:
             raise ConfigurationError(_NOT_OPEN)
         if self._home.is_elsewhere:
@@ -151,14 +159,16 @@ class _Psycopg(ABC):
             await self._unbroken(self._take_back(raw, connection, autocommit))
 
     def _of_pool(self, raw: Any) -> PsycopgConnection:
-        process, number = raw.info.backend_pid if self._prepared else None, raw.pgconn.socket
-        return PsycopgConnection(
-            raw,
-            native=None if self._own_pool else raw,
-            session=self._sessions.setdefault(raw, Session()),
-            patience=self._watch.patience(process=process, give_up=lambda: cut_off(number)) if self.is_async else None,
-            limit=None if self.is_async else Limit(STATEMENT, lambda: run_now(is_busy(self, process))),
-        )
+        native, session = None if self._own_pool else raw, self._sessions.setdefault(raw, Session())
+        if not self.is_async:
+            limit = Limit(STATEMENT, lambda: run_now(is_busy(self, self._process_of(raw))))
+            return PsycopgConnection(raw, native=native, session=session, limit=limit)
+        number = raw.pgconn.socket
+        patience = self._watch.patience(process=self._process_of(raw), give_up=lambda: cut_off(number))
+        return PsycopgConnection(raw, native=native, session=session, patience=patience)
+
+    def _process_of(self, raw: Any) -> int | None:
+        return raw.info.backend_pid if self._prepared else None
 
     async def _take_back(self, raw: Any, connection: PsycopgConnection | None, autocommit: bool) -> None:
         try:
@@ -178,6 +188,9 @@ class _Psycopg(ABC):
             await answer(raw.close())
             if hasattr(self._pool_of(raw), "drain"):  # from psycopg_pool 3.3 on
                 await answer(self._pool_of(raw).drain())
+        elif self._lender is not None and connection.is_touched and not raw.closed:
+            with suppress(psycopg.Error):  # then it is lost, which the pool sees
+                await connection.reset()
 
     def _pool_of(self, raw: Any) -> Any:
         return raw._pool  # also when the driver has been closed meanwhile
@@ -333,7 +346,28 @@ class PsycopgDriver(_Psycopg):
                 "psycopg cannot use Windows' usual event loop: run the program with "
                 "asyncio.Runner(loop_factory=asyncio.SelectorEventLoop), or install asyncpg"
             )
+        is_new = self._own_pool and (self._pool is None or self._home.is_elsewhere)
         await super().open()
+        if is_new:
+            self._lender = Lender(self._pool_size, acquire=self._acquire, release=self._release, errands=self._errands)
+
+    def connection(self) -> AbstractAsyncContextManager[PsycopgConnection]:
+        if self._lender is None:
+            return self._borrowed()
+        self._home.require()
+        return Lent(self._lender, self._replace_all)
+
+    async def _acquire(self) -> PsycopgConnection:
+        if self._pool is None:  # closed while this waited for its turn
+            raise ConfigurationError(_NOT_OPEN)
+        return self._of_pool(await self._borrow(self._pool))
+
+    async def _release(self, connection: PsycopgConnection) -> None:
+        await self._take_back(connection.shown, connection, autocommit=True)
+
+    async def _replace_all(self) -> None:
+        if self._lender is not None:
+            await self._lender.let_go()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

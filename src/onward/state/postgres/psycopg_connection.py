@@ -5,11 +5,11 @@ and asks through `answer`.
 """
 
 import asyncio
-import inspect
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, suppress
 from functools import partial
+from types import CoroutineType
 from typing import Any, TypeVar
 
 import psycopg
@@ -25,7 +25,7 @@ from onward.state.postgres.literals import inlined
 from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
 from onward.state.postgres.settings import hide_row
 from onward.state.statement import spell
-from onward.transport import cut_off
+from onward.transport import cut_off, has_news
 
 T = TypeVar("T")
 _LOOK_EVERY = 0.1
@@ -33,7 +33,7 @@ _LOOK_EVERY = 0.1
 
 
 async def answer(value: Any) -> Any:
-    return await value if inspect.iscoroutine(value) else value
+    return await value if isinstance(value, CoroutineType) else value
 
 
 class NoAnswer(psycopg.OperationalError):
@@ -114,9 +114,10 @@ class PsycopgConnection(StepByStep):
         limit: Limit | None = None,
     ) -> None:
         self.native = native
-        self._raw = raw
+        self.shown = self._raw = raw
         self._own_wait: Any = vars(raw).get("wait")
-        self._patience, self._limit = patience or nullcontext(), limit
+        self._limit = limit
+        self._ours, self._theirs = _Asking(self, patience, limit), _Asking(self, None, None)
         self._session = session or Session()
         self._is_to_be_reset = self._session.is_touched and native is None
         """Before the first statement what the last borrower left behind is forgotten."""
@@ -125,18 +126,30 @@ class PsycopgConnection(StepByStep):
         """Whether the server, too, has heard that a transaction of ours began: with the first statement, whosever."""
         self._autocommit = raw.autocommit
         self._is_asking = self._is_limited = self._is_suspended = self._is_watched = False
-        self._is_shown = native is not None
+        self.is_shown = native is not None
+        """Whether the application has the connection itself."""
         self._refused_to_write = False
-        self._read_only_before = self._reads_only
+        self._read_only_before = self._reads_only if self.is_shown else None
 
     @property
     def raw(self) -> Any:
-        self._is_shown = self._session.is_touched = True
+        if not self.is_shown:
+            self._read_only_before = self._reads_only
+        self.is_shown = self._session.is_touched = True
         return self._raw
 
     @property
     def in_transaction(self) -> bool:
         return self._begun or self._raw.info.transaction_status != TransactionStatus.IDLE
+
+    @property
+    def is_touched(self) -> bool:
+        return self._session.is_touched
+
+    @property
+    def is_sound(self) -> bool:
+        connection = self._raw.pgconn
+        return connection.transaction_status == TransactionStatus.IDLE and not has_news(connection.socket)
 
     def check(self) -> None:
         if self._raw.closed:
@@ -148,7 +161,7 @@ class PsycopgConnection(StepByStep):
     @property
     def is_demoted(self) -> bool:
         """Whether the server takes no writes any more: there may be a better one by now."""
-        if self._refused_to_write or not self._is_shown:
+        if self._refused_to_write or not self.is_shown:
             return self._refused_to_write
         # What the server refused to do for the application itself we have not heard.
         return self._reads_only is True and self._read_only_before is False
@@ -164,8 +177,7 @@ class PsycopgConnection(StepByStep):
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         if self._is_to_be_reset and not self.in_transaction:
-            await self._send(RESET)
-            self._is_to_be_reset = self._session.is_touched = False
+            await self.reset()
         cursor = await self._run(sql, parameters, ours=True)
         rows: Rows = await answer(cursor.fetchall()) if cursor.description else []
         return rows
@@ -178,7 +190,7 @@ class PsycopgConnection(StepByStep):
 
     async def script(self, sql: str) -> None:
         self._session.is_touched = True
-        with self._asking(ours=False):
+        with self._theirs:
             await answer(self._raw.execute(sql, prepare=False))
 
     async def _run(self, sql: str, parameters: Mapping[str, Any], *, ours: bool) -> Any:
@@ -187,7 +199,7 @@ class PsycopgConnection(StepByStep):
         cursor = kind(self._raw, row_factory=tuple_row)
         spelled = spell(sql, "percent")
         given = {name: _array(parameters[name]) for name in spelled.names}
-        with self._asking(ours=ours):
+        with self._ours if ours else self._theirs:
             # Ours in binary: what a time looks like in text is the role's to say, and not all of it psycopg can read.
             await answer(cursor.execute(spelled.sql, given, binary=ours))
         return cursor
@@ -198,7 +210,7 @@ class PsycopgConnection(StepByStep):
         A cursor would cost as much again, and its pipeline mode twice as much.
         """
         raw = self._raw
-        with self._asking(ours=True):
+        with self._ours:
             await answer(raw.lock.acquire())
             try:
                 results = await answer(raw.wait(_exchange(raw.pgconn, sql.encode())))
@@ -209,25 +221,19 @@ class PsycopgConnection(StepByStep):
                 raise psycopg.errors.error_from_result(result)
         return int(results[-1].ntuples)
 
-    @contextmanager
-    def _asking(self, *, ours: bool) -> Iterator[None]:
-        self._is_asking, self._is_limited = True, ours and self._limit is not None
-        if self._is_limited:
+    def asks(self, *, limited: bool) -> None:
+        """From now on it is one of ours or the user's, through us, that waits for an answer."""
+        self._is_asking, self._is_limited = True, limited
+        if limited:
             self._raw.wait = self._wait
-        try:
-            with self._patience if ours else nullcontext():
-                yield
-        except psycopg.errors.ReadOnlySqlTransaction:
+
+    def has_asked(self, error: BaseException | None) -> None:
+        """Remember what an error says of the connection."""
+        self._is_asking = self._is_limited = False
+        self._restore_wait()
+        if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
             # A server that says of itself that it can write means this transaction only.
             self._refused_to_write = self._refused_to_write or self._reads_only is not False
-            raise
-        except psycopg.IntegrityError as error:
-            if ours:
-                hide_row(error)
-            raise
-        finally:
-            self._is_asking = self._is_limited = False
-            self._restore_wait()
 
     def _wait(self, waiting: Any, *arguments: Any, **options: Any) -> Any:
         """In place of the connection's own `wait`, through which goes all that is asked of the server."""
@@ -248,10 +254,10 @@ class PsycopgConnection(StepByStep):
     def _restore_wait(self) -> None:
         if self._is_suspended or self._is_watched:
             return
-        if self._own_wait is None:
-            vars(self._raw).pop("wait", None)
-        else:
+        if self._own_wait is not None:
             self._raw.wait = self._own_wait
+        elif "wait" in self._raw.__dict__:
+            del self._raw.wait
 
     # -- transactions
 
@@ -260,7 +266,7 @@ class PsycopgConnection(StepByStep):
             await self._begin("BEGIN")
         else:
             # psycopg sends BEGIN before the next statement, with the isolation level the application has chosen.
-            with self._asking(ours=True):
+            with self._ours:
                 await answer(self._raw.set_autocommit(False))
             self._begun = self._is_watched = True
             self._raw.wait = self._wait
@@ -298,7 +304,7 @@ class PsycopgConnection(StepByStep):
         # In a transaction that a failed statement has poisoned, COMMIT means ROLLBACK and psycopg does not say so.
         poisoned = self._raw.info.transaction_status == TransactionStatus.INERROR
         try:
-            with self._asking(ours=True):
+            with self._ours:
                 await answer(self._raw.rollback() if poisoned else self._raw.commit())
         except BaseException:
             await self.rollback()
@@ -309,7 +315,7 @@ class PsycopgConnection(StepByStep):
 
     async def rollback(self) -> None:
         if not self._raw.closed:
-            with suppress(psycopg.OperationalError), self._asking(ours=True):
+            with suppress(psycopg.OperationalError), self._ours:
                 await answer(self._raw.rollback())
         await self._ended()
 
@@ -317,7 +323,7 @@ class PsycopgConnection(StepByStep):
         self._begun = self._has_begun = self._is_watched = False
         self._restore_wait()
         if not self._raw.closed and self._raw.autocommit != self._autocommit:
-            with self._asking(ours=True):
+            with self._ours:
                 await answer(self._raw.set_autocommit(self._autocommit))
 
     def after_commit(self, action: Callable[[], Any]) -> bool:
@@ -326,6 +332,16 @@ class PsycopgConnection(StepByStep):
     def cut_off(self) -> None:
         with suppress(psycopg.OperationalError):  # it is closed
             cut_off(self._raw.pgconn.socket)
+
+    # -- between borrowers
+
+    def lent(self) -> None:
+        self._is_to_be_reset = self._session.is_touched
+
+    async def reset(self) -> None:
+        """Have the server forget what the last borrower left behind."""
+        await self._send(RESET)
+        self._is_to_be_reset = self._session.is_touched = False
 
     # -- between the end of a block and the commit
 
@@ -336,6 +352,29 @@ class PsycopgConnection(StepByStep):
     def resume(self) -> None:
         self._is_suspended = False
         self._restore_wait()
+
+
+class _Asking:
+    """`with asking:` around each wait for an answer: not for ever, and a refusal to write is remembered."""
+
+    __slots__ = ("_connection", "_limit", "_patience")
+
+    def __init__(
+        self, connection: PsycopgConnection, patience: AbstractContextManager[None] | None, limit: Limit | None
+    ) -> None:
+        self._connection, self._patience, self._limit = connection, patience, limit
+
+    def __enter__(self) -> None:
+        self._connection.asks(limited=self._limit is not None)
+        if self._patience is not None:
+            self._patience.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._patience is not None:
+            self._patience.__exit__(None, None, None)
+        self._connection.has_asked(error)
+        if isinstance(error, psycopg.IntegrityError) and self is self._connection._ours:
+            hide_row(error)
 
 
 def _exchange(pgconn: Any, message: bytes) -> Generator[Any, Any, Any]:

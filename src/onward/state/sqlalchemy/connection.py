@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from functools import partial
 from traceback import clear_frames
 from typing import Any, TypeAlias, TypeVar
 
@@ -13,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from onward.errands import to_the_end
 from onward.errors import TransactionClosed, TransactionUnsuitable
-from onward.state.command import Rows
-from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Fault, Result, StepByStep
+from onward.state.command import Command, Operation, Rows, as_one
+from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Dialect, Fault, Result, StepByStep, run_in_turn, run_now
 from onward.state.postgres.settings import fault_of_code
 from onward.state.sqlalchemy.after_commit import after_commit
 from onward.state.sqlalchemy.checks import sqlstate
@@ -23,6 +24,7 @@ from onward.state.sqlalchemy.work import (
     client,
     do,
     end_of,
+    has_thread,
     is_autocommit,
     is_file,
     is_in_transaction,
@@ -31,6 +33,8 @@ from onward.state.sqlalchemy.work import (
     reads_only,
     refuse_poisoned,
     rows,
+    rows_of_asyncpg,
+    run_in_thread,
     script,
     take_write_lock,
 )
@@ -74,40 +78,60 @@ class JoinedConnection(StepByStep):
             raise TransactionClosed(ENDED_BY_HAND)
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        with self._patience:
-            return await do(self.raw, self._within, rows, sql, parameters)
+        return await do(self.raw, self.fetch_now, sql, parameters)
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
-        return await do(self.raw, self._within, query, sql, parameters)
+        return await do(self.raw, self.query_now, sql, parameters)
 
     async def script(self, sql: str) -> None:
-        await do(self.raw, self._within, script, sql)
+        await do(self.raw, self.script_now, sql)
+
+    async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
+        """As one piece of work with the sync object: to change over to that costs as much as a small statement."""
+        at_once = self._run_in_thread if self._lent is not None and has_thread(self.raw) else self._run
+        work = self._beginning if begin else partial(do, self.raw)
+        return await work(at_once, first, more, begin, commit)
+
+    def _run(self, target: Any, first: Operation[T], more: tuple[Command[Any], ...], begin: bool, commit: bool) -> T:
+        return run_now(run_in_turn(_Inside(self, target), first, *more, begin=begin, commit=commit))
+
+    def _run_in_thread(
+        self, target: Any, first: Operation[T], more: tuple[Command[Any], ...], begin: bool, commit: bool
+    ) -> T:
+        answers: list[T] = []
+
+        def run(connection: Connection) -> None:
+            answers.append(run_in_thread(connection, first, more, begin=begin))
+
+        try:
+            if begin:
+                self.begin_now(target, watched=False, lock=run)
+            else:
+                self._ask(run, self._enter(target))
+            if commit:
+                self.commit_now(target, is_sound=True)
+        except BaseException:
+            if begin or commit:
+                self.roll_back_now(target)
+            raise
+        return answers[0]
 
     async def begin(self) -> None:
+        await self._beginning(self.begin_now)
+
+    async def _beginning(self, work: Callable[..., T], *arguments: Any) -> T:
         try:
-            await do(self.raw, self._begin)
+            return await do(self.raw, work, *arguments)
         except asyncio.CancelledError as error:
             clear_frames(error.__traceback__)  # with what they hold of a connection that is half made
-            self._unwatch()
-            await do(self.raw, self._roll_back)  # it may have begun
+            await self.rollback()  # it may have begun
             raise
-        self._begun = True
-        if self._lent is not None and self._connection is not None:
-            self._patience = self._lent(self._connection)
-            if self._connection.dialect.name == "postgresql":
-                self._end = end_of(self._connection)
 
     async def commit(self) -> None:
-        self._begun = False
-        self._unwatch()
-        with self._patience:
-            await do(self.raw, self._commit)
+        await do(self.raw, self.commit_now)
 
     async def rollback(self) -> None:
-        self._begun = False
-        self._unwatch()
-        with self._patience:
-            await do(self.raw, self._roll_back)
+        await do(self.raw, self.roll_back_now)
 
     def suspend(self) -> None:
         connection = self._connection
@@ -133,17 +157,86 @@ class JoinedConnection(StepByStep):
         after_commit(self._connection, action)
         return True
 
+    # -- with the sync object
+
+    def fetch_now(self, target: Connection | Session, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        with self._patience:
+            return self._within(target, rows, sql, parameters)
+
+    def fetch_directly(self, target: Connection | Session, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        """The same, past SQLAlchemy where that can be."""
+        with self._patience:
+            return self._within(target, self._fetch_directly, sql, parameters)
+
+    def query_now(self, target: Connection | Session, sql: str, parameters: Mapping[str, Any]) -> Result:
+        return self._within(target, query, sql, parameters)
+
+    def script_now(self, target: Connection | Session, sql: str) -> None:
+        self._within(target, script, sql)
+
+    def begin_now(
+        self,
+        target: Connection | Session,
+        *,
+        watched: bool = True,
+        lock: Callable[[Connection], None] = take_write_lock,
+    ) -> None:
+        try:
+            target.begin()
+            connection = self._enter(target)
+            is_file = connection.dialect.name == "sqlite"
+            if is_file:
+                lock(connection)
+            self._transaction, self._has_begun = target.get_transaction(), is_file
+            if watched and not is_file:
+                event.listen(connection, "after_cursor_execute", self._heard)
+                self._watched = connection
+            if self._lent is not None:
+                self._patience, self._end = self._lent(connection), _nothing if is_file else end_of(connection)
+        except BaseException as error:
+            _roll_back(target)
+            if isinstance(error, DBAPIError) and is_locked(error):  # by an event listener that begins
+                raise WriterBusy from error
+            raise
+        self._begun = True
+
+    def commit_now(self, target: Connection | Session, *, is_sound: bool = False) -> None:
+        self._ended()
+        try:
+            with self._patience:
+                connection = self._enter(target)
+                if not is_sound:
+                    self._ask(refuse_poisoned, connection)
+                self._ask(target.commit)
+        except BaseException:
+            self.roll_back_now(target)
+            raise
+        if self._lent is not None:
+            target.close()  # back to the pool, without changing over once more
+
+    def roll_back_now(self, target: Connection | Session) -> None:
+        self._ended()
+        with self._patience:
+            self._ask(_roll_back, target)
+
     def _within(self, target: Connection | Session, work: Callable[..., T], *arguments: Any) -> T:
         connection = self._enter(target)
         if connection.dialect.name == "sqlite" and not client(connection).in_transaction:
             # sqlite3 begins late, and before a statement that starts with WITH not at all.
             take_write_lock(connection)
         try:
-            return self._ask(work, connection, *arguments)
+            answer = self._ask(work, connection, *arguments)
         except DBAPIError as error:
             if self._lent is not None:
                 _discard_demoted(connection, error)
             raise
+        self._has_begun = self._begun
+        return answer
+
+    def _fetch_directly(self, connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        if self._has_begun and self._lent is not None and connection.dialect.driver == "asyncpg":
+            return rows_of_asyncpg(connection, sql, parameters)
+        return rows(connection, sql, parameters)
 
     def _ask(self, work: Callable[..., T], *arguments: Any) -> T:
         self._is_asking = True
@@ -152,9 +245,6 @@ class JoinedConnection(StepByStep):
         finally:
             self._is_asking = False
 
-    def _roll_back(self, target: Connection | Session) -> None:
-        self._ask(_roll_back, target)
-
     def _enter(self, target: Connection | Session) -> Connection:
         connection = target.connection() if isinstance(target, Session) else target
         if is_autocommit(connection):
@@ -162,25 +252,8 @@ class JoinedConnection(StepByStep):
         self._connection = connection
         return connection
 
-    def _begin(self, target: Connection | Session) -> None:
-        try:
-            target.begin()
-            connection = self._enter(target)
-            if connection.dialect.name == "sqlite":
-                take_write_lock(connection)
-            self._transaction, self._has_begun = target.get_transaction(), connection.dialect.name == "sqlite"
-            self._watch(connection)
-        except BaseException as error:
-            _roll_back(target)
-            if isinstance(error, DBAPIError) and is_locked(error):  # by an event listener that begins
-                raise WriterBusy from error
-            raise
-
-    def _watch(self, connection: Connection) -> None:
-        event.listen(connection, "after_cursor_execute", self._heard)
-        self._watched = connection
-
-    def _unwatch(self) -> None:
+    def _ended(self) -> None:
+        self._begun = False
         if self._watched is not None:
             event.remove(self._watched, "after_cursor_execute", self._heard)
             self._watched = None
@@ -188,13 +261,48 @@ class JoinedConnection(StepByStep):
     def _heard(self, *_: object) -> None:
         self._has_begun = True
 
-    def _commit(self, target: Connection | Session) -> None:
-        try:
-            self._ask(refuse_poisoned, self._enter(target))
-            self._ask(target.commit)
-        except BaseException:
-            self._roll_back(target)
-            raise
+
+class _Inside(StepByStep):
+    """A connection to those who work with the sync object already: it never suspends."""
+
+    def __init__(self, joined: JoinedConnection, target: Connection | Session) -> None:
+        self._joined, self._target = joined, target
+        self._is_sound = False
+        """Whether the last statement has shown that none before it had failed."""
+
+    raw: Any = None
+    native: Any = None
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._joined.in_transaction
+
+    async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        return self._shown(self._joined.fetch_directly, sql, parameters)
+
+    async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
+        return self._shown(self._joined.query_now, sql, parameters)
+
+    async def script(self, sql: str) -> None:
+        self._shown(self._joined.script_now, sql)
+
+    def _shown(self, work: Callable[..., T], *arguments: Any) -> T:
+        self._is_sound = False
+        answer = work(self._target, *arguments)
+        self._is_sound = True
+        return answer
+
+    async def begin(self) -> None:
+        self._joined.begin_now(self._target, watched=False)
+
+    async def commit(self) -> None:
+        self._joined.commit_now(self._target, is_sound=self._is_sound)
+
+    async def rollback(self) -> None:
+        self._joined.roll_back_now(self._target)
+
+    def after_commit(self, action: Callable[[], Any]) -> bool:
+        return self._joined.after_commit(action)
 
 
 class DirectConnection(StepByStep):
@@ -270,12 +378,20 @@ class PooledConnection(StepByStep):
     """What the application's pool lends: nothing yet, a connection for single statements, or an object to hand out."""
 
     def __init__(
-        self, *, direct: Callable[[], Any], joined: Callable[[], Any], is_async: bool, patience: MakePatience
+        self,
+        dialect: Dialect,
+        *,
+        direct: Callable[[], Any],
+        joined: Callable[[], Any],
+        patience: MakePatience,
+        turns: asyncio.Semaphore | None,
     ) -> None:
+        self._dialect, self._turns = dialect, turns
         self._make_direct, self._make_joined = direct, joined
-        self._is_async, self._make_patience = is_async, patience
+        self._make_patience = patience
         self._lent: DirectConnection | JoinedConnection | None = None
-        self._return = AsyncExitStack()
+        self._handle: Any = None
+        self._has_turn = False
 
     @property
     def raw(self) -> Any:
@@ -298,12 +414,35 @@ class PooledConnection(StepByStep):
     async def script(self, sql: str) -> None:
         await (await self._current()).script(sql)
 
+    async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
+        if more and not (begin or commit or self.in_transaction):
+            if self._dialect == "postgres" and isinstance(first, Command):
+                first, more = as_one(first, more)
+            begin = commit = bool(more)
+        if not (begin or commit):
+            return await (await self._current()).run(first, *more)
+        try:
+            joined = await self._join() if begin else await self._current()
+            answer = await joined.run(first, *more, begin=begin, commit=commit)
+        except BaseException:
+            await self.give_back()
+            raise
+        if commit:
+            await self.give_back()
+        else:
+            self._lent = joined
+        return answer
+
     async def begin(self) -> None:
-        await self.give_back()
-        raw = await self._return.enter_async_context(entered(self._make_joined()))
-        joined = JoinedConnection(raw, lent=self._make_patience)
+        joined = await self._join()
         await joined.begin()
         self._lent = joined
+
+    async def _join(self) -> JoinedConnection:
+        if self._lent is not None:
+            await self.give_back()
+        raw = await self._borrow(self._make_joined)
+        return JoinedConnection(raw, lent=self._make_patience)
 
     async def commit(self) -> None:
         try:
@@ -339,12 +478,26 @@ class PooledConnection(StepByStep):
     async def give_back(self) -> None:
         """To the application's pool, as it was."""
         self.resume()
-        self._lent = None
-        await (to_the_end(self._return.aclose()) if self._is_async else self._return.aclose())
+        handle, self._handle, self._lent = self._handle, None, None
+        try:
+            if handle is not None:
+                await _close(handle)
+        finally:
+            if self._has_turn and self._turns is not None:
+                self._has_turn = False
+                self._turns.release()
+
+    async def _borrow(self, make: Callable[[], Any]) -> Any:
+        if self._turns is not None:
+            await self._turns.acquire()
+            self._has_turn = True
+        self._handle = make()
+        await _open(self._handle)
+        return self._handle
 
     async def _current(self) -> DirectConnection | JoinedConnection:
         if self._lent is None:
-            raw = await self._return.enter_async_context(entered(self._make_direct()))
+            raw = await self._borrow(self._make_direct)
             patience = self._make_patience(getattr(raw, "sync_connection", raw))
             self._lent = DirectConnection(raw, patience=patience)
         return self._lent
@@ -353,26 +506,34 @@ class PooledConnection(StepByStep):
 @asynccontextmanager
 async def entered(handle: Any) -> AsyncIterator[Any]:
     """A connection or session of either kind, closed at the end."""
-    if isinstance(handle, AsyncConnection | AsyncSession):
-        try:
-            await (to_the_end(_open(handle)) if is_file(handle) else _open(handle))
-            yield handle
-        finally:
-            if getattr(handle, "sync_connection", handle) is not None:  # else it was never opened
-                await to_the_end(handle.close())
-    else:
-        with handle:
-            yield handle
+    try:
+        await _open(handle)
+        yield handle
+    finally:
+        await _close(handle)
 
 
-async def _open(handle: AsyncConnection | AsyncSession) -> None:
+async def _open(handle: Any) -> None:
     if isinstance(handle, AsyncConnection):
-        try:
-            await handle.start()
-        except BaseException as error:
-            # A connection that is made while its wait is cancelled would live as long as anybody has the traceback.
-            clear_frames(error.__traceback__)
-            raise
+        await (to_the_end(_start(handle)) if is_file(handle) else _start(handle))
+
+
+async def _start(handle: AsyncConnection) -> None:
+    try:
+        await handle.start()
+    except BaseException as error:
+        # A connection that is made while its wait is cancelled would live as long as anybody has the traceback.
+        clear_frames(error.__traceback__)
+        raise
+
+
+async def _close(handle: Any) -> None:
+    if isinstance(handle, AsyncSession):
+        await to_the_end(handle.close())
+    elif not isinstance(handle, AsyncConnection):
+        handle.close()
+    elif handle.sync_connection is not None and not handle.closed:  # None: it was never opened
+        await to_the_end(handle.close())
 
 
 def _nothing() -> None:
@@ -394,8 +555,8 @@ def _roll_back(target: Connection | Session) -> None:
 
 
 def _by_hand(connection: Connection, sql: str) -> None:
-    # Out of autocommit SQLAlchemy begins, commits and rolls back itself.
-    if is_autocommit(connection):
+    # Out of autocommit SQLAlchemy begins, commits and rolls back itself; a connection that is lost has done so.
+    if is_autocommit(connection) and not connection.invalidated:
         connection.exec_driver_sql(sql)
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.pool import QueuePool
 
 from onward.errands import Errands, to_the_end
 from onward.errors import ConfigurationError
@@ -51,6 +52,7 @@ class _SqlAlchemy(ABC):
         self.reach = self._reach() if prepared and self.dialect == "postgres" else None
         self.address: Address | None = None
         self._home, self._is_open = Home(), False
+        self._turns: asyncio.Semaphore | None = None
         self._errands = Errands()
         self._watch = PoolWatch(self, self._errands)
         self._listener = partial(_notice_demotion if self.dialect == "postgres" else _keep_after_cancel)
@@ -80,6 +82,7 @@ class _SqlAlchemy(ABC):
             self._come_home()
         self._home.move_in()
         self._is_open = True
+        self._turns = self._turns_of_pool() if self.is_async else None
         if self.file is not None:
             self.file.make()
         if not self._is_listening:
@@ -93,6 +96,12 @@ class _SqlAlchemy(ABC):
         if self._is_listening:
             event.remove(self._sync_engine, "handle_error", self._listener)
 
+    def _turns_of_pool(self) -> asyncio.Semaphore | None:
+        """As many as the pool has connections: to wait in there is a task for each, and an error when it takes long."""
+        pool = self._sync_engine.pool
+        overflow = getattr(pool, "_max_overflow", -1)
+        return asyncio.Semaphore(pool.size() + overflow) if isinstance(pool, QueuePool) and overflow >= 0 else None
+
     @property
     def _is_listening(self) -> bool:
         return event.contains(self._sync_engine, "handle_error", self._listener)
@@ -101,7 +110,7 @@ class _SqlAlchemy(ABC):
     async def connection(self) -> AsyncIterator[PooledConnection]:
         self._come_home()
         pooled = PooledConnection(
-            direct=self._single.connect, joined=self._hand_out, is_async=self.is_async, patience=self._patience
+            self.dialect, direct=self._single.connect, joined=self._hand_out, patience=self._patience, turns=self._turns
         )
         try:
             yield pooled
