@@ -151,7 +151,7 @@ class AsyncpgConnection:
         except BaseException:
             await self.rollback()  # it may have begun, or the statement failed so that COMMIT was not even tried
             raise
-        return command.read([()] * _changed(answer))
+        return command.read([()] * _changed(answer) if begin else ())
 
     async def _begin(self, message: str) -> str:
         reset = RESET_FIRST if self._is_to_be_reset else ""

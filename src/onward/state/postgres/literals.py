@@ -3,7 +3,7 @@
 import hashlib
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -21,21 +21,38 @@ def literal(value: Any) -> str:
     >>> print(literal("it's"), literal(None), literal(7))
     E'it''s' NULL 7
     """
-    if value is None:
-        return "NULL"
-    if isinstance(value, str):
-        if "\0" in value:
-            raise ValueError("text with a NUL character, which Postgres cannot store")
-        return f"E'{_SPECIAL.sub(_doubled, value)}'" if _SPECIAL.search(value) else f"'{value}'"
-    if isinstance(value, UUID | datetime):
-        return f"'{value}'"
-    if isinstance(value, int | float):
-        return str(value)
-    raise TypeError(f"a value of type {type(value).__name__} has no literal")
+    write = _WRITERS.get(type(value)) or _writer_for(value)
+    return write(value)
+
+
+def _text(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("text with a NUL character, which Postgres cannot store")
+    return f"E'{_SPECIAL.sub(_doubled, value)}'" if _SPECIAL.search(value) else f"'{value}'"
 
 
 def _doubled(found: re.Match[str]) -> str:
     return found[0] * 2
+
+
+def _quoted(value: UUID | datetime) -> str:
+    return f"'{value}'"
+
+
+def _null(value: None) -> str:
+    return "NULL"
+
+
+_WRITERS: dict[type[Any], Callable[[Any], str]] = {
+    str: _text, UUID: _quoted, datetime: _quoted, int: str, float: str, bool: str, type(None): _null,
+}  # fmt: skip
+
+
+def _writer_for(value: Any) -> Callable[[Any], str]:
+    for kind, write in _WRITERS.items():
+        if isinstance(value, kind):
+            return write
+    raise TypeError(f"a value of type {type(value).__name__} has no literal")
 
 
 def new_name(sql: str) -> str:
