@@ -108,6 +108,30 @@ async def test_a_reserved_connection_that_gets_no_answer_is_replaced(
 
 
 @pytest.mark.parametrize("client", ["asyncpg", "psycopg"])
+async def test_who_holds_all_connections_of_an_engine_is_told_that_there_is_no_other(
+    postgres_dsn: str, client: str
+) -> None:
+    address = postgres_dsn.replace("postgresql", f"postgresql+{client}", 1)
+    engine = create_async_engine(address, pool_size=1, max_overflow=0, pool_timeout=0.1)
+    driver = SqlAlchemyDriver(engine)
+    await driver.open()
+
+    async with driver.connection() as held:
+        await held.begin()
+        with pytest.raises(Exception, match="QueuePool limit") as raised:
+            async with driver.connection() as other:
+                await other.fetch("SELECT 1", {})
+        await held.rollback()
+    async with driver.connection() as other:
+        found = await other.fetch("SELECT 1", {})
+    await driver.close()
+    await engine.dispose()
+
+    assert driver.fault(raised.value) is Fault.TROUBLE
+    assert [tuple(row) for row in found] == [(1,)]
+
+
+@pytest.mark.parametrize("client", ["asyncpg", "psycopg"])
 async def test_an_engine_whose_server_does_not_answer_is_not_waited_for(
     client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

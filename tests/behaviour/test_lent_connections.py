@@ -14,9 +14,9 @@ from onward.state.command import Command
 from support import SOON, Recorder
 
 
-@pytest.fixture
-def target(postgres_dsn: str) -> str:
-    return postgres_dsn
+@pytest.fixture(params=["asyncpg", "psycopg"])
+def target(request: pytest.FixtureRequest, postgres_dsn: str) -> str:
+    return postgres_dsn.replace("postgresql://", f"postgresql+{request.param}://")
 
 
 @job("echo")
@@ -77,6 +77,7 @@ async def test_a_lock_of_the_session_does_not_outlast_its_transaction(running: A
     await other.close()
 
 
+@pytest.mark.parametrize("target", ["asyncpg"], indirect=True)  # psycopg's pool hands out the connection itself
 async def test_a_connection_that_somebody_kept_is_of_no_use_afterwards(running: Any) -> None:
     kept: list[Any] = []
 

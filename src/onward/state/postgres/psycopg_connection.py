@@ -129,12 +129,10 @@ class PsycopgConnection(StepByStep):
         self.is_shown = native is not None
         """Whether the application has the connection itself."""
         self._refused_to_write = False
-        self._read_only_before = self._reads_only if self.is_shown else None
+        self._read_only_before = self._reads_only
 
     @property
     def raw(self) -> Any:
-        if not self.is_shown:
-            self._read_only_before = self._reads_only
         self.is_shown = self._session.is_touched = True
         return self._raw
 

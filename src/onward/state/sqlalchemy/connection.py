@@ -374,6 +374,25 @@ class DirectConnection(StepByStep):
         return answer
 
 
+class Turns:
+    """As many as a pool has connections: to wait in there is a task for each."""
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self._free, self._seconds = asyncio.Semaphore(count), seconds
+
+    async def take(self) -> bool:
+        """Whether one came in time; if not, the pool will say what is wrong."""
+        if not self._free.locked():
+            return await self._free.acquire()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds):
+                return await self._free.acquire()
+        return False
+
+    def release(self) -> None:
+        self._free.release()
+
+
 class PooledConnection(StepByStep):
     """What the application's pool lends: nothing yet, a connection for single statements, or an object to hand out."""
 
@@ -384,7 +403,7 @@ class PooledConnection(StepByStep):
         direct: Callable[[], Any],
         joined: Callable[[], Any],
         patience: MakePatience,
-        turns: asyncio.Semaphore | None,
+        turns: Turns | None,
     ) -> None:
         self._dialect, self._turns = dialect, turns
         self._make_direct, self._make_joined = direct, joined
@@ -489,8 +508,7 @@ class PooledConnection(StepByStep):
 
     async def _borrow(self, make: Callable[[], Any]) -> Any:
         if self._turns is not None:
-            await self._turns.acquire()
-            self._has_turn = True
+            self._has_turn = await self._turns.take()
         self._handle = make()
         await _open(self._handle)
         return self._handle

@@ -23,7 +23,7 @@ from onward.state.postgres.patience import PoolWatch, is_busy
 from onward.state.postgres.settings import fault_of_code, fault_of_libpq, session_settings
 from onward.state.process import Home
 from onward.state.sqlalchemy.checks import address_of, causes, check_connection, check_session, dialect_of, sqlstate
-from onward.state.sqlalchemy.connection import DirectConnection, JoinedConnection, PooledConnection, entered
+from onward.state.sqlalchemy.connection import DirectConnection, JoinedConnection, PooledConnection, Turns, entered
 from onward.state.sqlalchemy.reaching import conninfo_of
 from onward.state.sqlalchemy.work import client, do, end_of, reads_only, rows
 from onward.state.sqlite.connection import fault_of
@@ -52,7 +52,7 @@ class _SqlAlchemy(ABC):
         self.reach = self._reach() if prepared and self.dialect == "postgres" else None
         self.address: Address | None = None
         self._home, self._is_open = Home(), False
-        self._turns: asyncio.Semaphore | None = None
+        self._turns: Turns | None = None
         self._errands = Errands()
         self._watch = PoolWatch(self, self._errands)
         self._listener = partial(_notice_demotion if self.dialect == "postgres" else _keep_after_cancel)
@@ -96,11 +96,12 @@ class _SqlAlchemy(ABC):
         if self._is_listening:
             event.remove(self._sync_engine, "handle_error", self._listener)
 
-    def _turns_of_pool(self) -> asyncio.Semaphore | None:
-        """As many as the pool has connections: to wait in there is a task for each, and an error when it takes long."""
+    def _turns_of_pool(self) -> Turns | None:
         pool = self._sync_engine.pool
         overflow = getattr(pool, "_max_overflow", -1)
-        return asyncio.Semaphore(pool.size() + overflow) if isinstance(pool, QueuePool) and overflow >= 0 else None
+        if not isinstance(pool, QueuePool) or overflow < 0 or not pool.size():
+            return None
+        return Turns(pool.size() + overflow, pool.timeout())
 
     @property
     def _is_listening(self) -> bool:
