@@ -16,7 +16,7 @@ from msgspec.structs import astuple
 from onward.observe.events import Event
 from onward.state.command import Command, Operation, Steps
 from onward.state.contract import StateAdapter
-from onward.state.driver import StepByStep
+from onward.state.driver import PlainConnection
 from onward.state.postgres.asyncpg_connection import AsyncpgConnection
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ def intercept(
         return _marked(method(*arguments, **options), lambda run: around(run, *arguments, **options))
 
     monkeypatch.setattr(state, name, asked)
-    kinds: list[Any] = [AsyncpgConnection, StepByStep, *StepByStep.__subclasses__()]
+    kinds: list[Any] = [AsyncpgConnection, PlainConnection, *PlainConnection.__subclasses__()]
     for kind in kinds:
         if "run" in vars(kind):
             monkeypatch.setattr(kind, "run", _heeding_marks(kind.run))

@@ -7,7 +7,7 @@ been written, and leaves the caller's transaction usable. Time is the database's
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -25,7 +25,7 @@ from onward.model import (
     Progress,
     WorkerId,
 )
-from onward.state.command import Operation
+from onward.state.command import Command, Operation
 from onward.state.driver import Dialect
 
 # gc=False below: there are many of these at a time, and none can be part of a cycle.
@@ -205,14 +205,14 @@ class Expired(msgspec.Struct, frozen=True):
     locked: int
 
 
-class LeaseStatements(msgspec.Struct, frozen=True):
-    """The SQL of the methods of the same name, with `:name` parameters, for a process that only keeps leases."""
+class LeaseCommands(msgspec.Struct, frozen=True):
+    """What the methods of the same name run, for a process that only keeps leases: it puts in its own values."""
 
-    renew: tuple[str, ...]
+    renew: tuple[Command[Any], ...]
     """Several make one transaction; the last one answers."""
-    expire: str
-    time_out: str
-    give_back: str
+    expire: Command[Any]
+    time_out: Command[Any]
+    give_back: Command[Any]
 
 
 class TimedOut(msgspec.Struct, frozen=True):
@@ -413,8 +413,8 @@ class StateAdapter(Protocol):
         """What `worker` holds beside `held_here`: taken, but the answer was lost on its way."""
         ...
 
-    def lease_statements(self) -> LeaseStatements:
-        """What these methods run."""
+    def lease_commands(self, *, worker: WorkerId) -> LeaseCommands:
+        """What these methods run, of a worker that holds nothing yet."""
         ...
 
     # -- change

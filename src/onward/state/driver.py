@@ -167,7 +167,7 @@ class Connection(Protocol):
         ...
 
 
-class StepByStep:
+class PlainConnection:
     """For connections whose client does one thing after another, and who hand out nothing to be suspended.
 
     Nor do they wait for what may never come: who does can be cut off.

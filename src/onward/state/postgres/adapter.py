@@ -23,7 +23,7 @@ from onward.state.contract import (
     Filter,
     Held,
     JobCounts,
-    LeaseStatements,
+    LeaseCommands,
     NewJob,
     Position,
     ProgressReport,
@@ -382,8 +382,13 @@ class PostgresState:
         parameters = {"worker": worker, "held_here": list(held_here)}
         return Command(self.sql("strays"), parameters, lambda rows: [TakenJob(*row) for row in rows])
 
-    def lease_statements(self) -> LeaseStatements:
-        return LeaseStatements((self.sql("renew"),), self.sql("expire"), self.sql("time_out"), self.sql("give_back"))
+    def lease_commands(self, *, worker: WorkerId) -> LeaseCommands:
+        return LeaseCommands(
+            renew=(self.renew(worker=worker, held=()),),
+            expire=self.expire(worker=worker),
+            time_out=self.time_out(worker=worker, overdue=()),
+            give_back=self.give_back(worker=worker),
+        )
 
     # -- change
 

@@ -20,7 +20,7 @@ from psycopg.waiting import wait_async
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows, as_one
-from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, StepByStep, run_in_turn
+from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, PlainConnection, Result, run_in_turn
 from onward.state.postgres.literals import inlined
 from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
 from onward.state.postgres.settings import hide_row
@@ -100,7 +100,7 @@ class Limited:
             raise
 
 
-class PsycopgConnection(StepByStep):
+class PsycopgConnection(PlainConnection):
     """A connection of psycopg's, of either kind."""
 
     def __init__(

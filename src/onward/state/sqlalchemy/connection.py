@@ -15,7 +15,16 @@ from sqlalchemy.orm import Session
 from onward.errands import to_the_end
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows, as_one
-from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Dialect, Fault, Result, StepByStep, run_in_turn, run_now
+from onward.state.driver import (
+    CLOSED_BY_HAND,
+    ENDED_BY_HAND,
+    Dialect,
+    Fault,
+    PlainConnection,
+    Result,
+    run_in_turn,
+    run_now,
+)
 from onward.state.postgres.settings import fault_of_code
 from onward.state.sqlalchemy.after_commit import after_commit
 from onward.state.sqlalchemy.checks import sqlstate
@@ -44,7 +53,7 @@ MakePatience: TypeAlias = Callable[[Connection], AbstractContextManager[None]]
 """How long statements of ours may take on a connection."""
 
 
-class JoinedConnection(StepByStep):
+class JoinedConnection(PlainConnection):
     """A connection or session in a transaction of SQLAlchemy's: the caller's, or one begun here to be handed out."""
 
     def __init__(self, raw: Any, *, begun: bool = False, lent: MakePatience | None = None) -> None:
@@ -262,7 +271,7 @@ class JoinedConnection(StepByStep):
         self._has_begun = True
 
 
-class _Inside(StepByStep):
+class _Inside(PlainConnection):
     """A connection to those who work with the sync object already: it never suspends."""
 
     def __init__(self, joined: JoinedConnection, target: Connection | Session) -> None:
@@ -305,7 +314,7 @@ class _Inside(StepByStep):
         return self._joined.after_commit(action)
 
 
-class DirectConnection(StepByStep):
+class DirectConnection(PlainConnection):
     """A connection that nobody else sees, in autocommit if it can be: single statements are one round trip."""
 
     native = None
@@ -393,7 +402,7 @@ class Turns:
         self._free.release()
 
 
-class PooledConnection(StepByStep):
+class PooledConnection(PlainConnection):
     """What the application's pool lends: nothing yet, a connection for single statements, or an object to hand out."""
 
     def __init__(

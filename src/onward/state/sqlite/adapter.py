@@ -26,7 +26,7 @@ from onward.state.contract import (
     Filter,
     Held,
     JobCounts,
-    LeaseStatements,
+    LeaseCommands,
     NewJob,
     ProgressReport,
     Promoted,
@@ -345,9 +345,14 @@ class SqliteState:
         parameters = {"worker": worker, "held_here": many(list(held_here))}
         return await self._taken(connection, await self._read(connection, "strays", parameters, 16), worker)
 
-    def lease_statements(self) -> LeaseStatements:
-        renew = self.sql("renew"), self.sql("renewed")
-        return LeaseStatements(renew, self.sql("expire"), self.sql("time_out"), self.sql("give_back"))
+    def lease_commands(self, *, worker: WorkerId) -> LeaseCommands:
+        held = {"worker": worker, "held": many([])}
+        return LeaseCommands(
+            renew=tuple(Command(self.sql(name), held, nothing) for name in ("renew", "renewed")),
+            expire=self.expire(worker=worker),
+            time_out=self.time_out(worker=worker, overdue=()),
+            give_back=self.give_back(worker=worker),
+        )
 
     # -- change
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from onward.errors import DatabaseLocked, TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows
-from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Fault, Result, StepByStep, run_now, value_fault
+from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Fault, PlainConnection, Result, run_now, value_fault
 from onward.state.sqlite.gate import Gate, LockPatience, Patience
 from onward.state.sqlite.thread import ConnectionThread
 
@@ -53,7 +53,7 @@ def fault_of(error: BaseException) -> Fault | None:
     return _FAULTS.get(primary_code(error) or 0) or value_fault(error)
 
 
-class SyncSqliteConnection(StepByStep):
+class SyncSqliteConnection(PlainConnection):
     """A connection that works in the calling thread; its coroutines never suspend.
 
     With a gate it queues for the write lock and never shows that the file is busy. Without, it is the caller's, in the
@@ -205,7 +205,7 @@ class SyncSqliteConnection(StepByStep):
             patience.wait()
 
 
-class SqliteConnection(StepByStep):
+class SqliteConnection(PlainConnection):
     """A connection with a thread of its own, in which a sync connection does the work."""
 
     native = None
@@ -294,7 +294,7 @@ class SqliteConnection(StepByStep):
             raise
 
 
-class AiosqliteConnection(StepByStep):
+class AiosqliteConnection(PlainConnection):
     """A connection of aiosqlite's: a sync connection does the work in its thread."""
 
     def __init__(self, native: Any, patience: LockPatience | None = None) -> None:

@@ -21,8 +21,9 @@ from onward.model import JobError, JobId, LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.observe import events
 from onward.pacing import Pacing
+from onward.state.command import Command
 from onward.state.driver import Address
-from onward.state.statement import Spelled, spell
+from onward.state.statement import spell
 from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.contract import Told
 from onward.worker.guardian.leases import Deadlines, Lease, Leases, let_go
@@ -192,7 +193,7 @@ class ProcessGuardian:
 
     def _configuration(self, descriptor: int) -> dict[str, Any]:
         """What `child.program.Configuration` describes."""
-        statements = self._store.state.lease_statements()
+        commands = self._store.state.lease_commands(worker=self._worker)
         hint = self._notify.command([Hint(HintKind.EXPIRED, "")])
         return {
             "parent": os.getpid(),
@@ -201,11 +202,11 @@ class ProcessGuardian:
             "client": self._address.client,
             "options": self._address.options,
             "statements": {
-                "renew": [self._spelled(sql) for sql in statements.renew],
-                "expire": self._spelled(statements.expire),
-                "time_out": self._spelled(statements.time_out),
-                "give_back": self._spelled(statements.give_back),
-                "hint": hint and self._spelled(hint.sql),
+                "renew": [self._spelled(command) for command in commands.renew],
+                "expire": self._spelled(commands.expire),
+                "time_out": self._spelled(commands.time_out),
+                "give_back": self._spelled(commands.give_back),
+                "hint": hint and self._spelled(hint),
                 "hint_parameters": hint.parameters if hint else {},
             },
             "table": descriptor,
@@ -217,14 +218,10 @@ class ProcessGuardian:
             "ends_worker": self._watch.ends_process,
         }
 
-    def _spelled(self, sql: str) -> dict[str, Any]:
-        match self._address.client:
-            case "asyncpg":
-                spelled = spell(sql, "dollar")
-            case "psycopg":
-                spelled = spell(sql, "percent")
-            case "sqlite3":
-                spelled = Spelled(sql, (), lambda _: ())  # it understands :name
+    def _spelled(self, command: Command[Any]) -> dict[str, Any]:
+        if self._address.client == "sqlite3":
+            return {"sql": command.sql, "names": ()}  # it understands :name
+        spelled = spell(command.sql, "dollar" if self._address.client == "asyncpg" else "percent")
         return {"sql": spelled.sql, "names": spelled.names}
 
     def _say(self, line: bytes) -> None:
