@@ -123,9 +123,9 @@ def _notify_on_postgres(driver: PostgresDriver, schema: str) -> NotifyAdapter:
 
     channel = f"onward_{schema}"
     if driver.reach is not None:
-        from onward.notify.postgres_wires import wire_for
+        from onward.notify.postgres_connections import hint_connection_for
 
-        return PostgresNotify(wire_for(driver.reach), channel=channel, table=f'"{schema}".job')
+        return PostgresNotify(hint_connection_for(driver.reach), channel=channel, table=f'"{schema}".job')
 
     async def run(command: Command[None]) -> None:
         async with driver.connection() as connection:

@@ -10,7 +10,7 @@ import pytest
 from onward import Attempt, Onward, job
 from onward.errors import ChainFailed, FlowPayloadError, QueueDataError, StartRefused
 from onward.flow.starting import Starting
-from onward.lifecycle.after_commit import describe
+from onward.lifecycle.effects import describe
 from onward.options import LONGEST_ERROR, LONGEST_NOTE, LONGEST_TRACEBACK, MOST_JOBS, cut
 from onward.queue import ActiveJob, Queue, QueueWorker
 from onward.queue.providers.bullmq import BullMQ

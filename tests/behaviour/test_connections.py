@@ -19,7 +19,7 @@ from onward import Attempt, Onward, job
 from onward.notify.contract import Hint, HintKind
 from onward.notify.memory import NoNotify
 from onward.notify.postgres import PostgresNotify
-from onward.notify.postgres_wires import Connect, PostgresWire, Receive, asyncpg_wire, psycopg_wire
+from onward.notify.postgres_connections import Connect, PostgresHintConnection, Receive, asyncpg_hints, psycopg_hints
 from onward.notify.vetting import read_payload
 from onward.observe import events
 from onward.state.command import Command
@@ -304,7 +304,7 @@ def _heard_of_the_end(connection: Any) -> "asyncio.Future[None]":
 # -- hints
 
 
-@pytest.mark.parametrize("wire_to", [asyncpg_wire, psycopg_wire])
+@pytest.mark.parametrize("wire_to", [asyncpg_hints, psycopg_hints])
 async def test_a_listener_whose_server_falls_silent_listens_again(
     postgres_dsn: str, wire_to: Callable[[str], Connect]
 ) -> None:
@@ -312,7 +312,7 @@ async def test_a_listener_whose_server_falls_silent_listens_again(
     async with proxied(postgres_dsn) as (proxy, dsn), asyncio.TaskGroup() as tasks:
         notify = PostgresNotify(wire_to(dsn), channel="silent")
         await notify.open(tasks, changes.append)
-        async with notify.listen(scheduled=["a"]) as listener:
+        async with notify.listen(types=["a"]) as listener:
             assert notify.is_up
 
             proxy.silence()
@@ -320,12 +320,12 @@ async def test_a_listener_whose_server_falls_silent_listens_again(
                 assert [hint.kind for hint in await listener.wait(None)] == [HintKind.UNKNOWN]  # lost: look yourself
                 was_up = notify.is_up
                 assert [hint.kind for hint in await listener.wait(None)] == [HintKind.UNKNOWN]  # back: look once more
-            await notify.announce([Hint(HintKind.SCHEDULED, "a")])
+            await notify.announce([Hint(HintKind.READY, "a")])
             hints = await listener.wait(SOON.total_seconds())
 
         await notify.close()
     assert ([error is None for error in changes], was_up) == ([False, True], False)
-    assert hints == [Hint(HintKind.SCHEDULED, "a")]
+    assert hints == [Hint(HintKind.READY, "a")]
 
 
 class FailingWire:
@@ -361,20 +361,20 @@ async def test_hints_that_could_not_be_sent_are_sent_when_there_is_a_connection_
     sent: list[Hint] = []
 
     @asynccontextmanager
-    async def connect() -> AsyncIterator[PostgresWire]:
+    async def connect() -> AsyncIterator[PostgresHintConnection]:
         yield FailingWire(sent)
 
     async with asyncio.TaskGroup() as tasks:
         notify = PostgresNotify(connect, channel="any")
         await notify.open(tasks)
         with pytest.raises(ConnectionResetError):
-            await notify.announce([Hint(HintKind.SCHEDULED, "a")])
+            await notify.announce([Hint(HintKind.READY, "a")])
         async with asyncio.timeout(SOON.total_seconds()):
             while len(sent) < 2:
                 await asyncio.sleep(0.01)
         await notify.close()
 
-    assert sent[1:] == [Hint(HintKind.SCHEDULED, "a")]
+    assert sent[1:] == [Hint(HintKind.READY, "a")]
 
 
 async def test_while_hints_are_down_workers_look_by_themselves(make_app: Any) -> None:
@@ -389,7 +389,7 @@ async def test_while_hints_are_down_workers_look_by_themselves(make_app: Any) ->
 
 async def test_callers_neither_fail_nor_wait_because_hints_are_down(postgres_dsn: str) -> None:
     @asynccontextmanager
-    async def connect() -> AsyncIterator[PostgresWire]:
+    async def connect() -> AsyncIterator[PostgresHintConnection]:
         raise OSError("there is nobody")
         yield
 
@@ -451,15 +451,15 @@ async def test_a_process_that_only_announces_does_not_listen_until_somebody_ther
     wire = QuietWire()
 
     @asynccontextmanager
-    async def connect() -> AsyncIterator[PostgresWire]:
+    async def connect() -> AsyncIterator[PostgresHintConnection]:
         yield wire
 
     async with asyncio.TaskGroup() as tasks:
         notify = PostgresNotify(connect, channel="any")
         await notify.open(tasks)
-        await notify.announce([Hint(HintKind.SCHEDULED, "a")])
+        await notify.announce([Hint(HintKind.READY, "a")])
         before = wire.listening
-        async with notify.listen(scheduled=["a"]), notify.listen(scheduled=["b"]):
+        async with notify.listen(types=["a"]), notify.listen(types=["b"]):
             after = wire.listening
         await notify.close()
 
@@ -468,7 +468,7 @@ async def test_a_process_that_only_announces_does_not_listen_until_somebody_ther
 
 async def test_a_wire_may_be_told_to_listen_while_it_sends(postgres_dsn: str) -> None:
     heard: list[str] = []
-    async with asyncpg_wire(postgres_dsn)() as wire, asyncio.timeout(SOON.total_seconds()):
+    async with asyncpg_hints(postgres_dsn)() as wire, asyncio.timeout(SOON.total_seconds()):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(wire.notify("late", ["before"]))
             tasks.create_task(wire.listen("late", lambda _, payload: heard.append(payload)))
@@ -478,7 +478,7 @@ async def test_a_wire_may_be_told_to_listen_while_it_sends(postgres_dsn: str) ->
 
 
 @pytest.mark.parametrize("due", [list, lambda: ["news"]])
-@pytest.mark.parametrize("wire_on", [asyncpg_wire, psycopg_wire])
+@pytest.mark.parametrize("wire_on", [asyncpg_hints, psycopg_hints])
 async def test_a_listener_leaves_a_server_that_takes_no_writes_any_more(
     postgres_dsn: str, wire_on: Any, due: Any
 ) -> None:
@@ -492,7 +492,7 @@ async def test_a_listener_leaves_a_server_that_takes_no_writes_any_more(
                 await wire.hold("demoted", due)
 
 
-@pytest.mark.parametrize("wire_on", [asyncpg_wire, psycopg_wire])
+@pytest.mark.parametrize("wire_on", [asyncpg_hints, psycopg_hints])
 async def test_nor_is_there_a_connection_for_hints_to_such_a_server(postgres_dsn: str, wire_on: Any) -> None:
     dsn = f"{postgres_dsn}?options=-c%20default_transaction_read_only%3Don"
 
@@ -517,7 +517,7 @@ async def test_a_wire_is_closed_when_nobody_waits_for_an_answer_on_it(postgres_d
             await asking
         ended.append(caught.value)
 
-    async with asyncio.timeout(SOON.total_seconds()), asyncio.TaskGroup() as tasks, psycopg_wire(lent)() as wire:
+    async with asyncio.timeout(SOON.total_seconds()), asyncio.TaskGroup() as tasks, psycopg_hints(lent)() as wire:
         tasks.create_task(ends(wire._ask(wire._sending, "SELECT pg_sleep(60)")))  # type: ignore[attr-defined]
         await asyncio.sleep(0.1)
         tasks.create_task(ends(wire.notify("ending", ["behind it"])))

@@ -21,13 +21,13 @@ from onward import Attempt, Onward, job
 from onward.notify.contract import NotifyAdapter
 from onward.notify.nats import NatsNotify
 from onward.notify.postgres import PostgresNotify
-from onward.notify.postgres_wires import Connect, asyncpg_wire, psycopg_wire
-from onward.notify.redis import _MOST_CLAIMS, RedisNotify, _Wire
+from onward.notify.postgres_connections import Connect, asyncpg_hints, psycopg_hints
+from onward.notify.redis import _MOST_CLAIMS, RedisNotify, _RedisHints
 from onward.observe import events
 from support import SOON, Recorder
 
 NEVER = timedelta(hours=1)
-WIRES = [asyncpg_wire, psycopg_wire]
+WIRES = [asyncpg_hints, psycopg_hints]
 Say = Callable[[Sequence[bytes]], Awaitable[None]]
 
 
@@ -93,7 +93,7 @@ async def say(connection: asyncpg.Connection, *payloads: str) -> None:
 
 
 def presence(app: Onward) -> dict[str, Any]:
-    others: dict[str, Any] = app._notify._presence._others  # type: ignore[attr-defined]
+    others: dict[str, Any] = app._notify._sharing._others  # type: ignore[attr-defined]
     return others
 
 
@@ -139,7 +139,7 @@ async def test_one_who_may_take_jobs_is_believed_and_nobody_can_say_farewell_for
 
         await say(stranger, "-", f"-{process}", f"@{process}\na0:greet")
         await say(colleague, "@\na2:greet")
-        await is_true(lambda: presence(app)[process].able == {"greet": 2})
+        await is_true(lambda: presence(app)[process].room == {"greet": 2})
 
         await say(colleague, "-")
         await is_true(lambda: not presence(app))
@@ -196,7 +196,7 @@ async def test_questions_about_budgets_leave_connections_for_everything_else(rec
         notify: Any = app._notify
         await is_true(lambda: notify.is_up)
 
-        assert notify._wire._client.connection_pool.max_connections > _MOST_CLAIMS + 10
+        assert notify._connection._client.connection_pool.max_connections > _MOST_CLAIMS + 10
 
 
 async def test_while_there_is_more_to_hear_others_have_their_turn() -> None:
@@ -213,7 +213,7 @@ async def test_while_there_is_more_to_hear_others_have_their_turn() -> None:
             return {"type": "message", "data": b""}
 
     with pytest.raises(ConnectionError, match="the end"):
-        await _Wire(None, Subscription(), "forged", lambda payload: None).hold()
+        await _RedisHints(None, Subscription(), "forged", lambda payload: None).hold()
 
     assert turns == [1, 2]
 

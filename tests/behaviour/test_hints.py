@@ -123,7 +123,7 @@ async def test_a_jammed_worker_leaves_what_it_is_told_of_to_others(
 
 
 def knows_another(app: Onward) -> bool:
-    return bool(app._notify._presence._others)  # type: ignore[attr-defined]
+    return bool(app._notify._sharing._others)  # type: ignore[attr-defined]
 
 
 async def test_a_start_on_a_bare_connection_is_noticed_after_its_commit(running: Any, opened: Any, target: str) -> None:
@@ -201,12 +201,12 @@ async def test_half_of_the_transactions_roll_back_and_leave_no_hint_no_event_and
         await recorder.next(events.ChainCompleted, count=1 + scale(1000))
         if target.startswith("postgres"):
             async with asyncio.timeout(SOON.total_seconds()):  # the last may tell of a job found without it
-                while sum(hint.count for hint in hints if hint.kind is HintKind.SCHEDULED) < scale(1000):
+                while sum(hint.count for hint in hints if hint.kind is HintKind.READY) < scale(1000):
                     await asyncio.sleep(0.01)
 
     assert len(recorder.of(events.ChainStarted)) == len(recorder.of(events.AttemptStarted)) == 1 + scale(1000)
     if target.startswith("postgres"):
-        assert sum(hint.count for hint in hints if hint.kind is HintKind.SCHEDULED) == scale(1000)
+        assert sum(hint.count for hint in hints if hint.kind is HintKind.READY) == scale(1000)
 
 
 def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -319,7 +319,7 @@ async def test_a_process_that_vanished_is_not_waited_for_long(postgres_dsn: str,
             stack.push_async_callback(ghost.close)
             await ghost.execute("SELECT pg_notify($1, $2)", command.parameters["channel"], "@\na1000:double")
         async with asyncio.timeout(SOON.total_seconds()):
-            while len(app._notify._presence._others) < 5:  # type: ignore[attr-defined]
+            while len(app._notify._sharing._others) < 5:  # type: ignore[attr-defined]
                 await asyncio.sleep(0.01)
 
         chains = [await app.start(double, n) for n in range(10)]

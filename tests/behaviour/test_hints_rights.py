@@ -29,13 +29,13 @@ async def opened(notify: NotifyAdapter, errors: list[Exception | None]) -> Async
 
 async def hints_get_through(here: NotifyAdapter, there: NotifyAdapter) -> None:
     """Of every kind, between two processes; and for so long that each has asked the other end for a sign of life."""
-    async with here.listen(scheduled=["mail"], lost=True) as listener, asyncio.timeout(SOON.total_seconds()):
+    async with here.listen(types=["mail"], lost=True) as listener, asyncio.timeout(SOON.total_seconds()):
         heard: set[HintKind] = set()
-        await there.announce([Hint(HintKind.LOST, "job"), Hint(HintKind.SCHEDULED, "mail", 3)])
-        while heard < {HintKind.LOST, HintKind.SCHEDULED}:
+        await there.announce([Hint(HintKind.LOST, "job"), Hint(HintKind.READY, "mail", 3)])
+        while heard < {HintKind.LOST, HintKind.READY}:
             heard.update(hint.kind for hint in await listener.wait(None))
         listener.has_room = False
-        await there.announce([Hint(HintKind.SCHEDULED, "mail", 1)])
+        await there.announce([Hint(HintKind.READY, "mail", 1)])
         await asyncio.sleep(1.2)
 
 
@@ -83,7 +83,7 @@ async def test_hints_that_nats_refuses_are_down(subject: str) -> None:
         (folder / "nats.conf").write_text(f"authorization: {{users: [{user}]}}")
         with servers.private_nats("--config", str(folder / "nats.conf")) as server:
             notify = NatsNotify(server.dsn, subject="shop", user="hints", password="secret")
-            async with opened(notify, errors), notify.listen(scheduled=["mail"]):
+            async with opened(notify, errors), notify.listen(types=["mail"]):
                 async with asyncio.timeout(SOON.total_seconds()):
                     while not errors:
                         await asyncio.sleep(0.01)

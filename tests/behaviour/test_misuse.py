@@ -227,7 +227,7 @@ async def test_no_strange_value_gets_past_the_door(app: Onward, scale: Callable[
 
 OPTIONS = (
     *("target", "jobs", "migrate", "schema", "prefix", "observers", "max_payload", "pool_size", "pgbouncer"),
-    *("lock_timeout", "resources", "required_middleware", "also_transient"),
+    *("lock_timeout", "resources", "required_middleware", "is_transient"),
 )
 WORKERS = (
     *("concurrency", "jobs", "name", "poll", "grace", "lease", "backoff", "guardian", "stall", "resources"),

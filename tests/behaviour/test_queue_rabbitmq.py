@@ -493,13 +493,13 @@ class TestFailedJobs:
         await bench.fail("one", "two")
         [_, letter] = await bench.queue.dead_letters()
         provider = await bench.provider()
-        send = provider._post.send  # type: ignore[attr-defined]
+        send = provider._publisher.send  # type: ignore[attr-defined]
 
         async def send_and_crash(*args: Any) -> None:
             await send(*args)
             raise SystemError
 
-        provider._post.send = send_and_crash  # type: ignore[attr-defined]
+        provider._publisher.send = send_and_crash  # type: ignore[attr-defined]
         with pytest.raises(QueueRuntimeError) as caught:
             await provider.retry(letter.id)
 
@@ -564,14 +564,14 @@ class TestSending:
 
     @contextmanager
     def _broken(self, provider: Any) -> Iterator[None]:
-        publish = provider._post._publish
+        publish = provider._publisher._publish
 
         async def fail(*args: Any) -> None:
             raise OSError("no room")
 
-        provider._post._publish = fail
+        provider._publisher._publish = fail
         yield
-        provider._post._publish = publish
+        provider._publisher._publish = publish
 
 
 class TestRefusals:
@@ -623,7 +623,7 @@ class TestRefusals:
         await provider.ack(again)
 
     async def test_of_several_it_is_told_which_were_added(self, bench: Bench) -> None:
-        post = bench.queue.provider._post  # type: ignore[attr-defined]
+        post = bench.queue.provider._publisher  # type: ignore[attr-defined]
         send = post.send
 
         async def cut(message: aio_pika.Message, delay: timedelta) -> Any:
@@ -639,7 +639,7 @@ class TestRefusals:
 
     async def test_a_channel_on_which_everything_is_refused_is_left(self, bench: Bench) -> None:
         """As RabbitMQ may do after a node of its cluster was lost; not before others have their answers."""
-        line = bench.queue.provider._post._sending  # type: ignore[attr-defined]
+        line = bench.queue.provider._publisher._sending  # type: ignore[attr-defined]
         old = await line.channel()
         publish, under_way, may_go_on = old.default_exchange.publish, asyncio.Event(), asyncio.Event()
 

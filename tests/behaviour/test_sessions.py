@@ -249,7 +249,7 @@ async def test_connections_on_which_only_our_own_statements_ran_are_not_reset(dr
             await connection.run(FIRST, begin=True)
             await connection.fetch("SELECT 1", {})
             await connection.run(LAST, commit=True)
-            assert not connection.is_touched
+            assert not connection.needs_reset
 
 
 def test_a_sync_client_leaves_nothing_behind_either(postgres_dsn: str) -> None:

@@ -22,7 +22,7 @@ from onward import Attempt, Onward, job
 from onward.errors import ConfigurationError, OnwardError, QueueConfigurationError
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.notify.nats import NatsNotify
-from onward.notify.postgres_wires import wire_for
+from onward.notify.postgres_connections import hint_connection_for
 from onward.notify.redis import RedisNotify
 from onward.queue import Queue, QueueWorker
 from onward.queue.providers.bullmq import BullMQ
@@ -267,14 +267,14 @@ async def test_a_man_in_the_middle_is_told_nothing(
 
 def test_what_is_demanded_of_libpq_holds_for_hints_too(monkeypatch: pytest.MonkeyPatch) -> None:
     reach = Reach("psycopg", "postgresql://localhost/shop?sslmode=verify-full")
-    assert wire_for(reach).__qualname__.startswith("asyncpg_wire")
+    assert hint_connection_for(reach).__qualname__.startswith("asyncpg_hints")
     for unknown_to_asyncpg in ("channel_binding=require", "hostaddr=127.0.0.1"):
         other = Reach("psycopg", f"postgresql://localhost/shop?{unknown_to_asyncpg}")
-        assert wire_for(other).__qualname__.startswith("psycopg_wire")
+        assert hint_connection_for(other).__qualname__.startswith("psycopg_hints")
 
     monkeypatch.setenv("PGREQUIREAUTH", "scram-sha-256")
 
-    assert wire_for(reach).__qualname__.startswith("psycopg_wire")
+    assert hint_connection_for(reach).__qualname__.startswith("psycopg_hints")
 
 
 def in_the_name_of(certificate: certificates.Certificate) -> ssl.SSLContext:

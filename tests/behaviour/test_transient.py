@@ -141,7 +141,7 @@ async def test_the_application_may_say_what_else_is_transient(running: Any) -> N
                 await tx.execute("DO $$ BEGIN RAISE SQLSTATE 'XX999'; END $$")
             return attempt.number
 
-    app: Onward = await running(odd_database, also_transient=lambda error: getattr(error, "sqlstate", None) == "XX999")
+    app: Onward = await running(odd_database, is_transient=lambda error: getattr(error, "sqlstate", None) == "XX999")
 
     assert await (await app.start(odd_database, 1)).wait(timeout=SOON) == 2
 

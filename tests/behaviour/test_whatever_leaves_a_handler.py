@@ -184,7 +184,7 @@ async def test_a_predicate_of_the_application_that_raises_is_taken_for_no(runnin
         async with attempt.complete():
             raise KeyError("a bug")
 
-    app: Onward = await running(buggy, also_transient=judge)
+    app: Onward = await running(buggy, is_transient=judge)
 
     with pytest.raises(ChainFailed) as failed:
         await (await app.start(buggy, 1)).wait(timeout=SOON)

@@ -25,7 +25,7 @@ from onward.notify.contract import Changed, Hint, HintKind, NotifyAdapter, ignor
 from onward.notify.memory import MemoryNotify
 from onward.notify.nats import NatsNotify
 from onward.notify.postgres import PostgresNotify
-from onward.notify.postgres_wires import asyncpg_wire, psycopg_wire
+from onward.notify.postgres_connections import asyncpg_hints, psycopg_hints
 from onward.notify.redis import RedisNotify
 from onward.state.sqlite.file import SqliteFile
 
@@ -51,8 +51,8 @@ def as_cluster(*urls: str) -> str:
 ADAPTERS = [
     Adapter("memory", "nowhere", lambda _address, _name: MemoryNotify()),
     Adapter("changes", "sqlite_file", changes),
-    Adapter("asyncpg", "postgres_dsn", lambda dsn, name: PostgresNotify(asyncpg_wire(dsn), channel=name)),
-    Adapter("psycopg", "postgres_dsn", lambda dsn, name: PostgresNotify(psycopg_wire(dsn), channel=name)),
+    Adapter("asyncpg", "postgres_dsn", lambda dsn, name: PostgresNotify(asyncpg_hints(dsn), channel=name)),
+    Adapter("psycopg", "postgres_dsn", lambda dsn, name: PostgresNotify(psycopg_hints(dsn), channel=name)),
     Adapter("redis", "redis_url", lambda url, name: RedisNotify(url, channel=name)),
     Adapter(
         "redis-client", "redis_url", lambda url, name: RedisNotify(redis.asyncio.Redis.from_url(url), channel=name)
@@ -110,7 +110,7 @@ def connect(request: pytest.FixtureRequest, adapter: Adapter, opened: Any) -> Co
 async def test_the_change_counter_tells_of_commits_of_others(sqlite_file: Path, opened: Any) -> None:
     notify = await opened(changes(sqlite_file, ""))
 
-    async with notify.listen(scheduled=["mail"]) as listener:
+    async with notify.listen(types=["mail"]) as listener:
         await listener.wait(0.1)
         with closing(sqlite3.connect(sqlite_file)) as other, other:
             other.execute("INSERT INTO t VALUES (1)")

@@ -111,7 +111,7 @@ async def taken_by(state: StateAdapter, connection: Connection) -> Sequence[Take
     try:
         return await connection.run(state.take(types=[TypeClaim("work", 1, 60.0)], limit=5, worker="w"))
     except sqlite3.OperationalError:
-        return await connection.run(state.strays(worker="w", held_here=[]))
+        return await connection.run(state.unanswered_takes(worker="w", held_here=[]))
 
 
 def settlement(job: TakenJob) -> Settlement:
@@ -119,7 +119,7 @@ def settlement(job: TakenJob) -> Settlement:
         job_id=job.id,
         attempt=job.attempt,
         holder="w",
-        kind="retry",
+        kind="requeue",
         delay=3600.0,
         failures=1,
         crashes=job.crashes + 1,

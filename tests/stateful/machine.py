@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from onward.errors import OnwardError
 from onward.model import Deduplication, FailureReason, JobError, JobStatus, new_id
 from onward.state import contract
-from onward.state.contract import Filter, Held, NewJob, Settlement, TakenJob, TypeClaim
+from onward.state.contract import Filter, HeldAttempt, NewJob, Settlement, TakenJob, TypeClaim
 from onward.state.driver import Connection, Driver, Fault, run_now
 from stateful.model import KEEPS_PLACE, Model, Refused, Row
 
@@ -219,7 +219,9 @@ class Machine(RuleBasedStateMachine):
     @rule(
         pick=picks,
         which=st.lists(picks, min_size=1, max_size=3),
-        kinds=st.lists(st.sampled_from(["complete", "complete", "continue", "retry", "give back", "fail"]), min_size=3),
+        kinds=st.lists(
+            st.sampled_from(["complete", "complete", "continue", "requeue", "give back", "fail"]), min_size=3
+        ),
         delay=delays,
         there=st.lists(picks, max_size=1),
     )
@@ -270,11 +272,11 @@ class Machine(RuleBasedStateMachine):
                     blockers=tuple(blockers),
                 )  # fmt: skip
                 return Settlement(**fence, kind="continue", completed_by=holder, next=[next])
-            case "retry":
-                return Settlement(**fence, kind="retry", delay=delay, failures=1, crashes=1, errors="[]")
+            case "requeue":
+                return Settlement(**fence, kind="requeue", delay=delay, failures=1, crashes=1, errors="[]")
             case "give back":
                 place: dict[str, Any] = {"keep_place": True} if KEEPS_PLACE else {}
-                return Settlement(**fence, kind="retry", **place)
+                return Settlement(**fence, kind="requeue", **place)
             case _:
                 return Settlement(**fence, kind="fail", reason=FailureReason.PERMANENT, errors="[]")
 
@@ -309,7 +311,7 @@ class Machine(RuleBasedStateMachine):
     @rule(
         pick=picks,
         which=picks,
-        kind=st.sampled_from(["complete", "complete", "continue", "retry"]),
+        kind=st.sampled_from(["complete", "complete", "continue", "requeue"]),
         commits=st.sampled_from([True, True, True, False]),
     )
     def end_in_a_phase(self, pick: int, which: int, kind: str, commits: bool) -> None:
@@ -367,7 +369,7 @@ class Machine(RuleBasedStateMachine):
     @rule(pick=picks, which=st.lists(picks, min_size=1, max_size=3), worker=st.sampled_from(WORKERS))
     def renew(self, pick: int, which: list[int], worker: str) -> None:
         jobs = {job.id: job for job, _ in map(self._attempt, which)}.values()
-        held = [Held(job.id, job.attempt, LEASE) for job in jobs]
+        held = [HeldAttempt(job.id, job.attempt, LEASE) for job in jobs]
         answers, expected = self.change(
             pick,
             lambda connection: connection.run(self.state.renew(worker=worker, held=held)),
@@ -428,9 +430,9 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.open is None)
     @rule(pick=picks, worker=st.sampled_from(WORKERS), held=st.lists(picks, max_size=2))
-    def strays(self, pick: int, worker: str, held: list[int]) -> None:
+    def unanswered_takes(self, pick: int, worker: str, held: list[int]) -> None:
         here = sorted({self.attempts[n % len(self.attempts)][0].id for n in held}) if self.attempts else []
-        found = run_now(self.first.run(self.state.strays(worker=worker, held_here=here)))
+        found = run_now(self.first.run(self.state.unanswered_takes(worker=worker, held_here=here)))
         mine = {r.id for r in self.model.rows.values() if r.status == "running" and r.leased_by == worker}
         assert {job.id for job in found} == mine - set(here)
 

@@ -266,10 +266,10 @@ class Model:
         row.open_blockers, row.deferred = 0, False
         row.failures += settlement.failures
         row.transients, row.crashes = settlement.transients, settlement.crashes
-        if row.cancel_requested and (kind == "retry" or (kind == "continue" and KEEPS_PLACE)):
+        if row.cancel_requested and (kind == "requeue" or (kind == "continue" and KEEPS_PLACE)):
             self._fail(row, "cancelled")
             return [row.chain_id]
-        if kind == "retry":
+        if kind == "requeue":
             self._again(row, settlement)
             return []
         if kind == "fail":

@@ -26,13 +26,13 @@ from onward.define.attempt import SyncTransaction, Transaction
 from onward.define.codec import Limits
 from onward.define.job_type import JobType, Step, wrong_encryption
 from onward.define.middleware import Middleware, Resource
-from onward.define.registry import Registered, Registry
+from onward.define.registry import RegisteredType, Registry
 from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
 from onward.define.slice import Slice
 from onward.errands import to_the_end
 from onward.errors import ConfigurationError, DefinitionError, require
-from onward.lifecycle.after_commit import Awaited, describe
 from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, Posting, ThreadAnnouncer
+from onward.lifecycle.effects import Awaited, describe
 from onward.lifecycle.store import Store
 from onward.model import Blocker, Chain, ChainId, Job, JobId, Page
 from onward.notify.contract import NotifyAdapter
@@ -102,13 +102,13 @@ class Onward:
         lock_timeout: timedelta | None = timedelta(seconds=30),
         resources: Sequence[Resource] = (),
         required_middleware: Sequence[Middleware] = (),
-        also_transient: Callable[[BaseException], bool] | None = None,
+        is_transient: Callable[[BaseException], bool] | None = None,
         encryption: Encryption | None = None,
     ) -> None:
         """`target` is an address, a pool, an engine or a sessionmaker. `pgbouncer`: it is behind a transaction pooler.
 
         `resources` and `required_middleware` are those of every worker of the app, also of `onward worker`.
-        `also_transient` tells errors of the database that are worth another try, beside those the driver knows.
+        `is_transient` tells errors of the database that are worth another try, beside those the driver knows.
         `lock_timeout`: how long calls wait for the one write lock of a SQLite file; None: for ever.
         `encryption`: of payloads, for the types that do not say otherwise.
         Nothing is connected until `async with app` or `app.open()`.
@@ -122,7 +122,7 @@ class Onward:
             None if observers is None else wrong_iterable("observers", observers, of="observers"),
             wrong_several("resources", resources, of="resources"),
             wrong_several("required_middleware", required_middleware, of="middleware"),
-            None if also_transient is None else wrong_function("also_transient", also_transient, of="of an error"),
+            None if is_transient is None else wrong_function("is_transient", is_transient, of="of an error"),
             wrong_encryption(encryption),
         )
         for name, value in (("schema", schema), ("prefix", prefix)):
@@ -136,7 +136,7 @@ class Onward:
             pgbouncer=pgbouncer,
             lock_timeout=None if lock_timeout is None else lock_timeout.total_seconds(),
         )
-        self._also_transient = also_transient
+        self._is_transient = is_transient
         self._resources, self._required_middleware = tuple(resources), tuple(required_middleware)
         self._migrate = self.state.dialect == "sqlite" if migrate is None else migrate
         self._observers = Observers((LogObserver(),) if observers is None else observers)
@@ -224,7 +224,7 @@ class Onward:
             self._opened_in, self._ready.tasks, self._ready.loop = Process.id, tasks, self._loop
 
     async def close(self) -> None:
-        """Send what is to be sent, and disconnect."""
+        """Send what has not left yet, and disconnect."""
         if self._stack is not None:
             self._refuse_after_fork()
             if self._loop is not asyncio.get_running_loop():
@@ -247,7 +247,7 @@ class Onward:
         run_now(driver.close())
 
     async def migrate(self) -> Sequence[str]:
-        """Bring the tables to the newest version; the migrations applied. Safe beside others doing the same."""
+        """Bring the tables to the newest version; returns the migrations applied. Several may do so at once."""
         async with self.driver.connection() as connection:
             return await connection.run(self.state.migrate())
 
@@ -264,7 +264,7 @@ class Onward:
             announcer=announcer,
             observers=self._observers,
             awaited=self._awaited,
-            also_transient=self._also_transient,
+            is_transient=self._is_transient,
         )
 
     # -- transactions
@@ -298,7 +298,7 @@ class Onward:
         return ChainHandle(self._ready, job_type, started.id, duplicate=started.duplicate)
 
     async def start_many(self, chains: Sequence[NewChain[O]], *, tx: object = None) -> list[ChainHandle[O]]:
-        """Start chains made by `job_type.with_input(…)`, all or none; handles in order."""
+        """Start chains made by `job_type.with_input(…)`, all or none; returns their handles in order."""
         started = await self._operations.start(chains, tx=tx)
         return [
             ChainHandle(self._ready, chain.job_type, answer.id, duplicate=answer.duplicate)
@@ -327,22 +327,24 @@ class Onward:
         return self._operations.complete(asked("complete", chain), tx=tx)
 
     async def cancel(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
-        """Fail waiting jobs at once and ask running ones to stop; an output that commits first wins. How many chains.
+        """Fail waiting jobs at once and ask running ones to stop; an output that commits first wins.
+
+        Returns how many chains changed.
 
         With `cascade` also the chains they wait for, and so on, as far as nothing else unfinished waits for those.
         """
         return await self._operations.cancel(asked("cancel", *chains), cascade=cascade, tx=tx)
 
     async def retry(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
-        """Run failed chains again, all or none; jobs that failed only through them wait again. How many came back."""
+        """Run failed chains again, all or none; jobs that failed only through them wait again. Returns how many."""
         return await self._operations.retry(asked("retry", *chains), tx=tx)
 
     async def trigger(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
-        """Run scheduled jobs now; how many."""
+        """Run scheduled jobs now; returns how many."""
         return await self._operations.trigger(asked("trigger", *chains), tx=tx)
 
     async def delete(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
-        """Delete whole chains, with `cascade` also the chains they wait for; how many."""
+        """Delete whole chains, with `cascade` also the chains they wait for; returns how many."""
         return await self._operations.delete(asked("delete", *chains), cascade=cascade, tx=tx)
 
     async def pause(self, *job_types: Step[Any, Any] | str, tx: object = None) -> None:
@@ -449,7 +451,7 @@ class Onward:
             self._from_threads,
             self._observers,
             migrate=self._migrate,
-            also_transient=self._also_transient,
+            is_transient=self._is_transient,
         )
 
     # -- for what is built on an app
@@ -513,7 +515,7 @@ def _check_transaction_types(registry: Registry, driver: Driver) -> None:
         raise DefinitionError(problems)
 
 
-def _chosen(registry: Registry, jobs: Iterable[Step[Any, Any]]) -> list[Registered]:
+def _chosen(registry: Registry, jobs: Iterable[Step[Any, Any]]) -> list[RegisteredType]:
     require(wrong_iterable("jobs", jobs, of="job types"))
     chosen = [registry.step(step) for step in jobs]
     idle = [kind.name for kind in chosen if kind.step.run is None]

@@ -14,7 +14,7 @@ from onward.define.registry import Registry
 from onward.define.request import BlockerSource, InputOf
 from onward.define.sealing import shown_job
 from onward.errors import ChainNotFound, JobAlreadyCompleted, PhaseError
-from onward.lifecycle.after_commit import Effects
+from onward.lifecycle.effects import Effects
 from onward.lifecycle.settle import encode_output, new_version
 from onward.lifecycle.start import Predecessor, plan_continuation
 from onward.lifecycle.store import Store
@@ -43,7 +43,7 @@ async def current_job(store: Store, asked: Asked, tx: object) -> Job:
 class Completion(Generic[I_co, O_contra]):
     """A locked job, to be completed by `done` or `continue_with`. Leaving the block without either changes nothing.
 
-    Through a handle it is typed: by the input with which the chain began, and the output it ends with.
+    Opened through a handle, it knows the types of the chain's first input and of its output.
     """
 
     def __init__(self, registry: Registry, store: Store, job: Job, tx: object, *, began_with: str | None) -> None:
@@ -85,12 +85,12 @@ class Completion(Generic[I_co, O_contra]):
     async def done(self, output: O_contra) -> None:
         """Complete the chain with an output."""
         job = self._open_job()
-        kind = self._registry.find(job.type_name)
+        job_type = self._registry.find(job.type_name)
         settlement = Settlement(
             **_fence(job),
             kind="complete",
-            output=encode_output(kind, output, job.chain_id),
-            payload_version=new_version(kind, job.payload_version),
+            output=encode_output(job_type, output, job.chain_id),
+            payload_version=new_version(job_type, job.payload_version),
         )
         await self._settle(job, settlement)
         self._job = None
@@ -120,7 +120,7 @@ class Completion(Generic[I_co, O_contra]):
 
     async def _settle(self, job: Job, settlement: Settlement) -> None:
         def effects_of(changes: Sequence[Change]) -> Effects:
-            effects = self._store.consequences.of_settlements([settlement], changes, everybody=True)
+            effects = self._store.effects_of.settlements([settlement], changes, everybody=True)
             if isinstance(job, RunningJob):
                 effects.hints.append(Hint(HintKind.LOST, str(job.id)))
             return effects

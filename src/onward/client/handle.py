@@ -18,7 +18,7 @@ I_co = TypeVar("I_co", covariant=True, default=Any)
 class ChainHandle(Generic[O_co, I_co]):
     """A chain and the types of its output and input. Made by `app.start(…)` and `app.chain(…)`.
 
-    A handle is of its type: used for a chain that began with another, it raises ChainOfAnotherType.
+    It knows its type: used for a chain that began with another type, it raises ChainOfAnotherType.
     """
 
     __slots__ = ("_operations", "duplicate", "id", "job_type")

@@ -25,8 +25,8 @@ from onward.errors import (
     WaitTimeout,
     require,
 )
-from onward.lifecycle.after_commit import Effects
 from onward.lifecycle.context import refuse_inside_transaction
+from onward.lifecycle.effects import Effects
 from onward.lifecycle.start import plan_chains, start_jobs
 from onward.lifecycle.store import Store
 from onward.model import (
@@ -112,8 +112,8 @@ class Operations:
         if isinstance(job, FailedJob):
             raise await self._failure(chain, self._shown_job(job))
         assert isinstance(job, CompletedJob)
-        kind = self.registry.find(job.type_name)
-        return kind.read_output(msgspec.json.encode(job.output), job.payload_version, chain.id)
+        job_type = self.registry.find(job.type_name)
+        return job_type.read_output(msgspec.json.encode(job.output), job.payload_version, chain.id)
 
     async def _failure(self, chain: Chain, job: Job, depth: int = 0) -> ChainFailed:
         """What to raise of a failed chain: with that of the chain through which it failed, if there is one."""
@@ -157,7 +157,7 @@ class Operations:
         return await self._change(self.store.state.cancel(asked.ids, cascade=cascade), asked, "cancel", tx)
 
     async def retry(self, asked: Asked, *, tx: object) -> int:
-        """Bring failed chains back, all or none; how many came back."""
+        """Bring failed chains back, all or none; returns how many came back."""
         retry = self.store.state.retry(asked.ids)
         return await self._change(retry, asked, "retry", tx, if_unknown=Steps(partial(self._retry_again, asked.ids)))
 
@@ -172,11 +172,11 @@ class Operations:
         return [Change(chain.current.id, chain.id, chain.current.type_name, "retried") for chain in chains]
 
     async def trigger(self, asked: Asked, *, tx: object) -> int:
-        """Run scheduled jobs now; how many."""
+        """Run scheduled jobs now; returns how many."""
         return await self._change(self.store.state.trigger(asked.ids), asked, "trigger", tx)
 
     async def delete(self, asked: Asked, *, cascade: bool, tx: object) -> int:
-        """Delete whole chains; how many. One that does not exist is none."""
+        """Delete whole chains; returns how many. One that does not exist is none."""
         require(wrong_flag("cascade", cascade))
         return await self._change(self.store.state.delete(asked.ids, cascade=cascade), asked, "delete", tx)
 
@@ -195,7 +195,7 @@ class Operations:
         """
         changes = await self.store.write(
             asked.checked(self.store.state, change),
-            self.store.consequences.of_changes,
+            self.store.effects_of.changes,
             tx=tx,
             doing=doing,
             again=lambda is_unknown: asked.checked(self.store.state, (is_unknown and if_unknown) or change),
@@ -210,7 +210,7 @@ class Operations:
 
     async def resume(self, type_names: Sequence[str], *, tx: object) -> None:
         """Have workers take types again."""
-        hints = [Hint(HintKind.SCHEDULED, name) for name in type_names]
+        hints = [Hint(HintKind.READY, name) for name in type_names]
         effects = Effects(hints=hints)
         await self.store.write(self.store.state.resume(type_names), lambda _: effects, tx=tx, doing="resume")
 

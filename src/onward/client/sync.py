@@ -28,8 +28,8 @@ from onward.define.job_type import JobType, Step
 from onward.define.registry import Registry
 from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
 from onward.errors import ConfigurationError
-from onward.lifecycle.after_commit import Awaited, describe
 from onward.lifecycle.announcer import Posting, ThreadAnnouncer
+from onward.lifecycle.effects import Awaited, describe
 from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import as_sync
 from onward.model import Blocker, Chain, ChainId, Job, JobId, Page
@@ -72,7 +72,7 @@ class SyncOnward:
         observers: Observers,
         *,
         migrate: bool,
-        also_transient: Callable[[BaseException], bool] | None = None,
+        is_transient: Callable[[BaseException], bool] | None = None,
     ) -> None:
         self._registry = registry
         self._state, self._driver, self._announcer, self._migrate = state, driver, announcer, migrate
@@ -83,7 +83,7 @@ class SyncOnward:
             announcer=_Announcer(driver, notify, announcer, observers),
             observers=observers,
             awaited=Awaited(),
-            also_transient=also_transient,
+            is_transient=is_transient,
         )
         self._ready = Operations(registry, self._store, poll(self._store))
         self._opened_in: int | None = None
@@ -125,7 +125,7 @@ class SyncOnward:
                 raise
 
     def close(self) -> None:
-        """Send what is to be sent, and disconnect."""
+        """Send what has not left yet, and disconnect."""
         self._opened_in = None
         self._announcer.release()
         run_now(self._driver.close())
@@ -154,7 +154,7 @@ class SyncOnward:
         return SyncChainHandle(self._operations, job_type, started.id, duplicate=started.duplicate)
 
     def start_many(self, chains: Sequence[NewChain[O]], *, tx: object = None) -> list[SyncChainHandle[O]]:
-        """Start chains made by `job_type.with_input(…)`, all or none; handles in order."""
+        """Start chains made by `job_type.with_input(…)`, all or none; returns their handles in order."""
         started = run_now(self._operations.start(chains, tx=tx))
         return [
             SyncChainHandle(self._operations, chain.job_type, answer.id, duplicate=answer.duplicate)
@@ -188,19 +188,19 @@ class SyncOnward:
             yield SyncCompletion(completion)
 
     def cancel(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
-        """Fail waiting jobs, ask running ones to stop, with `cascade` also what only serves them; how many."""
+        """Fail waiting jobs, ask running ones to stop, with `cascade` also what only serves them; returns how many."""
         return run_now(self._operations.cancel(asked("cancel", *chains), cascade=cascade, tx=tx))
 
     def retry(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
-        """Run failed chains again, all or none; how many came back."""
+        """Run failed chains again, all or none; returns how many came back."""
         return run_now(self._operations.retry(asked("retry", *chains), tx=tx))
 
     def trigger(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
-        """Run scheduled jobs now; how many."""
+        """Run scheduled jobs now; returns how many."""
         return run_now(self._operations.trigger(asked("trigger", *chains), tx=tx))
 
     def delete(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
-        """Delete whole chains; how many."""
+        """Delete whole chains; returns how many."""
         return run_now(self._operations.delete(asked("delete", *chains), cascade=cascade, tx=tx))
 
     def pause(self, *job_types: Step[Any, Any] | str, tx: object = None) -> None:

@@ -33,7 +33,7 @@ DEFAULT_TIMEOUT = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Registered:
+class RegisteredType:
     """A job type in its registry."""
 
     step: Step[Any, Any]
@@ -148,7 +148,7 @@ class Registered:
             raise UndeclaredStep(job_type=self.name, step=step, option="blocked_by")
 
 
-class Registry(Mapping[str, Registered]):
+class Registry(Mapping[str, RegisteredType]):
     """Job types by name."""
 
     def __init__(
@@ -159,7 +159,7 @@ class Registry(Mapping[str, Registered]):
         encryption: Encryption | None = None,
     ) -> None:
         self.limits, self._encryption = limits or Limits(), encryption
-        self._types: dict[str, Registered] = {}
+        self._types: dict[str, RegisteredType] = {}
         self.add(jobs)
 
     def add(self, jobs: Iterable[Step[Any, Any] | Slice]) -> None:
@@ -167,7 +167,7 @@ class Registry(Mapping[str, Registered]):
         new = _steps(jobs)
         steps = [*(registered.step for registered in self._types.values()), *new]
         problems = _problems(steps)
-        types: dict[str, Registered] = {}
+        types: dict[str, RegisteredType] = {}
         for step in steps:
             try:
                 types[step.name] = register(step, self.limits, self._encryption_of(step))
@@ -187,7 +187,7 @@ class Registry(Mapping[str, Registered]):
         found = self._types.get(name)
         return None if found is None else found.guard
 
-    def __getitem__(self, name: str) -> Registered:
+    def __getitem__(self, name: str) -> RegisteredType:
         return self._types[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -196,20 +196,20 @@ class Registry(Mapping[str, Registered]):
     def __len__(self) -> int:
         return len(self._types)
 
-    def find(self, name: str) -> Registered:
+    def find(self, name: str) -> RegisteredType:
         """The type of this name, or UnknownJobType."""
         try:
             return self._types[name]
         except KeyError:
             raise UnknownJobType(name, self._types) from None
 
-    def step(self, step: Step[Any, Any]) -> Registered:
+    def step(self, step: Step[Any, Any]) -> RegisteredType:
         """The registered type of what a caller passed."""
         if not isinstance(step, Step):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise StartRefused(f"{given('job_type', step)}: expected the job type itself, as @job makes it")
         return self.find(step.name)
 
-    def entry(self, step: Step[Any, Any]) -> Registered:
+    def entry(self, step: Step[Any, Any]) -> RegisteredType:
         """The type, if a chain may begin with it."""
         asked: Any = step
         known = isinstance(asked, Step) and self._types.get(asked.name)
@@ -218,12 +218,12 @@ class Registry(Mapping[str, Registered]):
             raise InternalJobType(step.name)
         return found
 
-    def handled(self) -> Sequence[Registered]:
+    def handled(self) -> Sequence[RegisteredType]:
         """The types that have a handler."""
         return [registered for registered in self._types.values() if registered.step.run is not None]
 
 
-def register(step: Step[Any, Any], limits: Limits, encryption: Encryption | None = None) -> Registered:
+def register(step: Step[Any, Any], limits: Limits, encryption: Encryption | None = None) -> RegisteredType:
     """The type on its own, with its codecs."""
     signature, definition = step.signature, step.definition
     sealing, secrets, output_secrets = Sealing(step.name, encryption), secrets_of(*signature.marked_input), None
@@ -232,7 +232,7 @@ def register(step: Step[Any, Any], limits: Limits, encryption: Encryption | None
         output_secrets = secrets_of(*signature.marked_output)
         output = Codec(signature.output, job_type=step.name, part="output", limits=limits, secrets=output_secrets)
     input = Codec(signature.input, job_type=step.name, part="input", limits=limits, secrets=secrets)
-    return Registered(
+    return RegisteredType(
         step=step,
         definition=definition,
         input=_sealed(input, sealing, secrets),
@@ -310,7 +310,7 @@ def _problems(steps: Sequence[Step[Any, Any]]) -> list[str]:
     return problems
 
 
-def _middleware_problems(types: Iterable[Registered]) -> list[str]:
+def _middleware_problems(types: Iterable[RegisteredType]) -> list[str]:
     types = [kind for kind in types if kind.middleware]
     slices = dict.fromkeys(kind.definition.slice for kind in types)
     problems = [f"slice {s.prefix!r}: {problem}" for s in slices if s for problem in middleware_problems(s.middleware)]

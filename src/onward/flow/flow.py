@@ -29,7 +29,7 @@ from onward.flow.retrying import ask
 from onward.flow.server import Server
 from onward.flow.stage import Handler, Stage, StageOptions, read_signature
 from onward.flow.starting import Starting
-from onward.flow.store import NewJob, Store
+from onward.flow.store import FlowStore, NewFlowJob
 from onward.flow.views import FlowJob, Positions
 from onward.flow.workers import FlowWorkers
 from onward.pacing import Pacing
@@ -170,7 +170,7 @@ class Flow(Generic[I]):
             blocks=self._wait.total_seconds(),
         )
         told = settings(keys, self._stages, indexed=self._indexed, keep=self._keep, keep_failed=self._keep_failed)
-        store = Store(self.name, server, keys, told)
+        store = FlowStore(self.name, server, keys, told)
         try:
             await ask(self.name, "open", server.open, patience=0)
             await ask(self.name, "open", store.open)
@@ -196,7 +196,7 @@ class Flow(Generic[I]):
         return self._open
 
     @property
-    def _store(self) -> Store:
+    def _store(self) -> FlowStore:
         return self._opened.store
 
     def workers(
@@ -226,7 +226,7 @@ class Flow(Generic[I]):
         delay: timedelta | None = None,
         priority: int = 0,
     ) -> str:
-        """Start a job at the first stage; its id. The correlation id is the job's own unless you have one."""
+        """Start a job at the first stage; returns its id. The correlation id is the job's own unless you have one."""
         starting = self._opened.starting
         jobs = starting.jobs([input], id=id, correlation_id=correlation_id, delay=delay, priority=priority)
         [job_id] = await self._start(jobs)
@@ -240,13 +240,13 @@ class Flow(Generic[I]):
         delay: timedelta | None = None,
         priority: int = 0,
     ) -> list[str]:
-        """Start jobs, all or none, in one round trip; their ids."""
+        """Start jobs, all or none, in one round trip; returns their ids."""
         starting = self._opened.starting
         self._checks.several("inputs", inputs)
         jobs = starting.jobs(list(inputs), correlation_id=correlation_id, delay=delay, priority=priority)
         return await self._start(jobs)
 
-    async def _start(self, jobs: Sequence[NewJob]) -> list[str]:
+    async def _start(self, jobs: Sequence[NewFlowJob]) -> list[str]:
         store = self._store
         if jobs:
             await ask(self.name, "start", lambda: store.start(jobs, max_waiting=self._max_waiting))
@@ -307,7 +307,7 @@ class Flow(Generic[I]):
             raise FlowJobNotFailed(self.name, (await self.get(job_id)).id)
 
     async def delete(self, job_id: str) -> int:
-        """Remove a job and its children from every list, index and lock; how many are gone.
+        """Remove a job and its children from every list, index and lock; returns how many are gone.
 
         A handler that runs it is not stopped, and what it returns is dropped. A parent that waits for it fails.
         """
@@ -320,5 +320,5 @@ class Flow(Generic[I]):
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    store: Store
+    store: FlowStore
     starting: Starting

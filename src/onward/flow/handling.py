@@ -10,7 +10,7 @@ from onward.flow.keys import milliseconds
 from onward.flow.outcome import FanOut, Goto
 from onward.flow.run import Run, enter
 from onward.flow.stage import Stage
-from onward.flow.store import Lease, NewJob, Outcome
+from onward.flow.store import NewFlowJob, StageLease, StageOutcome
 from onward.model import new_ids
 from onward.options import wrong_call
 from onward.run.threads import call_handler
@@ -64,14 +64,14 @@ class Handling:
         """The attributes to fetch."""
         return tuple(self._asked.names)
 
-    def begin(self, lease: Lease, run: Run, threads: Executor, tasks: asyncio.TaskGroup) -> Performance:
+    def begin(self, lease: StageLease, run: Run, threads: Executor, tasks: asyncio.TaskGroup) -> Performance:
         """Let the handler begin, in a task or a thread of its own; raises a FlowPayloadError."""
         job = self._asked.read(lease.attributes)
         enter(run)
         arguments: tuple[Any, ...] = (job, run) if self._stage.signature.wants_run else (job,)
         return Performance(self._stage, arguments, threads, tasks)
 
-    def outcome(self, answer: Any, lease: Lease) -> Outcome:
+    def outcome(self, answer: Any, lease: StageLease) -> StageOutcome:
         """What the answer means for the job, or a FlowPayloadError."""
         stage = self._stage
         match answer:
@@ -83,12 +83,12 @@ class Handling:
                     )
                 attributes, _ = self._goto.write(answer.result)
                 delay = None if answer.delay is None else milliseconds(answer.delay)
-                return Outcome(attributes=attributes, next=answer.stage, delay=delay)
+                return StageOutcome(attributes=attributes, next=answer.stage, delay=delay)
             case FanOut():
                 if stage.children is None:
                     self._plain.refuse("FanOut, and the stage does not say where children begin: children='…'")
                 attributes, _ = self._beside_children.write(answer.result)
-                return Outcome(
+                return StageOutcome(
                     attributes=attributes,
                     next=stage.next,
                     children=self._children(answer, stage.children, lease),
@@ -97,15 +97,15 @@ class Handling:
             case _:
                 attributes, text = self._plain.write(answer)
                 result = text if lease.is_child and stage.next is None else None
-                return Outcome(attributes=attributes, next=stage.next, result=result)
+                return StageOutcome(attributes=attributes, next=stage.next, result=result)
 
-    def _children(self, fan_out: FanOut[Any, Any], stage: str, lease: Lease) -> list[NewJob]:
+    def _children(self, fan_out: FanOut[Any, Any], stage: str, lease: StageLease) -> list[NewFlowJob]:
         facts: Mapping[str, str] = {"correlation-id": lease.correlation_id, "parent-id": lease.job_id}
         if problem := wrong_call(len(fan_out.children), 0):
             self._child.refuse(problem)
         ids = new_ids(len(fan_out.children))
         return [
-            NewJob(
+            NewFlowJob(
                 id=str(child_id),
                 stage=stage,
                 attributes=self._child.write(self._child.convert(child))[0],

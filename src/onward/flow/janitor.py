@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from onward.flow import events
 from onward.flow.events import Reporter
-from onward.flow.store import Recovered, Store
-from onward.lifecycle.after_commit import describe
+from onward.flow.store import FlowStore, Recovered
+from onward.lifecycle.effects import describe
 from onward.pacing import Pacing
 
 _OPEN_AGAIN = 600.0
@@ -18,7 +18,7 @@ _SHORTEST = 0.01
 class Janitor:
     """Any number may run at once, in as many processes: what one has done, another finds done."""
 
-    def __init__(self, flow: str, store: Store, reporter: Reporter, every: timedelta) -> None:
+    def __init__(self, flow: str, store: FlowStore, reporter: Reporter, every: timedelta) -> None:
         self._flow, self._store, self._reporter = flow, store, reporter
         self._every = every.total_seconds()
         self._is_stopped = False

@@ -8,7 +8,7 @@ from onward.errors import FlowLockLost
 from onward.flow.retrying import ask
 from onward.flow.run import Run
 from onward.flow.stage import Stage
-from onward.flow.store import Lease, Store
+from onward.flow.store import FlowStore, StageLease
 from onward.pacing import Pacing
 
 
@@ -19,7 +19,7 @@ class Lock:
     """
 
     def __init__(
-        self, flow: str, stage: Stage, store: Store, lease: Lease, trouble: Callable[[Exception, float], None]
+        self, flow: str, stage: Stage, store: FlowStore, lease: StageLease, trouble: Callable[[Exception, float], None]
     ) -> None:
         """`trouble` is told of renewals that failed, and when they are tried again."""
         self._flow, self._stage, self._store, self._lease, self._trouble = flow, stage, store, lease, trouble

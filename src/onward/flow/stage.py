@@ -39,7 +39,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
+class StageSignature:
     """The types of a handler."""
 
     attributes: Any
@@ -78,7 +78,7 @@ class Stage:
 
     name: str
     handler: Handler
-    signature: Signature
+    signature: StageSignature
     next: str | None = None
     goto: Sequence[str] = ()
     children: str | None = None
@@ -121,7 +121,7 @@ class Stage:
         return tuple(name for name in (self.next, *self.goto, self.children) if name is not None)
 
 
-def read_signature(flow: str, stage: str, handler: Handler, local_names: Mapping[str, Any]) -> Signature:
+def read_signature(flow: str, stage: str, handler: Handler, local_names: Mapping[str, Any]) -> StageSignature:
     """The types of a handler, or an error that says how to annotate it."""
     if yields(handler):
         raise FlowDefinitionError(flow, [f"stage {stage!r}: {YIELDS}"])
@@ -137,7 +137,7 @@ def read_signature(flow: str, stage: str, handler: Handler, local_names: Mapping
         problem = f"stage {stage!r}: write its handler as `{form}`; a second parameter may be `run: Run`"
         raise FlowDefinitionError(flow, [problem])
     plain, goto, fan_out = _sorted_out(members_of(hints["return"]))
-    return Signature(
+    return StageSignature(
         attributes=hints[parameters[0]],
         results=typing.Union[tuple(plain)] if plain else None,  # noqa: UP007 - built at run time
         goto=_argument(goto, 0, Any),

@@ -9,7 +9,7 @@ from onward.errors import ConfigurationError
 from onward.flow.attributes import Attributes
 from onward.flow.keys import milliseconds
 from onward.flow.options import Checks
-from onward.flow.store import NewJob
+from onward.flow.store import NewFlowJob
 from onward.model import new_ids
 from onward.options import wrong_call
 
@@ -29,7 +29,7 @@ class Starting:
         correlation_id: str | None,
         delay: timedelta | None,
         priority: int,
-    ) -> list[NewJob]:
+    ) -> list[NewFlowJob]:
         """One for each input, or an error that says what is wrong."""
         checks = Checks(f"flow {self._flow!r}")
         checks.whole("priority", priority, least=0, most=1000)
@@ -41,7 +41,7 @@ class Starting:
         if priority and not self._has_priorities:
             raise ConfigurationError(f"priority={priority}: no stage of flow {self._flow!r} has priorities=True")
         facts = {"start-token": secrets.token_hex(8), **({"job-priority": str(priority)} if priority else {})}
-        jobs: list[NewJob] = []
+        jobs: list[NewFlowJob] = []
         size = 0
         for fresh, input in zip(new_ids(len(inputs)), inputs, strict=True):
             job_id = id or str(fresh)
@@ -50,7 +50,7 @@ class Starting:
             attributes, text = self._attributes.write(self._attributes.convert(input))
             size += len(text)
             jobs.append(
-                NewJob(
+                NewFlowJob(
                     id=job_id,
                     stage=self._first,
                     attributes=attributes,

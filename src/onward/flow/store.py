@@ -18,7 +18,7 @@ Refusal = Literal["held", "moved", "missing"]
 _PROMOTED_AT_ONCE = 1_000
 
 
-class NewJob(msgspec.Struct, kw_only=True, omit_defaults=True):
+class NewFlowJob(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A job for `start.lua`, or a child for `complete.lua`."""
 
     id: str
@@ -28,19 +28,19 @@ class NewJob(msgspec.Struct, kw_only=True, omit_defaults=True):
     delay: int | None = None
 
 
-class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):
+class StageOutcome(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a handler's return value means for the job; see `complete.lua`."""
 
     attributes: dict[str, str]
     next: str | None = None
     delay: int | None = None
     result: str | None = None
-    children: list[NewJob] | None = None
+    children: list[NewFlowJob] | None = None
     collect_as: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class StageLease:
     """A job that is locked for a worker."""
 
     stage: str
@@ -98,7 +98,7 @@ class Recovered(NamedTuple):
     correlation_id: str
 
 
-class Store:
+class FlowStore:
     """The flow in Redis."""
 
     def __init__(self, flow: str, server: Server, keys: Keys, settings: str) -> None:
@@ -122,7 +122,7 @@ class Store:
                     advice="queues of one server have different names; rename the stage, or use another database",
                 )
 
-    async def start(self, jobs: Sequence[NewJob], *, max_waiting: int | None) -> None:
+    async def start(self, jobs: Sequence[NewFlowJob], *, max_waiting: int | None) -> None:
         """All of them or none."""
         texts = [msgspec.json.encode(job).decode() for job in jobs]
         match await self._run("start", jobs[0].id, "" if max_waiting is None else max_waiting, *texts):
@@ -148,7 +148,7 @@ class Store:
         """Until such a stage may have a job, or the time is up."""
         await self.server.execute("BLPOP", self._keys.queue(stage.name, "wake"), wait)
 
-    async def claim(self, stage: Stage, names: Sequence[str], job_id: str, worker: str) -> Lease | Refusal:
+    async def claim(self, stage: Stage, names: Sequence[str], job_id: str, worker: str) -> StageLease | Refusal:
         """Lock a job that was taken. Asked again, the answer is the same."""
         locked_at = asyncio.get_running_loop().time()
         answer = await self._run("claim", job_id, stage.name, job_id, worker, milliseconds(stage.lock), *names)
@@ -156,7 +156,7 @@ class Store:
             refusal: Refusal = answer[0]
             return refusal
         _, claim, retries, stalls, correlation_id, is_child, values = answer
-        return Lease(
+        return StageLease(
             stage=stage.name,
             job_id=job_id,
             worker=worker,
@@ -169,16 +169,16 @@ class Store:
             locked_at=locked_at,
         )
 
-    async def renew(self, lease: Lease, stage: Stage) -> bool:
+    async def renew(self, lease: StageLease, stage: Stage) -> bool:
         return bool(await self._settle("renew", lease, milliseconds(stage.lock)))
 
-    async def complete(self, lease: Lease, outcome: Outcome) -> Settled:
+    async def complete(self, lease: StageLease, outcome: StageOutcome) -> Settled:
         return _settled(await self._settle("complete", lease, msgspec.json.encode(outcome).decode()))
 
-    async def fail(self, lease: Lease, message: str, *, permanent: bool) -> Settled:
+    async def fail(self, lease: StageLease, message: str, *, permanent: bool) -> Settled:
         return _settled(await self._settle("fail", lease, message, "1" if permanent else "0", random.random()))
 
-    async def release(self, lease: Lease) -> bool:
+    async def release(self, lease: StageLease) -> bool:
         return bool(await self._settle("release", lease))
 
     async def release_unrun(self, stage: Stage, job_id: str, worker: str) -> None:
@@ -218,7 +218,7 @@ class Store:
         found = [await self.get(str(job_id)) for job_id in ids]
         return [job for job in found if job is not None]
 
-    async def _settle(self, script: str, lease: Lease, *arguments: str | int | float) -> Any:
+    async def _settle(self, script: str, lease: StageLease, *arguments: str | int | float) -> Any:
         return await self._run(script, lease.job_id, lease.stage, lease.job_id, lease.worker, lease.claim, *arguments)
 
     async def _run(self, script: str, job_id: str, *arguments: str | int | float) -> Any:

@@ -20,10 +20,10 @@ from onward.flow.lock import Lock
 from onward.flow.retrying import heed_cancellation
 from onward.flow.server import is_transient
 from onward.flow.stage import Stage
-from onward.flow.store import Lease, Settled, Store
-from onward.lifecycle.after_commit import describe
+from onward.flow.store import FlowStore, Settled, StageLease
+from onward.lifecycle.effects import describe
 from onward.pacing import Pacing
-from onward.slots.loop import SlotLoop
+from onward.run.loop import SlotLoop
 
 T = TypeVar("T")
 Status = Literal["ready", "running", "stopping", "stopped"]
@@ -41,7 +41,7 @@ class FlowWorker:
         self,
         flow: str,
         stage: Stage,
-        store: Store,
+        store: FlowStore,
         threads: Executor,
         reporter: Reporter,
         *,
@@ -54,7 +54,7 @@ class FlowWorker:
         self._flow, self._store, self._threads, self._reporter = flow, store, threads, reporter
         self._handling = Handling(flow, stage)
         self._wait, self._expect = wait.total_seconds(), expect
-        self._loop: SlotLoop[Lease] = SlotLoop(self, concurrency=1)
+        self._loop: SlotLoop[StageLease] = SlotLoop(self, concurrency=1)
         self._status: Status = "ready"
         self._woken = asyncio.Event()
         self._pacing = Pacing()
@@ -91,19 +91,19 @@ class FlowWorker:
 
     # -- the source of the slot loop
 
-    async def fill(self, free: int) -> Sequence[Lease]:
+    async def fill(self, free: int) -> Sequence[StageLease]:
         job_id = await (self._take_by_script() if self.stage.is_taken_by_script else self._take())
         self._pacing.reset()
         if job_id is None:
             return ()
         answer = await self._claim(job_id)
-        if isinstance(answer, Lease):
+        if isinstance(answer, StageLease):
             return (answer,)
         if answer == "missing":
             self._reporter.tell(events.JobMissing(**self._facts(job_id, "")))
         return ()
 
-    async def hand_back(self, work: Sequence[Lease]) -> None:
+    async def hand_back(self, work: Sequence[StageLease]) -> None:
         for lease in work:
             await self._insist("release", partial(self._store.release, lease))
 
@@ -156,7 +156,7 @@ class FlowWorker:
         self._expect(taken.line_moves_in)
         return self._wait
 
-    async def _claim(self, job_id: str) -> Lease | str:
+    async def _claim(self, job_id: str) -> StageLease | str:
         """Lock it. When that fails for good, or is not wanted any more, it goes back: it has not run."""
         try:
             answer = await self._insist(
@@ -172,7 +172,7 @@ class FlowWorker:
 
     # -- one job
 
-    async def run_piece(self, piece: Lease) -> None:
+    async def run_piece(self, piece: StageLease) -> None:
         self._job = asyncio.current_task()
         try:
             await self._work_on(piece)
@@ -184,7 +184,7 @@ class FlowWorker:
         finally:
             self._job = None
 
-    async def _work_on(self, lease: Lease) -> None:
+    async def _work_on(self, lease: StageLease) -> None:
         self._reporter.tell(
             events.HandlerStarted(
                 **self._facts(lease.job_id, lease.correlation_id), retries=lease.retries, stalls=lease.stalls
@@ -229,7 +229,7 @@ class FlowWorker:
                 return "ended" if is_returned else "timed out"
         return "stopped" if is_stopped and isinstance(performance.error, asyncio.CancelledError) else "ended"
 
-    async def _settle(self, lease: Lease, lock: Lock, performance: Performance, end: End) -> None:
+    async def _settle(self, lease: StageLease, lock: Lock, performance: Performance, end: End) -> None:
         match end:
             case "ended" if performance.error is None:
                 await self._complete(lease, lock, performance.answer)
@@ -250,7 +250,7 @@ class FlowWorker:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([performance.work])
 
-    async def _complete(self, lease: Lease, lock: Lock, answer: Any) -> None:
+    async def _complete(self, lease: StageLease, lock: Lock, answer: Any) -> None:
         try:
             outcome = self._handling.outcome(answer, lease)
         except BaseException as error:  # noqa: BLE001 - types of results are the application's
@@ -268,7 +268,7 @@ class FlowWorker:
             facts = self._facts(lease.job_id, lease.correlation_id)
             self._tell_settled(lease, settled, events.StageCompleted(**facts, next=goes_to, children=count))
 
-    async def _fail(self, lease: Lease, lock: Lock, error: BaseException | None) -> None:
+    async def _fail(self, lease: StageLease, lock: Lock, error: BaseException | None) -> None:
         assert error is not None
         permanent = isinstance(error, (Permanent, FlowPayloadError))
         told = describe(error)
@@ -279,7 +279,7 @@ class FlowWorker:
             lease, settled, events.StageFailed(**facts, error=told, will_retry=settled.answer == "retried")
         )
 
-    async def _release(self, lease: Lease) -> None:
+    async def _release(self, lease: StageLease) -> None:
         with suppress(Exception):
             async with asyncio.timeout(_RELEASE_WITHIN):
                 await self._store.release(lease)
@@ -314,14 +314,14 @@ class FlowWorker:
             "worker": self.id,
         }
 
-    def _tell_settled(self, lease: Lease, settled: Settled, event: events.FlowEvent) -> None:
+    def _tell_settled(self, lease: StageLease, settled: Settled, event: events.FlowEvent) -> None:
         if settled.answer == "lost":
             self._tell_dropped(lease)
         else:
             self._reporter.tell(event)
             self._reporter.tell_ended(self._flow, settled.ended, worker=self.id)
 
-    def _tell_dropped(self, lease: Lease) -> None:
+    def _tell_dropped(self, lease: StageLease) -> None:
         self._reporter.tell(events.ResultDropped(**self._facts(lease.job_id, lease.correlation_id)))
 
     def _tell_redis_error(self, doing: str, error: Exception, retry_in: float) -> None:

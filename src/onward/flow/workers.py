@@ -11,7 +11,7 @@ from onward.flow.events import Reporter
 from onward.flow.janitor import Janitor
 from onward.flow.options import Checks
 from onward.flow.stage import Stage
-from onward.flow.store import Store
+from onward.flow.store import FlowStore
 from onward.flow.worker import FlowWorker
 from onward.pacing import Pacing
 
@@ -26,7 +26,7 @@ class FlowWorkers:
         self,
         flow: str,
         stages: Mapping[str, Stage],
-        store: Store,
+        store: FlowStore,
         reporter: Reporter,
         *,
         counts: Mapping[str, int],

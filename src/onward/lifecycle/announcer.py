@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from onward.lifecycle.after_commit import describe
+from onward.lifecycle.effects import describe
 from onward.notify.contract import Changed, Hint, NotifyAdapter, merged
 from onward.observe import events
 from onward.observe.observer import Observers
 from onward.state.command import Command
-from onward.state.process import Home, leave_to_parent
+from onward.state.process import HomeProcess, leave_to_parent
 
 logger = logging.getLogger("onward")
 _BETWEEN_ROUNDS = 0.002
@@ -56,7 +56,7 @@ class BackgroundAnnouncer:
         self._notify, self._observers = notify, observers
         self._hints: list[Hint] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._home = Home()
+        self._home = HomeProcess()
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
         self._closing = self._is_failing = False
@@ -162,7 +162,7 @@ class ThreadAnnouncer(Posting):
         self, notify: NotifyAdapter, observers: Observers, app: BackgroundAnnouncer, *, changed: Changed
     ) -> None:
         self._notify, self._observers, self._app, self._changed = notify, observers, app, changed
-        self._home, self._turn = Home(), threading.Lock()
+        self._home, self._turn = HomeProcess(), threading.Lock()
         self._own: BackgroundAnnouncer | None = None
         self._thread: threading.Thread | None = None
 

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from onward.define.outcome import Done, Next, Outcome, Rescheduled
-from onward.define.registry import Registered, Registry
+from onward.define.registry import RegisteredType, Registry
 from onward.define.sealing import Guard
 from onward.errors import DecryptionError, HandlerFailed, PayloadError, Permanent, PhaseError, Reschedule
-from onward.lifecycle.after_commit import describe
+from onward.lifecycle.effects import describe
 from onward.lifecycle.start import Predecessor, plan_continuation
 from onward.model import Backoff, ChainId, FailureReason, JobError, WorkerId
 from onward.pacing import pause_after
@@ -29,7 +29,9 @@ class RetryPolicy:
     max_attempts: int | None
 
 
-def settlement_of(registry: Registry, kind: Registered, job: TakenJob, worker: WorkerId, returned: Any) -> Settlement:
+def settlement_of(
+    registry: Registry, job_type: RegisteredType, job: TakenJob, worker: WorkerId, returned: Any
+) -> Settlement:
     """What a handler returned, encoded and validated. Raises PayloadError and UndeclaredStep."""
     is_done = isinstance(returned, Done)
     if is_done or not isinstance(returned, Outcome):
@@ -39,33 +41,36 @@ def settlement_of(registry: Registry, kind: Registered, job: TakenJob, worker: W
             attempt=job.attempt,
             holder=worker,
             kind="complete",
-            output=encode_output(kind, output, job.chain_id),
-            payload_version=new_version(kind, job.payload_version),
+            output=encode_output(job_type, output, job.chain_id),
+            payload_version=new_version(job_type, job.payload_version),
             completed_by=worker,
         )
     fence: dict[str, Any] = {"job_id": job.id, "attempt": job.attempt, "holder": worker, "completed_by": worker}
     outcome: Outcome[Any] = returned
     if isinstance(outcome, Next):
-        after = Predecessor(job.id, job.chain_id, job.chain_index, job.root_id, job.type_name, -job.rank)
+        after = Predecessor(job.id, job.chain_id, job.chain_index, job.root_id, job.type_name, job.priority)
         return Settlement(**fence, kind="continue", next=plan_continuation(registry, outcome, after))
     if isinstance(outcome, Rescheduled):
         delay = (outcome.delay or timedelta(0)).total_seconds()
-        return Settlement(**fence, kind="retry", delay=max(delay, 0.0), at=outcome.at)
-    raise PhaseError(f"{kind.name!r} returned {outcome!r}; return an output, Done(…) or attempt.continue_with(…)")
+        return Settlement(**fence, kind="requeue", delay=max(delay, 0.0), at=outcome.at)
+    raise PhaseError(f"{job_type.name!r} returned {outcome!r}; return an output, Done(…) or attempt.continue_with(…)")
 
 
-def encode_output(kind: Registered, output: Any, chain_id: ChainId) -> str:
+def encode_output(job_type: RegisteredType, output: Any, chain_id: ChainId) -> str:
     """The output as it is stored. Raises PayloadError."""
-    if kind.output is None:
+    if job_type.output is None:
         raise PayloadError(
-            job_type=kind.name, part="output", field="$", problem="its handler is declared to always continue (Next[…])"
+            job_type=job_type.name,
+            part="output",
+            field="$",
+            problem="its handler is declared to always continue (Next[…])",
         )
-    return kind.output.encode(output, chain_id)
+    return job_type.output.encode(output, chain_id)
 
 
-def new_version(kind: Registered, stored: int) -> int | None:
+def new_version(job_type: RegisteredType, stored: int) -> int | None:
     """The version of an output, where it differs from that of the input it was made of."""
-    return None if kind.definition.version == stored else kind.definition.version
+    return None if job_type.definition.version == stored else job_type.definition.version
 
 
 def settlement_of_error(job: TakenJob, worker: WorkerId, error: BaseException, policy: RetryPolicy) -> Settlement:
@@ -73,7 +78,7 @@ def settlement_of_error(job: TakenJob, worker: WorkerId, error: BaseException, p
     if isinstance(error, Reschedule):
         delay = (error.delay or timedelta(0)).total_seconds()
         return Settlement(
-            job_id=job.id, attempt=job.attempt, holder=worker, kind="retry", delay=max(delay, 0.0), at=error.at
+            job_id=job.id, attempt=job.attempt, holder=worker, kind="requeue", delay=max(delay, 0.0), at=error.at
         )
     if isinstance(error, Permanent) or (isinstance(error, HandlerFailed) and error.permanent):
         return _failed(job, worker, FailureReason.PERMANENT, describe(error))
@@ -101,7 +106,7 @@ def counted_failure(job: TakenJob, worker: WorkerId, error: JobError, policy: Re
         job_id=job.id,
         attempt=job.attempt,
         holder=worker,
-        kind="retry",
+        kind="requeue",
         delay=delay,
         failures=1,
         errors=_errors(job, error),
@@ -114,14 +119,14 @@ def transient_failure(job: TakenJob, worker: WorkerId, error: BaseException) -> 
         job_id=job.id,
         attempt=job.attempt,
         holder=worker,
-        kind="retry",
+        kind="requeue",
         delay=pause_after(job.transients + 1, _SHORTEST_WAIT, _LONGEST_WAIT),
         transients=job.transients + 1,
         errors=_errors(job, msgspec.structs.replace(describe(error), counted=False)),
     )
 
 
-def crash(job: TakenJob, worker: WorkerId, policy: RetryPolicy) -> Settlement:
+def settlement_of_crash(job: TakenJob, worker: WorkerId, policy: RetryPolicy) -> Settlement:
     """A reaped job: the first crash is pending at once, consecutive ones back off, the limit fails the job."""
     failures, crashes = job.failures + 1, job.crashes + 1
     error = JobError(type="WorkerCrashed", message=f"the worker of attempt {job.attempt} let its lease run out")
@@ -132,7 +137,7 @@ def crash(job: TakenJob, worker: WorkerId, policy: RetryPolicy) -> Settlement:
         job_id=job.id,
         attempt=job.attempt,
         holder=worker,
-        kind="retry",
+        kind="requeue",
         delay=delay,
         failures=1,
         crashes=crashes,
@@ -147,7 +152,7 @@ def given_back(job: TakenJob, worker: WorkerId) -> Settlement:
         job_id=job.id,
         attempt=job.attempt,
         holder=worker,
-        kind="retry",
+        kind="requeue",
         transients=job.transients,
         crashes=job.crashes,
         keep_place=True,
@@ -166,7 +171,7 @@ def unstorable(settlement: Settlement, error: BaseException) -> Settlement:
     )
 
 
-def cancelled(job: TakenJob, worker: WorkerId) -> Settlement:
+def settlement_of_cancel(job: TakenJob, worker: WorkerId) -> Settlement:
     """Somebody asked for the job to end."""
     error = JobError(type="Cancelled", message="the chain was cancelled")
     return _failed(job, worker, FailureReason.CANCELLED, error)

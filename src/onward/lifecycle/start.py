@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from onward.define.outcome import Next
-from onward.define.registry import Registered, Registry
+from onward.define.registry import RegisteredType, Registry
 from onward.define.request import BlockerSource, ChainReference, NewChain
 from onward.errors import BlockerMissing, StartRefused
 from onward.lifecycle.context import Origin, current_origin
@@ -52,33 +52,33 @@ class _Plan:
 
     def add(self, chain: NewChain[Any], parent: int | None, family: Family) -> ChainId:
         """Plan a chain and the blockers it starts; the chain's id."""
-        kind = self._registry.entry(chain.job_type)
-        chain_id = next(self._ids) if chain.id is None else _checked_id(kind, chain.id)
+        job_type = self._registry.entry(chain.job_type)
+        chain_id = next(self._ids) if chain.id is None else _checked_id(job_type, chain.id)
         root_id = family.root_id or chain_id
         position = len(self._jobs)
         self._jobs.append(None)
         self._jobs[position] = NewJob(
             id=chain_id,
             chain_id=chain_id,
-            type_name=kind.name,
-            payload_version=kind.definition.version,
-            input=self._encoded(kind, chain.input, chain_id),
-            priority=_checked_priority(kind, chain.priority),
-            delay=_checked_delay(kind, chain.delay, chain.at),
+            type_name=job_type.name,
+            payload_version=job_type.definition.version,
+            input=self._encoded(job_type, chain.input, chain_id),
+            priority=_checked_priority(job_type, chain.priority),
+            delay=_checked_delay(job_type, chain.delay, chain.at),
             at=chain.at,
             origin_id=family.origin_id,
             root_id=root_id,
             parent=parent,
-            **self._waiting(kind, chain.blockers, position, Family(family.origin_id, root_id)),
-            deduplication=_checked_key(kind, chain.deduplication),
+            **self._waiting(job_type, chain.blockers, position, Family(family.origin_id, root_id)),
+            deduplication=_checked_key(job_type, chain.deduplication),
             id_is_callers=chain.id is not None,
         )
         return chain_id
 
     def add_continuation(self, outcome: Next[Any], after: "Predecessor") -> None:
         """Plan the job that follows `after`."""
-        kind = self._registry.step(outcome.step)
-        self._registry.find(after.type_name).may_continue_to(kind.name)
+        job_type = self._registry.step(outcome.step)
+        self._registry.find(after.type_name).may_continue_to(job_type.name)
         position = len(self._jobs)
         self._jobs.append(None)
         job_id = next(self._ids)
@@ -86,45 +86,45 @@ class _Plan:
             id=job_id,
             chain_id=after.chain_id,
             chain_index=after.chain_index + 1,
-            type_name=kind.name,
-            payload_version=kind.definition.version,
-            input=self._encoded(kind, outcome.input, job_id),
-            priority=after.priority if outcome.priority is None else _checked_priority(kind, outcome.priority),
-            delay=_checked_delay(kind, outcome.delay, outcome.at),
+            type_name=job_type.name,
+            payload_version=job_type.definition.version,
+            input=self._encoded(job_type, outcome.input, job_id),
+            priority=after.priority if outcome.priority is None else _checked_priority(job_type, outcome.priority),
+            delay=_checked_delay(job_type, outcome.delay, outcome.at),
             at=outcome.at,
             origin_id=after.job_id,
             root_id=after.root_id,
-            **self._waiting(kind, outcome.blockers, position, Family(after.job_id, after.root_id)),
+            **self._waiting(job_type, outcome.blockers, position, Family(after.job_id, after.root_id)),
         )
 
-    def _encoded(self, kind: Registered, input: Any, job_id: JobId) -> str:
-        text = kind.input.encode(input, job_id)
+    def _encoded(self, job_type: RegisteredType, input: Any, job_id: JobId) -> str:
+        text = job_type.input.encode(input, job_id)
         self._json += len(text)
         if self._json > MOST_JSON:
-            _refuse(kind, wrong_call(0, self._json))
+            _refuse(job_type, wrong_call(0, self._json))
         return text
 
     def finished(self) -> list[NewJob]:
         return [job for job in self._jobs if job is not None]
 
     def _waiting(
-        self, kind: Registered, sources: Sequence[BlockerSource], parent: int, family: Family
+        self, job_type: RegisteredType, sources: Sequence[BlockerSource], parent: int, family: Family
     ) -> dict[str, Any]:
         """What a job says of those it waits for."""
-        if sources is _NONE and not kind.required:
+        if sources is _NONE and not job_type.required:
             return _NOTHING
-        _refuse(kind, _wrong_blockers(sources))
-        if not sources and not kind.required:
+        _refuse(job_type, _wrong_blockers(sources))
+        if not sources and not job_type.required:
             return _NOTHING
         ids: list[ChainId] = []
         for source in sources:
-            kind.may_be_blocked_by(source.job_type.name)
+            job_type.may_be_blocked_by(source.job_type.name)
             ids.append(self.add(source, parent, family) if isinstance(source, NewChain) else source.id)
-        missing = kind.required.difference(source.job_type.name for source in sources)
+        missing = job_type.required.difference(source.job_type.name for source in sources)
         if missing:
-            raise BlockerMissing(job_type=kind.name, missing=sorted(missing))
+            raise BlockerMissing(job_type=job_type.name, missing=sorted(missing))
         there = {source.job_type.name for source in sources if not isinstance(source, NewChain)}
-        runs_anyway = kind.definition.on_blocker_failure == "run"
+        runs_anyway = job_type.definition.on_blocker_failure == "run"
         return {"blockers": tuple(ids), "blocker_types": tuple(there), "runs_anyway": runs_anyway}
 
 
@@ -165,7 +165,7 @@ async def start_jobs(store: Store, jobs: Sequence[NewJob], *, tx: object) -> lis
     """Store planned jobs; the answers for the chains the caller asked for, in order."""
     started = await store.write(
         store.state.start(jobs),
-        lambda answers: store.consequences.of_start(jobs, answers),
+        lambda answers: store.effects_of.start(jobs, answers),
         tx=tx,
         doing="start",
         again=lambda _: Steps(partial(_start_again, store, jobs)),
@@ -205,28 +205,28 @@ def _counted(chains: object) -> int:
     return count
 
 
-def _checked_id(kind: Registered, id: ChainId) -> ChainId:
-    _refuse(kind, wrong_id("id", id))
+def _checked_id(job_type: RegisteredType, id: ChainId) -> ChainId:
+    _refuse(job_type, wrong_id("id", id))
     return id
 
 
-def _checked_priority(kind: Registered, priority: int) -> int:
+def _checked_priority(job_type: RegisteredType, priority: int) -> int:
     if type(priority) is not int or not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
-        _refuse(kind, wrong_priority(priority))
+        _refuse(job_type, wrong_priority(priority))
     return priority
 
 
-def _checked_delay(kind: Registered, delay: timedelta | None, at: datetime | None) -> float:
+def _checked_delay(job_type: RegisteredType, delay: timedelta | None, at: datetime | None) -> float:
     if delay is None and at is None:
         return 0.0
-    _refuse(kind, wrong_time(delay, at))
+    _refuse(job_type, wrong_time(delay, at))
     return 0.0 if delay is None else delay.total_seconds()
 
 
-def _checked_key(kind: Registered, deduplication: Deduplication | None) -> Deduplication | None:
+def _checked_key(job_type: RegisteredType, deduplication: Deduplication | None) -> Deduplication | None:
     if deduplication is not None:
         such = 'a Deduplication, such as Deduplication("key")'
-        _refuse(kind, wrong_kind("deduplication", deduplication, Deduplication, such=such))
+        _refuse(job_type, wrong_kind("deduplication", deduplication, Deduplication, such=such))
     return deduplication
 
 
@@ -240,6 +240,6 @@ def _wrong_blockers(sources: object) -> str | None:
     return None
 
 
-def _refuse(kind: Registered, problem: str | None) -> None:
+def _refuse(job_type: RegisteredType, problem: str | None) -> None:
     if problem is not None:
-        raise StartRefused(f"{kind.name!r}: {problem}")
+        raise StartRefused(f"{job_type.name!r}: {problem}")

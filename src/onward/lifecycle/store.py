@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from typing import Any, TypeVar
 
 from onward.errors import DatabaseError, DatabaseLocked, DatabaseUnavailable, OnwardError, TransactionUnsuitable
-from onward.lifecycle.after_commit import Awaited, Consequences, Effects, describe
 from onward.lifecycle.announcer import Announcer
 from onward.lifecycle.context import open_transaction, refuse_inside_transaction, unmark
+from onward.lifecycle.effects import Awaited, Effects, EffectsOf, describe
 from onward.lifecycle.transaction import OpenTransaction, SyncView
 from onward.notify.contract import NotifyAdapter
 from onward.observe import events
@@ -36,11 +36,11 @@ class Store:
         announcer: Announcer,
         observers: Observers,
         awaited: Awaited,
-        also_transient: Callable[[BaseException], bool] | None = None,
+        is_transient: Callable[[BaseException], bool] | None = None,
     ) -> None:
-        self._also_transient = also_transient
+        self._is_transient = is_transient
         self.state, self.driver, self.observers, self.awaited = state, driver, observers, awaited
-        self.consequences = Consequences(observers, awaited)
+        self.effects_of = EffectsOf(observers, awaited)
         self._notify, self._announcer = notify, announcer
         self._identity: str | None = None
         self._ours: dict[int, OpenTransaction] = {}
@@ -65,11 +65,11 @@ class Store:
     def is_said_to_be_transient(self, error: BaseException) -> bool:
         """By the application's judgement. One that cannot judge an error knows nothing of it."""
         try:
-            return self._also_transient is not None and bool(self._also_transient(error))
+            return self._is_transient is not None and bool(self._is_transient(error))
         except KeyboardInterrupt:
             raise
         except BaseException:
-            logger.exception("also_transient= raised, which is taken for no")
+            logger.exception("is_transient= raised, which is taken for no")
             return False
 
     @contextmanager

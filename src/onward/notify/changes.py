@@ -48,10 +48,10 @@ class ChangeNotify(LocalNotify):
             await asyncio.to_thread(watcher.join)
 
     async def announce(self, hints: Sequence[Hint]) -> None:
-        self._switchboard.deliver(hints)
+        self._listeners.deliver(hints)
 
     def listen(
-        self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
+        self, *, types: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
     ) -> AbstractAsyncContextManager[Listener]:
         if self._watcher is None:
             self._commits, loop = self._watch(), asyncio.get_running_loop()
@@ -59,12 +59,12 @@ class ChangeNotify(LocalNotify):
                 target=self._tell, args=(self._commits, loop), name="onward-changes", daemon=True
             )
             self._watcher.start()
-        return super().listen(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited)
+        return super().listen(types=types, ended=ended, lost=lost, awaited=awaited)
 
     def _tell(self, commits: Commits, loop: asyncio.AbstractEventLoop) -> None:
         try:
             for _ in commits.seen():
-                loop.call_soon_threadsafe(self._switchboard.wake_all)
+                loop.call_soon_threadsafe(self._listeners.wake_all)
         except RuntimeError:
             if not loop.is_closed():
                 raise

@@ -14,7 +14,7 @@ from onward.state.command import Command
 class HintKind(StrEnum):
     """What a hint is about; the value is its spelling on the wire."""
 
-    SCHEDULED = "s"
+    READY = "s"
     """Jobs of a type may be taken now; the key is the type's name."""
     DEFERRED = "d"
     """Jobs of a type will be due later; the key is the type's name."""
@@ -28,7 +28,7 @@ class HintKind(StrEnum):
     """Something has changed, and it is not known what; there is no key."""
     AWAITED = "w"
     """Somebody waits for a chain; the key is its id. Workers announce the end of such chains only."""
-    ABLE = "a"
+    ROOM = "a"
     """So many listeners of a process could take jobs of a type: told between processes, never to listeners."""
 
 
@@ -52,7 +52,7 @@ class Listener(Protocol):
     """Collects hints from the moment its set-up returned."""
 
     has_room: bool
-    """Whether it could take a job now, as far as it has said: hints about scheduled jobs go to those who can.
+    """Whether it could take a job now, as far as it has said: hints about ready jobs go to those who can.
 
     One that has none must look by itself as soon as it has room again."""
 
@@ -65,7 +65,7 @@ class Listener(Protocol):
         ...
 
     def decline(self, hints: Sequence[Hint]) -> None:
-        """Those among these hints that are about scheduled jobs cannot be followed: have others do so."""
+        """Those among these hints that are about ready jobs cannot be followed: have others do so."""
         ...
 
 
@@ -108,12 +108,12 @@ class NotifyAdapter(Protocol):
         ...
 
     def listen(
-        self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
+        self, *, types: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
     ) -> AbstractAsyncContextManager[Listener]:
         """Listen for jobs of these types, for the end of these chains, for lost jobs, for chains that are awaited.
 
         `ended` may change while it listens.
-        A hint about scheduled jobs wakes about as many listeners as there are jobs; the others reach every listener.
+        A hint about ready jobs wakes about as many listeners as there are jobs; the others reach every listener.
         """
         ...
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from onward.notify.contract import Changed, Hint, Listener, ignore
-from onward.notify.switchboard import Switchboard
+from onward.notify.listeners import Listeners
 from onward.state.command import Command
 
 
@@ -18,13 +18,13 @@ class LocalNotify(ABC):
     is_up = True
 
     def __init__(self) -> None:
-        self._switchboard = Switchboard()
+        self._listeners = Listeners()
 
     async def open(self, tasks: asyncio.TaskGroup, changed: Changed = ignore) -> None:
         return
 
     async def close(self) -> None:
-        self._switchboard.wake_all()
+        self._listeners.wake_all()
 
     def command(self, hints: Sequence[Hint]) -> Command[None] | None:
         return None
@@ -37,6 +37,6 @@ class LocalNotify(ABC):
     async def announce(self, hints: Sequence[Hint]) -> None: ...
 
     def listen(
-        self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
+        self, *, types: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
     ) -> AbstractAsyncContextManager[Listener]:
-        return self._switchboard.listen(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited)
+        return self._listeners.listen(types=types, ended=ended, lost=lost, awaited=awaited)

@@ -10,7 +10,7 @@ class MemoryNotify(LocalNotify):
     """Carries hints between the clients and workers of one process."""
 
     async def announce(self, hints: Sequence[Hint]) -> None:
-        self._switchboard.deliver(hints)
+        self._listeners.deliver(hints)
 
 
 class NoNotify(LocalNotify):

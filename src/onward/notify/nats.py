@@ -12,18 +12,18 @@ from urllib.parse import quote, urlsplit
 
 from onward.addresses import wrong_address
 from onward.errors import ConfigurationError, require
+from onward.notify.connected import ANSWER, QUIET, ConnectedNotify
 from onward.notify.contract import Hint, HintKind, Listener
 from onward.notify.encoding import encode_hints
-from onward.notify.link import ANSWER, QUIET, LinkedNotify
 
 logger = logging.getLogger("onward.notify")
 _SCHEMES = ("nats", "tls", "ws", "wss")
 _MOST_MESSAGES = 32
-"""For scheduled jobs of one type in one announcement; with more jobs than that, a message stands for several."""
+"""For ready jobs of one type in one announcement; with more jobs than that, a message stands for several."""
 _OURS = {"allow_reconnect", "closed_cb", "error_cb", "max_reconnect_attempts", "reconnect_time_wait", "servers"}
 
 
-class NatsNotify(LinkedNotify["_Wire"]):
+class NatsNotify(ConnectedNotify["_NatsHints"]):
     """Publishes and receives hints over a connection that is opened when first needed.
 
         app = Onward("postgresql://…", jobs=[…], notify=NatsNotify("nats://localhost"))
@@ -51,28 +51,28 @@ class NatsNotify(LinkedNotify["_Wire"]):
 
     @asynccontextmanager
     async def listen(
-        self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
+        self, *, types: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
     ) -> AsyncIterator[Listener]:
-        async with super().listen(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited) as line:
-            self._types.update(set(scheduled))
+        async with super().listen(types=types, ended=ended, lost=lost, awaited=awaited) as listener:
+            self._types.update(set(types))
             try:
                 await self._follow()
-                yield line
+                yield listener
             finally:
-                self._types.subtract(set(scheduled))
+                self._types.subtract(set(types))
                 await self._follow()
 
     async def _follow(self) -> None:
-        wire = self._wire
-        if wire is not None:
+        connection = self._connection
+        if connection is not None:
             try:
                 async with asyncio.timeout(ANSWER):
-                    await wire.follow(+self._types)
+                    await connection.follow(+self._types)
             except Exception as error:  # noqa: BLE001 - the connection is lost, and the next one begins with this
                 logger.debug("no answer about subscriptions: %s", error)
 
     @asynccontextmanager
-    async def _connect(self) -> "AsyncIterator[_Wire]":
+    async def _connect(self) -> "AsyncIterator[_NatsHints]":
         wants_tls = bool(self._options.get("tls")) or any(urlsplit(server).scheme == "tls" for server in self._servers)
         client, ended = _client(wants_tls), asyncio.Event()
 
@@ -93,34 +93,34 @@ class NatsNotify(LinkedNotify["_Wire"]):
                     self._servers, **self._options, closed_cb=end, error_cb=err, allow_reconnect=False,
                     max_reconnect_attempts=1, reconnect_time_wait=0,
                 )  # fmt: skip
-                wire = _Wire(client, ended, refusals, self._subject, self._receive, self._receive_one)
-                await wire.listen()
-                await wire.follow(+self._types)
-            yield wire
+                connection = _NatsHints(client, ended, refusals, self._subject, self._receive, self._receive_one)
+                await connection.listen()
+                await connection.follow(+self._types)
+            yield connection
         finally:
             with suppress(Exception):  # nothing is under way that would be worth a farewell
                 async with asyncio.timeout(ANSWER):
                     await client.close()
 
     async def _receive(self, payload: bytes) -> None:
-        self._switchboard.deliver(self._read(payload)[1])
+        self._listeners.deliver(self._read(payload)[1])
 
     async def _receive_one(self, payload: bytes) -> None:
         """A hint that only this process got."""
         for hint in self._read(payload)[1]:
-            if hint.kind is not HintKind.SCHEDULED or not self._types[hint.key]:
+            if hint.kind is not HintKind.READY or not self._types[hint.key]:
                 continue  # not of ours: they are sent to those who follow the type
-            here = min(self._switchboard.idle(hint), hint.count)
+            here = min(self._listeners.idle(hint), hint.count)
             if here:
-                self._switchboard.deliver([Hint(hint.kind, hint.key, here)])
+                self._listeners.deliver([Hint(hint.kind, hint.key, here)])
             if here < hint.count:
                 self._pass_on([Hint(hint.kind, hint.key, hint.count - here)])
 
-    async def _redirect(self, wire: "_Wire", hints: Sequence[Hint]) -> None:
-        await wire.broadcast(hints)
+    async def _redirect(self, connection: "_NatsHints", hints: Sequence[Hint]) -> None:
+        await connection.broadcast(hints)
 
 
-class _Wire:
+class _NatsHints:
     def __init__(
         self,
         client: Any,
@@ -162,9 +162,9 @@ class _Wire:
         return f"{self._subject}.scheduled.{quote(type_name, safe='').replace('.', '%2E')}"
 
     async def send(self, hints: Sequence[Hint]) -> None:
-        await self.broadcast([hint for hint in hints if hint.kind is not HintKind.SCHEDULED])
+        await self.broadcast([hint for hint in hints if hint.kind is not HintKind.READY])
         for hint in hints:
-            if hint.kind is HintKind.SCHEDULED:
+            if hint.kind is HintKind.READY:
                 for part in _parts(hint):
                     await self._client.publish(self._queue(hint.key), encode_hints([part], "")[0].encode())
         await self._client.flush(ANSWER)

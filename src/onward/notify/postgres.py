@@ -8,12 +8,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from onward.notify.connected import ANSWER, ConnectedNotify
 from onward.notify.contract import Changed, Hint, HintKind, ignore
 from onward.notify.encoding import encode_hints
-from onward.notify.link import ANSWER, LinkedNotify
 from onward.notify.local import LocalNotify
-from onward.notify.postgres_wires import NOTIFY, PostgresWire
-from onward.notify.presence import Presence
+from onward.notify.postgres_connections import NOTIFY, PostgresHintConnection
+from onward.notify.wake_sharing import WakeSharing
 from onward.state.command import Command, nothing
 
 _HINTS, _NEWS, _FAREWELL = "#", "@", "-"
@@ -24,7 +24,7 @@ _BETWEEN_QUESTIONS, _ASK_AGAIN = 0.25, 30.0
 """Seconds at least, and at most, between two questions to the server who is there."""
 
 
-class PostgresNotify(LinkedNotify["_Channel"]):
+class PostgresNotify(ConnectedNotify["_Channel"]):
     """Sends hints with NOTIFY and receives them with LISTEN, over a connection that is opened when first needed.
 
     Every process hears every hint; `presence.py` explains who wakes. Whoever may connect to the database may send a
@@ -34,14 +34,14 @@ class PostgresNotify(LinkedNotify["_Channel"]):
 
     def __init__(
         self,
-        connect: Callable[[], AbstractAsyncContextManager[PostgresWire]],
+        connect: Callable[[], AbstractAsyncContextManager[PostgresHintConnection]],
         *,
         channel: str,
         table: str | None = None,
     ) -> None:
         super().__init__()
-        self._connect_wire, self._name, self._table = connect, channel, table
-        self._presence = Presence("")
+        self._connect_hints, self._name, self._table = connect, channel, table
+        self._sharing = WakeSharing("")
         self._known: set[int] = set()
         """The sessions of others that are believed."""
         self._strangers: dict[int, list[Hint]] = {}
@@ -55,55 +55,55 @@ class PostgresNotify(LinkedNotify["_Channel"]):
 
     @property
     def hears_commands(self) -> bool:
-        # Whoever listens here does so over the wire; while that is down, they are told by `announce`.
-        return self._wire is not None or self._keeper is None
+        # Whoever listens here does so over the connection; while that is down, they are told by `announce`.
+        return self._connection is not None or self._keeper is None
 
     async def open(self, tasks: asyncio.TaskGroup, changed: Changed = ignore) -> None:
         await super().open(tasks, changed)
-        self._presence = Presence("")  # what was known of others is old
+        self._sharing = WakeSharing("")  # what was known of others is old
         self._known, self._strangers, self._refused, self._is_asking = set(), {}, set(), False
 
     async def close(self) -> None:
-        if self._wire is not None and self._presence.is_known:
+        if self._connection is not None and self._sharing.is_known:
             with suppress(Exception):  # then we are missed
                 async with asyncio.timeout(ANSWER):
-                    await self._wire.say([_FAREWELL])
+                    await self._connection.say([_FAREWELL])
         await super().close()
 
     @asynccontextmanager
     async def _connect(self) -> "AsyncIterator[_Channel]":
-        async with self._connect_wire() as wire:
-            self._presence.become(str(wire.process))
-            self._known.discard(wire.process)
-            channel = _Channel(wire, self._name, self._due, self._receive)
-            if self._switchboard.is_used or not wire.can_listen_later:
+        async with self._connect_hints() as connection:
+            self._sharing.become(str(connection.process))
+            self._known.discard(connection.process)
+            channel = _Channel(connection, self._name, self._due, self._receive)
+            if self._listeners.is_used or not connection.can_listen_later:
                 await channel.listen()
             yield channel
 
     async def _hear(self) -> None:
         # A process that only starts jobs is not woken by every hint there is.
-        if self._wire is not None:
-            await self._wire.listen()
+        if self._connection is not None:
+            await self._connection.listen()
 
     def _due(self) -> list[str]:
         """What is to be said without being asked; called about once a second."""
-        for process in self._presence.missed():
+        for process in self._sharing.missed():
             self._forget(int(process))
         if (self._known or self._refused) and self._asked_at + _ASK_AGAIN <= time.monotonic():
             self._refused.clear()
             self._ask_who_is_there()  # the server may have given the number of one that is gone to another
-        return self._news() if self._presence.is_due() else []
+        return self._news() if self._sharing.is_due() else []
 
     def _news(self) -> list[str]:
-        able = self._switchboard.able_by_type()
-        news = encode_hints(self._presence.news(able), _NEWS)
-        return news or ([_NEWS] if able else [])
+        room = self._listeners.room_by_type()
+        news = encode_hints(self._sharing.news(room), _NEWS)
+        return news or ([_NEWS] if room else [])
 
     def _receive(self, process: int, payload: str) -> None:
         heading, hints = self._read(payload)
         if heading[:1] == _HINTS:
-            self._switchboard.deliver([hint for hint in hints if hint.kind is not HintKind.SCHEDULED])
-            self._share_out(heading[1:], [hint for hint in hints if hint.kind is HintKind.SCHEDULED])
+            self._listeners.deliver([hint for hint in hints if hint.kind is not HintKind.READY])
+            self._share_out(heading[1:], [hint for hint in hints if hint.kind is HintKind.READY])
         elif heading == _NEWS:
             self._hear_from(process, hints)
         elif heading == _FAREWELL:
@@ -113,15 +113,15 @@ class PostgresNotify(LinkedNotify["_Channel"]):
     # -- who is there
 
     def _hear_from(self, process: int, news: list[Hint]) -> None:
-        if process in self._known or str(process) == self._presence.me:
-            self._presence.hear(str(process), news)
+        if process in self._known or str(process) == self._sharing.me:
+            self._sharing.hear(str(process), news)
         elif process not in self._refused and len(self._strangers) < _MOST_STRANGERS:
             self._strangers[process] = news
             self._ask_who_is_there()
 
     def _forget(self, process: int) -> None:
         self._known.discard(process)
-        self._share_out(str(process), self._presence.forget(str(process)))
+        self._share_out(str(process), self._sharing.forget(str(process)))
 
     def _ask_who_is_there(self) -> None:
         if not self._is_asking:
@@ -131,10 +131,10 @@ class PostgresNotify(LinkedNotify["_Channel"]):
     async def _ask(self) -> None:
         try:
             await asyncio.sleep(max(self._asked_at + _BETWEEN_QUESTIONS - time.monotonic(), 0.0))
-            if self._wire is None:
+            if self._connection is None:
                 return
             asked = {*self._known, *self._strangers}
-            there = await self._wire.wire.present(asked, self._table)
+            there = await self._connection.connection.present(asked, self._table)
             self._asked_at = time.monotonic()
             self._learn(asked, there)
         finally:
@@ -153,25 +153,25 @@ class PostgresNotify(LinkedNotify["_Channel"]):
                 self._refused.add(process)
             elif news is not None:  # it has not said farewell meanwhile
                 self._known.add(process)
-                self._presence.hear(str(process), news)
+                self._sharing.hear(str(process), news)
 
-    def _share_out(self, word: str, hints: Sequence[Hint]) -> None:
+    def _share_out(self, nonce: str, hints: Sequence[Hint]) -> None:
         for hint in hints:
-            mine, rest = self._presence.share(word, hint, self._switchboard.able(hint))
+            mine, rest = self._sharing.share(nonce, hint, self._listeners.room(hint))
             if mine:
-                self._switchboard.deliver([Hint(hint.kind, hint.key, mine)])
+                self._listeners.deliver([Hint(hint.kind, hint.key, mine)])
             if rest:
                 self._pass_on([Hint(hint.kind, hint.key, rest)])
 
-    async def _redirect(self, wire: "_Channel", hints: Sequence[Hint]) -> None:
-        await wire.say([*self._news(), *encode_hints(hints, _heading())])
+    async def _redirect(self, connection: "_Channel", hints: Sequence[Hint]) -> None:
+        await connection.say([*self._news(), *encode_hints(hints, _heading())])
 
 
 @dataclass(slots=True)
 class _Channel:
     """A connection that sends on a channel, and listens to it once somebody here does."""
 
-    wire: PostgresWire
+    connection: PostgresHintConnection
     name: str
     due: Callable[[], Sequence[str]]
     receive: Callable[[int, str], None]
@@ -181,17 +181,17 @@ class _Channel:
     async def listen(self) -> None:
         async with self._turn:
             if not self._is_listening:
-                await self.wire.listen(self.name, self.receive)
+                await self.connection.listen(self.name, self.receive)
                 self._is_listening = True
 
     async def send(self, hints: Sequence[Hint]) -> None:
         await self.say(encode_hints(hints, _heading()))
 
     async def say(self, payloads: Sequence[str]) -> None:
-        await self.wire.notify(self.name, payloads)
+        await self.connection.notify(self.name, payloads)
 
     async def hold(self) -> NoReturn:
-        await self.wire.hold(self.name, self.due)
+        await self.connection.hold(self.name, self.due)
 
 
 class SendingNotify(LocalNotify):
@@ -208,7 +208,7 @@ class SendingNotify(LocalNotify):
         return notify_command(self._channel, hints)
 
     async def announce(self, hints: Sequence[Hint]) -> None:
-        self._switchboard.deliver(hints)
+        self._listeners.deliver(hints)
         await self._run(notify_command(self._channel, hints))
 
 

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from onward.addresses import wrong_address
 from onward.errors import require
+from onward.notify.connected import ANSWER, QUIET, ConnectedNotify
 from onward.notify.contract import Hint, HintKind
 from onward.notify.encoding import encode_hints
-from onward.notify.link import ANSWER, QUIET, LinkedNotify
-from onward.notify.vetting import is_word
+from onward.notify.vetting import is_nonce
 from onward.redis.connection import Redis, exceptions, own_client, own_cluster, timeouts
 from onward.redis.scripts import load
 
@@ -25,7 +25,7 @@ _BUDGET_MILLISECONDS = 5_000
 """How long a budget is kept for those who have not claimed yet."""
 _PRECEDENCE = 0.02
 """Seconds that idle listeners, wherever they are, have the budget for themselves."""
-_WORD = 16
+_NONCE = 16
 """Letters of the random word that names a budget."""
 _MOST_CLAIMS = 32
 """Under way at a time, each on a connection of its own, of which redis-py gives no more than 100; with more than that,
@@ -34,13 +34,13 @@ _CLUSTER = "+cluster://"
 _SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix")
 
 
-class RedisNotify(LinkedNotify["_Wire"]):
+class RedisNotify(ConnectedNotify["_RedisHints"]):
     """Sends hints with PUBLISH and receives them with SUBSCRIBE, over connections that are opened when first needed.
 
         app = Onward("postgresql://…", jobs=[…], notify=RedisNotify("redis://localhost"))
 
     A client that is handed over lends its settings, not its connections. A cluster is `redis+cluster://host,host:7001`
-    (or `rediss+cluster://`), with any of its nodes. Every announcement of scheduled jobs leaves a budget in Redis, from
+    (or `rediss+cluster://`), with any of its nodes. Every announcement of ready jobs leaves a budget in Redis, from
     which processes claim as many wake-ups as they have listeners: about as many wake as there are jobs, across
     processes. In a cluster each budget is one key on some node, and what is published at a node reaches them all.
     """
@@ -52,7 +52,7 @@ class RedisNotify(LinkedNotify["_Wire"]):
         self._target, self._channel = target, channel
 
     @asynccontextmanager
-    async def _connect(self) -> "AsyncIterator[_Wire]":
+    async def _connect(self) -> "AsyncIterator[_RedisHints]":
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(ANSWER):
                 listening, sending = await _clients(self._target, stack)
@@ -62,56 +62,56 @@ class RedisNotify(LinkedNotify["_Wire"]):
                     "type"
                 ] != "subscribe":
                     pass
-            yield _Wire(sending, subscription, self._channel, self._receive)
+            yield _RedisHints(sending, subscription, self._channel, self._receive)
 
-    async def _redirect(self, wire: "_Wire", hints: Sequence[Hint]) -> None:
-        await wire.send(hints)
+    async def _redirect(self, connection: "_RedisHints", hints: Sequence[Hint]) -> None:
+        await connection.send(hints)
 
     def _receive(self, payload: bytes) -> None:
-        word, hints = self._read(payload)
-        self._switchboard.deliver([hint for hint in hints if hint.kind is not HintKind.SCHEDULED])
-        scheduled = [hint for hint in hints if hint.kind is HintKind.SCHEDULED and self._switchboard.able(hint)]
-        if not scheduled or not is_word(word, _WORD):
+        nonce, hints = self._read(payload)
+        self._listeners.deliver([hint for hint in hints if hint.kind is not HintKind.READY])
+        ready = [hint for hint in hints if hint.kind is HintKind.READY and self._listeners.room(hint)]
+        if not ready or not is_nonce(nonce, _NONCE):
             return
         if len(self._errands) < _MOST_CLAIMS:
-            self._run(partial(self._claim, word, scheduled))
+            self._run(partial(self._claim, nonce, ready))
         else:
-            self._switchboard.deliver(scheduled)
+            self._listeners.deliver(ready)
 
-    async def _claim(self, word: str, hints: list[Hint]) -> None:
+    async def _claim(self, nonce: str, hints: list[Hint]) -> None:
         """Wake as many as the budget grants: first those who wait; then, of what is left, those who are awake.
 
         The latter may have looked just before the jobs were there.
         """
-        left = await self._claim_for(word, hints, self._switchboard.idle)
+        left = await self._claim_for(nonce, hints, self._listeners.idle)
         if left:
             await asyncio.sleep(_PRECEDENCE)
-            await self._claim_for(word, left, self._switchboard.able)
+            await self._claim_for(nonce, left, self._listeners.room)
 
-    async def _claim_for(self, word: str, hints: list[Hint], number: Callable[[Hint], int]) -> list[Hint]:
+    async def _claim_for(self, nonce: str, hints: list[Hint], number: Callable[[Hint], int]) -> list[Hint]:
         """Claim for this number of listeners per hint; the hints whose budget was not used up, as far as is known."""
         wanted = {hint.key: min(number(hint), hint.count) for hint in hints}
-        granted = await self._ask(word, {key: count for key, count in wanted.items() if count})
-        self._switchboard.deliver([Hint(HintKind.SCHEDULED, key, count) for key, count in granted.items() if count])
+        granted = await self._ask(nonce, {key: count for key, count in wanted.items() if count})
+        self._listeners.deliver([Hint(HintKind.READY, key, count) for key, count in granted.items() if count])
         return [
             Hint(hint.kind, hint.key, hint.count - wanted[hint.key])
             for hint in hints
-            if granted.get(hint.key, 0) == wanted[hint.key] < min(hint.count, self._switchboard.able(hint))
+            if granted.get(hint.key, 0) == wanted[hint.key] < min(hint.count, self._listeners.room(hint))
         ]
 
-    async def _ask(self, word: str, wanted: dict[str, int]) -> dict[str, int]:
-        wire = self._wire
-        if not wanted or wire is None:
+    async def _ask(self, nonce: str, wanted: dict[str, int]) -> dict[str, int]:
+        connection = self._connection
+        if not wanted or connection is None:
             return wanted
         try:
             async with asyncio.timeout(ANSWER):
-                return await wire.claim(word, wanted)
+                return await connection.claim(nonce, wanted)
         except Exception as error:  # noqa: BLE001 - whatever happened, one who wakes in vain is better than one too few
             logger.debug("no answer about a wake budget: %s", error)
             return wanted
 
 
-class _Wire:
+class _RedisHints:
     def __init__(self, client: Any, subscription: Any, channel: str, receive: Callable[[bytes], None]) -> None:
         self._client, self._subscription, self._channel, self._receive = client, subscription, channel, receive
 
@@ -122,20 +122,20 @@ class _Wire:
             await self._send(hints)  # on another connection, and in a cluster most likely on another node
 
     async def _send(self, hints: Sequence[Hint]) -> None:
-        word = secrets.token_hex(_WORD // 2)
-        payloads = encode_hints(hints, word)
-        counts = [word for hint in hints if hint.kind is HintKind.SCHEDULED for word in (hint.key, hint.count)]
+        nonce = secrets.token_hex(_NONCE // 2)
+        payloads = encode_hints(hints, nonce)
+        counts = [part for hint in hints if hint.kind is HintKind.READY for part in (hint.key, hint.count)]
         arguments = [self._channel, _BUDGET_MILLISECONDS, len(payloads), *payloads, *counts]
         # The whole text: in `docs/how-to/hints.md` users are told to allow EVAL, and not EVALSHA.
-        await self._client.eval(load("onward.notify", "announce").text, 1, self._budget(word), *arguments)
+        await self._client.eval(load("onward.notify", "announce").text, 1, self._budget(nonce), *arguments)
 
-    def _budget(self, word: str) -> str:
+    def _budget(self, nonce: str) -> str:
         """A key of ours, whatever others may have published."""
-        return f"{self._channel}:budget:{word}"
+        return f"{self._channel}:budget:{nonce}"
 
-    async def claim(self, word: str, wanted: dict[str, int]) -> dict[str, int]:
+    async def claim(self, nonce: str, wanted: dict[str, int]) -> dict[str, int]:
         words = [each for pair in wanted.items() for each in pair]
-        granted = await self._client.eval(load("onward.notify", "claim").text, 1, self._budget(word), *words)
+        granted = await self._client.eval(load("onward.notify", "claim").text, 1, self._budget(nonce), *words)
         return dict(zip(wanted, granted, strict=True))
 
     async def hold(self) -> NoReturn:
@@ -148,7 +148,7 @@ class _Wire:
             await asyncio.sleep(0)  # redis-py hands out what has come in without letting others have their turn
             if checked + QUIET <= time.monotonic():
                 # The way out too, in a cluster to one node after another.
-                await self._client.exists(self._budget(secrets.token_hex(_WORD // 2)))
+                await self._client.exists(self._budget(secrets.token_hex(_NONCE // 2)))
                 checked = time.monotonic()
 
     async def _hear(self, timeout: float) -> bool:

@@ -40,7 +40,7 @@ def read_payload(payload: str | bytes) -> tuple[str, list[Hint]]:
         longest = _LONGEST_ID if kind in _IDS else LONGEST_NAME
         if kind is not None and colon and len(key) <= longest and _is_number(digits):
             counts[kind, key] = min(counts.get((kind, key), 0) + int(digits), MOST_JOBS)
-    hints = [Hint(kind, key, count) for (kind, key), count in counts.items() if count or kind is HintKind.ABLE]
+    hints = [Hint(kind, key, count) for (kind, key), count in counts.items() if count or kind is HintKind.ROOM]
     return heading if len(heading) <= _LONGEST_HEADING else "", hints
 
 
@@ -48,7 +48,7 @@ def _is_number(digits: str) -> bool:
     return 0 < len(digits) <= _MOST_DIGITS and digits.isascii() and digits.isdigit()
 
 
-def is_word(text: str, length: int) -> bool:
+def is_nonce(text: str, length: int) -> bool:
     """Whether it is a random word as we make them: hexadecimal digits, so many."""
     return len(text) == length and all(letter in "0123456789abcdef" for letter in text)
 

@@ -17,12 +17,12 @@ from onward.queue.events import (
     Drained,
     Failed,
     Paused,
+    QueueErrorEvent,
     QueueEvent,
     Resumed,
     Retrying,
     ShutdownTimeout,
     ShuttingDown,
-    Trouble,
 )
 from onward.queue.model import (
     ActiveJob,
@@ -49,7 +49,8 @@ __all__ = [  # noqa: RUF022 - grouped like a table of contents
     # asking
     "QueueStats", "QueueHealth",
     # events
-    "QueueEvent", "Active", "Completed", "Failed", "Retrying", "ShuttingDown", "ShutdownTimeout", "Trouble", "Drained",
+    "QueueEvent", "Active", "Completed", "Failed", "Retrying", "ShuttingDown", "ShutdownTimeout", "QueueErrorEvent",
+    "Drained",
     "Paused", "Resumed",
     # errors
     "QueueError", "QueueErrorCode", "QueueConfigurationError", "QueueDataError", "QueueRuntimeError",

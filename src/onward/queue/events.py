@@ -107,7 +107,7 @@ class ShutdownTimeout(_QueueEvent, frozen=True, kw_only=True):
     message: str
 
 
-class Trouble(_QueueEvent, frozen=True, kw_only=True):
+class QueueErrorEvent(_QueueEvent, frozen=True, kw_only=True):
     """Something failed that no caller was told: a fetch, an acknowledgement, a listener."""
 
     event, level = "queue.error", logging.ERROR
@@ -135,7 +135,16 @@ class Resumed(_QueueEvent, frozen=True, kw_only=True):
 
 
 QueueEvent: TypeAlias = (
-    Active | Completed | Failed | Retrying | ShuttingDown | ShutdownTimeout | Trouble | Drained | Paused | Resumed
+    Active
+    | Completed
+    | Failed
+    | Retrying
+    | ShuttingDown
+    | ShutdownTimeout
+    | QueueErrorEvent
+    | Drained
+    | Paused
+    | Resumed
 )
 Listener: TypeAlias = Subscriber
 _KINDS: dict[str, type[QueueEvent]] = {kind.event: kind for kind in QueueEvent.__args__}
@@ -176,7 +185,7 @@ class Emitter:
 
     def _failed(self, listener: Listener, event: QueueEvent, error: BaseException) -> None:
         logger.error("a listener for %r failed", event.event, exc_info=error)
-        if not isinstance(event, Trouble):
+        if not isinstance(event, QueueErrorEvent):
             told = error if isinstance(error, Exception) else RuntimeError(repr(error))
             self.trouble(told, f"a listener for {event.event!r} failed: {error}")
 
@@ -186,7 +195,7 @@ class Emitter:
 
     def trouble(self, error: Exception, message: str) -> None:
         """Something failed that no caller was told."""
-        self._troubles.emit(Trouble(queue_name=self._queue_name, error=error, message=message))
+        self._troubles.emit(QueueErrorEvent(queue_name=self._queue_name, error=error, message=message))
 
     def _refused(self, problem: str) -> QueueConfigurationError:
         return QueueConfigurationError(problem, code=QueueErrorCode.INVALID_OPTION, queue_name=self._queue_name)
@@ -215,7 +224,9 @@ class Listening:
         self, event: Literal["processor.shutdown_timeout"], listener: Callable[[ShutdownTimeout], object]
     ) -> Callable[[], None]: ...
     @overload
-    def on(self, event: Literal["queue.error"], listener: Callable[[Trouble], object]) -> Callable[[], None]: ...
+    def on(
+        self, event: Literal["queue.error"], listener: Callable[[QueueErrorEvent], object]
+    ) -> Callable[[], None]: ...
     @overload
     def on(self, event: Literal["queue.drained"], listener: Callable[[Drained], object]) -> Callable[[], None]: ...
     @overload

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from onward.errors import QueueError
 from onward.pacing import Pacing
 from onward.queue.contract import StoredJob, TakenJob
-from onward.queue.events import Drained, Emitter, Failed, QueueEvent, Trouble
+from onward.queue.events import Drained, Emitter, Failed, QueueErrorEvent, QueueEvent
 from onward.queue.provider import Provider
 from onward.queue.reporting import Reporting
 from onward.queue.running import Running, Told
@@ -88,7 +88,7 @@ class Hands:
         """Something failed that no caller was told."""
         queue_name = error.queue_name if isinstance(error, QueueError) else None
         queue_name = queue_name or next(iter(self.providers))
-        self.emit(Trouble(queue_name=queue_name, error=error, message=str(error)))
+        self.emit(QueueErrorEvent(queue_name=queue_name, error=error, message=str(error)))
 
     def tell_ended(self, job: StoredJob) -> None:
         """It failed without anybody running it, and this worker's provider found it."""

@@ -85,7 +85,7 @@ def _reported(call: _Call, code: QueueErrorCode) -> _Call:
     return checked
 
 
-class Home:
+class HomeLoop:
     """The event loop that connections were made in, and a lock in it. Nothing that waits in one works in another."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class Provider:
         self.declare(**{capability: isinstance(self, role) for capability, role in _ROLES.items()})
         self.events.sharers.add(self)
         self._holders = 0
-        self._home = Home()
+        self._home = HomeLoop()
 
     def declare(self, **capabilities: Any) -> Self:
         """Say what it can do where that is not the same for all of its kind."""
@@ -357,7 +357,7 @@ class ProviderFactory(Generic[N]):
         self._events: dict[str, Emitter] = {}
         self._connection: N | None = None
         self._holders = 0
-        self._home = Home()
+        self._home = HomeLoop()
 
     def for_queue(self, queue_name: str) -> Provider:
         """A provider bound to that queue."""

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 from onward.queue.contract import Pulls, TakenJob
 from onward.queue.handler import Handler
 from onward.queue.hands import Hands
-from onward.queue.running import Outcome, Running, Told
+from onward.queue.running import JobOutcome, Running, Told
 from onward.queue.settling import Settling, persist
 from onward.queue.several import Several
-from onward.slots.loop import SlotLoop
+from onward.run.loop import SlotLoop
 
 Piece: TypeAlias = Sequence[TakenJob]
 Hold: TypeAlias = tuple[str, str | None]
@@ -149,7 +149,7 @@ class Pulling:
 
     # -- outcomes
 
-    async def _settle(self, running: Running, outcome: Outcome) -> None:
+    async def _settle(self, running: Running, outcome: JobOutcome) -> None:
         job = outcome.job
         await self._hands.reporting.send(job.id)
         settling = Settling(self._providers[job.queue_name], outcome)

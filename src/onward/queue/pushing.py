@@ -13,7 +13,7 @@ from onward.queue.contract import Consumer, GivenBack, Pushes, TakenJob
 from onward.queue.handler import Handler
 from onward.queue.hands import Hands
 from onward.queue.provider import Provider
-from onward.queue.running import Outcome, Running
+from onward.queue.running import JobOutcome, Running
 
 _Delivered: TypeAlias = tuple[str, str | None]
 
@@ -29,7 +29,7 @@ class Pushing:
         self._consumer: Consumer | None = None
         self._stopped = asyncio.Event()
         self._handling = Errands()
-        self._unsettled: dict[_Delivered, tuple[Running, Outcome]] = {}
+        self._unsettled: dict[_Delivered, tuple[Running, JobOutcome]] = {}
         """Jobs whose handler has ended and whose outcome the provider is about to settle.
 
         By delivery: one that runs again at once may be here again before its first outcome is settled."""
@@ -67,7 +67,7 @@ class Pushing:
     async def _deliver(self, job: TakenJob) -> Raw | None:
         delivery = asyncio.current_task()
         running = self._hands.begin([job], is_cancelled=lambda: delivery is not None and delivery.cancelling() > 0)
-        outcomes: list[Outcome] = []
+        outcomes: list[JobOutcome] = []
         try:
             # In a task of its own, which is cancelled with this one: a handler may cancel the task it runs in, and
             # that must not look as if the provider did.

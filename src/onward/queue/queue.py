@@ -27,7 +27,7 @@ from onward.model import new_id
 from onward.options import LONGEST_KEY, wrong_call
 from onward.queue.checks import A_NAME, Arguments, is_named
 from onward.queue.contract import JoinsTransactions, KeepsDeadLetters, Lists, LooksUp, Pauses, Removes, StoredJob
-from onward.queue.events import Listener, Listening, Paused, Resumed, Trouble
+from onward.queue.events import Listener, Listening, Paused, QueueErrorEvent, Resumed
 from onward.queue.model import (
     KEEP_COMPLETED,
     Capabilities,
@@ -41,7 +41,7 @@ from onward.queue.model import (
 from onward.queue.options import JobOptions, Options, UnsupportedFeature, problem_with
 from onward.queue.outbox import Outbox
 from onward.queue.payload import Payload, with_data
-from onward.queue.provider import Home
+from onward.queue.provider import HomeLoop
 from onward.queue.resolve import AnyProvider, bound
 
 logger = logging.getLogger("onward.queue")
@@ -104,7 +104,7 @@ class Queue(Listening, Generic[T]):
         self._job_id, self._on_unsupported = job_id, on_unsupported_feature
         self._outbox = Outbox(outbox, self.provider, keep=keep_published) if outbox is not None else None
         self._warned: set[str] = set()
-        self._home = Home()
+        self._home = HomeLoop()
         self._connected_in: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -157,7 +157,7 @@ class Queue(Listening, Generic[T]):
             return await call()
         except QueueRuntimeError as error:
             if error.retryable:
-                self.provider.events.emit(Trouble(queue_name=self.name, error=error, message=str(error)))
+                self.provider.events.emit(QueueErrorEvent(queue_name=self.name, error=error, message=str(error)))
             raise
 
     # -- adding
@@ -381,7 +381,7 @@ class Queue(Listening, Generic[T]):
         *,
         older_than: timedelta = timedelta(),
     ) -> int:
-        """Remove the jobs of these states that ended, or were added, longer ago than that; how many those were."""
+        """Remove the jobs of these states that ended, or were added, longer ago than that; returns how many."""
         if isinstance(statuses, str) or not isinstance(statuses, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise self._invalid(f'purge takes several states, such as ["failed"], got: {statuses!r}')
         wanted = [self._status(status) for status in statuses]

@@ -27,7 +27,7 @@ class Told(Enum):
     TIMEOUT = auto()
 
 
-class Outcome(msgspec.Struct):
+class JobOutcome(msgspec.Struct):
     """How it ended for one job: well, unless there is an error."""
 
     job: TakenJob
@@ -82,7 +82,7 @@ class Running:
 
     # -- the handler's turn
 
-    async def run(self, handler: Handler[Any], threads: Executor, *, batch: bool) -> list[Outcome]:
+    async def run(self, handler: Handler[Any], threads: Executor, *, batch: bool) -> list[JobOutcome]:
         """Call the handler. The outcomes to tell; none when `told` says that the jobs are another's, or go back.
 
         Total: whatever leaves the handler ends its jobs and nothing else.
@@ -92,7 +92,7 @@ class Running:
             if self._events.wants(Active):
                 self._events.emit(Active(**_facts(job, self._worker_id), attempts=job.attempts, status=job.status))
         read = list(zip(self.jobs, handler.read(self.jobs, self._report), strict=True))
-        unread = [Outcome(job, error=one) for job, one in read if isinstance(one, QueueDataError)]
+        unread = [JobOutcome(job, error=one) for job, one in read if isinstance(one, QueueDataError)]
         active = [one for _, one in read if not isinstance(one, QueueDataError)]
         jobs = [job for job, one in read if not isinstance(one, QueueDataError)]
         if not active:
@@ -102,8 +102,8 @@ class Running:
         if self.told in (Told.STOPPING, Told.LOST):
             return []
         if error is not None:
-            return unread + [Outcome(job, error=error) for job in jobs if job.id not in self.lost]
-        outcomes = self._each(jobs, returned) if batch else [Outcome(jobs[0], self._encoded(jobs[0], returned))]
+            return unread + [JobOutcome(job, error=error) for job in jobs if job.id not in self.lost]
+        outcomes = self._each(jobs, returned) if batch else [JobOutcome(jobs[0], self._encoded(jobs[0], returned))]
         return unread + [outcome for outcome in outcomes if outcome.job.id not in self.lost]
 
     async def _call(
@@ -163,17 +163,17 @@ class Running:
         except RuntimeError:
             return False  # no loop runs any more
 
-    def _each(self, jobs: Sequence[TakenJob], returned: object) -> list[Outcome]:
+    def _each(self, jobs: Sequence[TakenJob], returned: object) -> list[JobOutcome]:
         """What a handler of a batch returned, job by job: an exception fails one, all else is its result."""
         if returned is None:
-            return [Outcome(job) for job in jobs]
+            return [JobOutcome(job) for job in jobs]
         if not isinstance(returned, Sequence) or isinstance(returned, str | bytes) or len(returned) != len(jobs):
             wrong = TypeError(
                 f"a handler with batch=True returns None, or one result or exception for each of its {len(jobs)} jobs"
             )
-            return [Outcome(job, error=wrong) for job in jobs]
+            return [JobOutcome(job, error=wrong) for job in jobs]
         return [
-            Outcome(job, error=one) if isinstance(one, BaseException) else Outcome(job, self._encoded(job, one))
+            JobOutcome(job, error=one) if isinstance(one, BaseException) else JobOutcome(job, self._encoded(job, one))
             for job, one in zip(jobs, returned, strict=True)
         ]
 
@@ -191,7 +191,7 @@ class Running:
 
     # -- what is told once the provider knows
 
-    def settled(self, outcome: Outcome, retry_delay: timedelta | None) -> None:
+    def settled(self, outcome: JobOutcome, retry_delay: timedelta | None) -> None:
         """The provider has the outcome."""
         job = outcome.job
         if outcome.error is not None:

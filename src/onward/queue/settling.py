@@ -11,7 +11,7 @@ from onward.errors import QueueError, QueueErrorCode
 from onward.pacing import Pacing
 from onward.queue.contract import LooksUp, Pulls
 from onward.queue.model import QueueJobStatus
-from onward.queue.running import Outcome
+from onward.queue.running import JobOutcome
 
 R = TypeVar("R")
 
@@ -46,7 +46,7 @@ async def persist(
 class Settling:
     """One outcome on its way to the provider."""
 
-    def __init__(self, provider: Pulls, outcome: Outcome) -> None:
+    def __init__(self, provider: Pulls, outcome: JobOutcome) -> None:
         self._provider, self._outcome = provider, outcome
         self._may_have_arrived = False
 

@@ -88,7 +88,7 @@ class TypeClaim(msgspec.Struct, frozen=True):
     type_name: str
     payload_version: int
     lease: float
-    onward_from: Position | None = None
+    after: Position | None = None
     """Pass over waiting jobs of the same rank that come before; an adapter may read them all the same."""
 
 
@@ -113,8 +113,13 @@ class TakenJob(msgspec.Struct, frozen=True, gc=False):
     scheduled_at: datetime
     created_at: datetime
 
+    @property
+    def priority(self) -> int:
+        """As the application gave it; higher ones come first, where lower ranks do."""
+        return -self.rank
 
-SettlementKind: TypeAlias = Literal["complete", "continue", "retry", "fail"]
+
+SettlementKind: TypeAlias = Literal["complete", "continue", "requeue", "fail"]
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -239,7 +244,7 @@ class Renewal(msgspec.Struct, frozen=True):
     """None: renewed, or about to be settled by its holder."""
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldAttempt(msgspec.Struct, frozen=True):
     """An attempt whose lease is to be renewed."""
 
     job_id: JobId
@@ -333,7 +338,8 @@ class StateAdapter(Protocol):
     def take(self, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId) -> Operation[Sequence[TakenJob]]:
         """Claim the best pending jobs for `worker`, best first. Committed at once; never taken twice.
 
-        A row that cannot be read fails alone, here and in `reap` and `strays`; listings show it with its problem.
+        A row that cannot be read fails alone, here and in `reap` and `unanswered_takes`; listings
+        show it with its problem.
         """
         ...
 
@@ -377,7 +383,7 @@ class StateAdapter(Protocol):
         ...
 
     # -- leases
-    def renew(self, *, worker: WorkerId, held: Sequence[Held]) -> Operation[Sequence[Renewal]]:
+    def renew(self, *, worker: WorkerId, held: Sequence[HeldAttempt]) -> Operation[Sequence[Renewal]]:
         """Renew leases, skipping rows that are locked: their holder is settling them."""
         ...
 
@@ -409,7 +415,7 @@ class StateAdapter(Protocol):
         """Let all jobs of a worker be taken again, uncounted, skipping rows that are locked."""
         ...
 
-    def strays(self, *, worker: WorkerId, held_here: Sequence[JobId]) -> Operation[Sequence[TakenJob]]:
+    def unanswered_takes(self, *, worker: WorkerId, held_here: Sequence[JobId]) -> Operation[Sequence[TakenJob]]:
         """What `worker` holds beside `held_here`: taken, but the answer was lost on its way."""
         ...
 

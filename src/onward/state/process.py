@@ -27,7 +27,7 @@ if hasattr(os, "register_at_fork"):  # where there are forks
     os.register_at_fork(after_in_child=_was_forked)
 
 
-class Home:
+class HomeProcess:
     """The process in which something was opened."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from onward.define.job_type import JobType, Step
 from onward.define.outcome import Next, Outcome, Rescheduled
-from onward.define.registry import Registered, Registry
+from onward.define.registry import RegisteredType, Registry
 from onward.define.request import BlockerSource, NewChain, StartedChain, StartOptions
 from onward.errors import (
     PayloadError,
@@ -43,7 +43,7 @@ class RunningAttempt:
         self,
         *,
         job: TakenJob,
-        kind: Registered,
+        kind: RegisteredType,
         registry: Registry,
         store: Store,
         worker: WorkerId,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from onward.define.registry import Registry
 from onward.lifecycle import settle
-from onward.lifecycle.after_commit import describe
+from onward.lifecycle.effects import describe
 from onward.lifecycle.store import Store
 from onward.model import Blocker, JobId, LossReason, WorkerId
 from onward.notify.contract import NotifyAdapter

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from onward.lifecycle.after_commit import Effects
+from onward.lifecycle.effects import Effects
 from onward.lifecycle.store import Store
 from onward.model import JobId, WorkerId
 from onward.notify.contract import Hint, HintKind

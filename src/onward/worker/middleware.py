@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from onward.define.job_type import BUILT_IN
 from onward.define.middleware import Middleware, Resource, name_of
-from onward.define.registry import Registered
+from onward.define.registry import RegisteredType
 from onward.errors import DefinitionError, MissingContext
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ Hook = Literal["around_handler", "around_prepare", "around_complete"]
 class Surrounded(Protocol):
     """An attempt, as its middleware sees it."""
 
-    kind: Registered
+    kind: RegisteredType
     provided: tuple[object, ...]
     """The values it can get by type, the innermost last."""
 
@@ -100,7 +100,7 @@ async def opened(resources: Sequence[Resource]) -> AsyncIterator[tuple[object, .
 _BLOCKS = (AbstractAsyncContextManager, AbstractContextManager)
 
 
-def check_required(types: Sequence[Registered], required: Sequence[Middleware]) -> None:
+def check_required(types: Sequence[RegisteredType], required: Sequence[Middleware]) -> None:
     """Raise one DefinitionError that names every slice, and every type without one, that lacks required middleware."""
     problems: dict[str, None] = {}
     for kind in types:

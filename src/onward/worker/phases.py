@@ -19,9 +19,9 @@ from onward.errors import (
     TransactionError,
     TransactionUnsuitable,
 )
-from onward.lifecycle.after_commit import describe
 from onward.lifecycle.context import OpenMark, open_transaction, unmark
-from onward.lifecycle.settle import cancelled
+from onward.lifecycle.effects import describe
+from onward.lifecycle.settle import settlement_of_cancel
 from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import OpenTransaction
 from onward.model import CompletedJob, JobStatus, WorkerId
@@ -195,7 +195,7 @@ class Phases:
                     raise
             self.stage = "settled"
         except _Cancelled:
-            return cancelled(job, self._worker)
+            return settlement_of_cancel(job, self._worker)
         except BaseException as error:
             self._note(error, "onward", tx)
             raise
@@ -210,7 +210,7 @@ class Phases:
                 break
         else:
             raise JobAlreadyCompleted(self._job.id, self._job.attempt)
-        tx.then(lambda: self.store.release(self.store.consequences.of_settlements([settlement], changes)))
+        tx.then(lambda: self.store.release(self.store.effects_of.settlements([settlement], changes)))
 
     async def _commit(self, last: Operation[None] | None = None) -> None:
         tx, self.tx = self.tx, None

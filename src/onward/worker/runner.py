@@ -12,8 +12,8 @@ import msgspec
 
 from onward.errors import AttemptLost, JobAlreadyCompleted
 from onward.lifecycle import settle
-from onward.lifecycle.after_commit import describe
 from onward.lifecycle.context import Origin, current_origin
+from onward.lifecycle.effects import describe
 from onward.lifecycle.settle import RetryPolicy
 from onward.model import FailureReason, JobError, LossReason, WorkerId
 from onward.observe import events
@@ -103,7 +103,7 @@ class Runner:
             case LossReason.STOPPING:
                 return settle.given_back(job, self._worker)
             case LossReason.CANCELLED:
-                return settle.cancelled(job, self._worker)
+                return settle.settlement_of_cancel(job, self._worker)
             case LossReason.ERROR:
                 # The lease could not be renewed; if it is still ours when the database is back, nothing is lost.
                 return settle.given_back(job, self._worker)
@@ -134,7 +134,7 @@ class Runner:
             secrets = attempt.secrets()
             error, settlement = guard.told(error, secrets), settle.guarded(settlement, guard, secrets)
         if self._observers.wants(events.AttemptFailed):
-            retry_in = settlement.delay if settlement.kind == "retry" else None
+            retry_in = settlement.delay if settlement.kind == "requeue" else None
             error = msgspec.structs.replace(error, counted=counted)
             self._observers.emit(
                 events.AttemptFailed(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from onward.lifecycle.after_commit import describe
+from onward.lifecycle.effects import describe
 from onward.lifecycle.settle import unstorable
 from onward.lifecycle.store import Store
 from onward.model import CompletedJob, FailedJob, Job, JobId
@@ -254,7 +254,7 @@ class Settler:
     async def _report(
         self, reserved: Reserved, batch: list[Settlement], changes: Sequence[Change], *, repeated: bool
     ) -> None:
-        self._store.release(self._store.consequences.of_settlements(batch, changes))
+        self._store.release(self._store.effects_of.settlements(batch, changes))
         told = [change.job_id for change in changes if change.kind == "settled"]
         all_settled = len(told) == len(batch)
         settled = set[JobId]() if all_settled else set(told)

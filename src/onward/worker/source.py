@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from onward.lifecycle import settle
-from onward.lifecycle.after_commit import describe
+from onward.lifecycle.effects import describe
 from onward.lifecycle.store import Store
 from onward.model import Blocker, JobId
 from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter
 from onward.observe import events
 from onward.pacing import pause_after
-from onward.slots.loop import SlotLoop
+from onward.run.loop import SlotLoop
 from onward.state.contract import TakenJob, TypeClaim
 from onward.state.driver import Connection
 from onward.worker.attempt import RunningAttempt
@@ -113,7 +113,7 @@ class JobSource:
         """
         if self._is_unsure or self._maintenance.is_unsure:
             known = [*self._attempts.jobs, *self._settler.jobs]
-            find = self._store.state.strays(worker=self._worker, held_here=known)
+            find = self._store.state.unanswered_takes(worker=self._worker, held_here=known)
             for job in await self._reserved.run(find):
                 await (self._give_back(job) if self._is_unsure else self._maintenance.take_back(job))
             self._is_unsure = self._maintenance.is_unsure = False
@@ -164,7 +164,7 @@ class JobSource:
                 self._store.awaited.add(hint.key)
             else:
                 self._maintenance.scan_sooner(hint)
-                expected = (expected or 0) + (hint.count if hint.kind is HintKind.SCHEDULED else 0)
+                expected = (expected or 0) + (hint.count if hint.kind is HintKind.READY else 0)
         if lost and self._attempts.run_any_of(lost):
             self._attempts.guardian.check_now()
         return expected
@@ -205,7 +205,7 @@ class JobSource:
     async def _crashed(self, job: TakenJob) -> None:
         policy, timeout = self._types[job.type_name].policy, timeout_of(job)
         if timeout is None:
-            await self._settler.put(settle.crash(job, self._worker, policy))
+            await self._settler.put(settle.settlement_of_crash(job, self._worker, policy))
         else:
             job, error = timeout
             await self._settler.put(settle.counted_failure(job, self._worker, error, policy))

@@ -62,6 +62,6 @@ class TakeCursor:
     def _claims_from_here(self) -> list[TypeClaim]:
         reached = self._reached
         return [
-            msgspec.structs.replace(claim, onward_from=reached.get((claim.type_name, claim.payload_version)))
+            msgspec.structs.replace(claim, after=reached.get((claim.type_name, claim.payload_version)))
             for claim in self.claims
         ]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onward.define.registry import Registered
+from onward.define.registry import RegisteredType
 from onward.errors import ConfigurationError
 from onward.lifecycle.settle import RetryPolicy
 from onward.lifecycle.store import Store
@@ -19,7 +19,7 @@ from onward.worker.runner import STARTING
 class WorkedType:
     """How a worker runs the jobs of a type."""
 
-    registered: Registered
+    registered: RegisteredType
     store: Store
     """What its handlers write through."""
     lease: float
@@ -34,7 +34,7 @@ class WorkedType:
 
 
 def worked_types(
-    types: Sequence[Registered], options: WorkerOptions, store: Store, sync_store: Store | None
+    types: Sequence[RegisteredType], options: WorkerOptions, store: Store, sync_store: Store | None
 ) -> dict[str, WorkedType]:
     """By name. Raises ConfigurationError or DefinitionError where a worker cannot run them."""
     if not types:
@@ -57,7 +57,7 @@ def worked_types(
     }
 
 
-def _limit(kind: Registered, grace: float) -> float | None:
+def _limit(kind: RegisteredType, grace: float) -> float | None:
     if kind.time_limit is None:
         return None
     return kind.time_limit + grace + (STARTING if kind.runs_in_process else 0.0)

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 
-from onward.define.registry import Registered, Registry
+from onward.define.registry import RegisteredType, Registry
 from onward.errands import to_the_end
-from onward.lifecycle.after_commit import Effects
+from onward.lifecycle.effects import Effects
 from onward.lifecycle.store import Store
 from onward.model import LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
@@ -47,7 +47,7 @@ class Worker:
         store: Store,
         sync_store: Store | None,
         notify: NotifyAdapter,
-        types: Sequence[Registered],
+        types: Sequence[RegisteredType],
         options: WorkerOptions,
         scans: Scans,
     ) -> None:
@@ -142,7 +142,7 @@ class Worker:
             observers.emit(events.WorkerStopped(worker=self.id))
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        listening = self._notify.listen(scheduled=self.type_names, lost=True, awaited=True)
+        listening = self._notify.listen(types=self.type_names, lost=True, awaited=True)
         self._source.listener = await stack.enter_async_context(listening)
         stack.push_async_callback(self._taking.close)
         threads = ThreadPoolExecutor(max_workers=self.options.concurrency, thread_name_prefix="onward-handler")

@@ -15,7 +15,7 @@ from onward.define.attempt import Attempt
 from onward.define.codec import Codec
 from onward.define.job_type import JobType, job
 from onward.define.outcome import Outcome
-from onward.define.registry import Registered, Registry
+from onward.define.registry import RegisteredType, Registry
 from onward.define.secrets import Secrets, redacted, secrets_of
 from onward.define.slice import Slice
 from onward.errors import DefinitionError, PayloadError, PayloadNotEncrypted, PayloadTampered, UnknownKey
@@ -224,7 +224,7 @@ def test_what_does_not_fit_is_refused_without_its_secrets(wrong: Any, part: str)
         assert "hunter2" not in str(refused.value)
 
 
-def made(kind: Any, encryption: Encryption | None = None, **options: Any) -> Registered:
+def made(kind: Any, encryption: Encryption | None = None, **options: Any) -> RegisteredType:
     return Registry([JobType("it", input=kind, output=kind, **options)], encryption=encryption)["it"]
 
 

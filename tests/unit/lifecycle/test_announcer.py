@@ -12,7 +12,7 @@ from onward.notify.contract import Hint, HintKind
 from onward.observe.observer import Observers
 from onward.state.command import Command, nothing
 
-A, B = Hint(HintKind.SCHEDULED, "a"), Hint(HintKind.SCHEDULED, "b")
+A, B = Hint(HintKind.READY, "a"), Hint(HintKind.READY, "b")
 
 
 class Notify:

@@ -1,6 +1,6 @@
 """What is remembered of those who wait, and that it is forgotten."""
 
-from onward.lifecycle.after_commit import Awaited
+from onward.lifecycle.effects import Awaited
 
 
 class Clock:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from onward.notify.contract import Hint, HintKind
 from onward.notify.encoding import encode_hints
-from onward.notify.vetting import MOST_JOBS, Ration, is_word, read_payload
+from onward.notify.vetting import MOST_JOBS, Ration, is_nonce, read_payload
 
 HINT = st.builds(
     Hint,
@@ -45,7 +45,7 @@ def test_no_hint_stands_for_more_than_a_listener_can_be_woken_for() -> None:
 
     _, hints = read_payload(f"#word\n{lines}")
 
-    assert hints == [Hint(HintKind.SCHEDULED, "mail", MOST_JOBS), Hint(HintKind.SCHEDULED, "post", MOST_JOBS)]
+    assert hints == [Hint(HintKind.READY, "mail", MOST_JOBS), Hint(HintKind.READY, "post", MOST_JOBS)]
 
 
 @pytest.mark.parametrize("payload", [b"\xff\xfe\nl1:job", "x" * 65 + "\n", b"#word\nl1:job" + b"\n" * 8_000])
@@ -54,8 +54,8 @@ def test_what_is_too_long_or_no_text_is_nothing(payload: str | bytes) -> None:
 
 
 def test_a_word_is_hexadecimal() -> None:
-    assert is_word("00ff00ff00ff00ff", 16)
-    assert not any(is_word(text, 16) for text in ("", "accounts", "00FF00FF00FF00FF", "0" * 15, "0" * 17, "٣" * 16))
+    assert is_nonce("00ff00ff00ff00ff", 16)
+    assert not any(is_nonce(text, 16) for text in ("", "accounts", "00FF00FF00FF00FF", "0" * 15, "0" * 17, "٣" * 16))
 
 
 def test_no_more_is_read_than_there_is_time_for() -> None:

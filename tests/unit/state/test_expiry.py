@@ -1,8 +1,8 @@
 """Which leases in a SQLite file may be taken back."""
 
-from onward.state.sqlite.expiry import Lease, Watched
+from onward.state.sqlite.expiry import ExpiredLease, Watched
 
-GONE = Lease(7, 1, 1_000)
+GONE = ExpiredLease(7, 1, 1_000)
 
 
 class Reaper:
@@ -12,11 +12,11 @@ class Reaper:
         self.now = 0.0
         self.watched = Watched(lambda: self.now)
 
-    def look(self, *leases: Lease, waited: float = 0.0, later: float = 0.1) -> list[str]:
+    def look(self, *leases: ExpiredLease, waited: float = 0.0, later: float = 0.1) -> list[str]:
         self.now += later
         return self.watched.ripe(leases, waited=waited)
 
-    def looks_until_taken(self, lease: Lease = GONE, *, later: float = 0.1) -> int:
+    def looks_until_taken(self, lease: ExpiredLease = GONE, *, later: float = 0.1) -> int:
         return next(n for n in range(1, 100) if self.look(lease, later=later))
 
 
@@ -51,12 +51,12 @@ def test_a_lease_that_was_renewed_meanwhile_is_watched_anew() -> None:
 
 
 def test_a_lease_that_its_guardian_let_go_of_is_taken_back_at_once() -> None:
-    assert Reaper().look(GONE, Lease("other", 1, 0), waited=1.0) == ["other"]
+    assert Reaper().look(GONE, ExpiredLease("other", 1, 0), waited=1.0) == ["other"]
 
 
 def test_what_is_no_longer_seen_is_forgotten() -> None:
     reaper = Reaper()
-    reaper.look(*(Lease(str(n), 1, 1) for n in range(100)))
+    reaper.look(*(ExpiredLease(str(n), 1, 1) for n in range(100)))
 
     reaper.look(GONE, later=100.0)
 

@@ -23,7 +23,7 @@ class Backlog:
         self.asked: list[dict[str, Position | None]] = []
 
     async def take(self, types: Sequence[TypeClaim], limit: int) -> Sequence[TakenJob]:
-        self.asked.append({claim.type_name: claim.onward_from for claim in types})
+        self.asked.append({claim.type_name: claim.after for claim in types})
         onward = self.asked[-1]
         found = [job for job in self.waiting if not passed_over(job, onward[job.type_name])]
         taken = sorted(found, key=lambda job: (job.rank, job.scheduled_at))[:limit]
@@ -95,7 +95,7 @@ async def test_where_looking_back_takes_long_it_is_done_less_often(clock: list[f
     taking = TakeCursor(CLAIMS)
 
     async def slow(types: Any, limit: int) -> Sequence[TakenJob]:
-        clock[0] += 0.1 if not any(claim.onward_from for claim in types) else 0.001
+        clock[0] += 0.1 if not any(claim.after for claim in types) else 0.001
         return await backlog.take(types, limit)
 
     for _ in range(20):

@@ -18,7 +18,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class DemoRun:
     """What the demo remembers of its run."""
 
     orders: Sequence[int]
@@ -31,7 +31,7 @@ class Facts:
     exit_code: int
 
 
-async def check_everything(app: Onward, facts: Facts) -> list[Check]:
+async def check_everything(app: Onward, facts: DemoRun) -> list[Check]:
     """Every check, in the order in which they are shown."""
     return [
         await _chains_completed(app, facts),
@@ -45,13 +45,13 @@ async def check_everything(app: Onward, facts: Facts) -> list[Check]:
     ]
 
 
-async def _chains_completed(app: Onward, facts: Facts) -> Check:
+async def _chains_completed(app: Onward, facts: DemoRun) -> Check:
     states = [(await chain.get()).status for chain in facts.chains]
     completed = states.count(JobStatus.COMPLETED)
     return Check("Every chain completed", f"{completed} of {len(states)} chains", completed == len(states))
 
 
-async def _once_each(app: Onward, facts: Facts, table: str, claim: str) -> Check:
+async def _once_each(app: Onward, facts: DemoRun, table: str, claim: str) -> Check:
     statements = {
         "payments": "select order_id, count(*) from payments group by order_id order by order_id",
         "shipments": "select order_id, count(*) from shipments group by order_id order by order_id",
@@ -63,13 +63,13 @@ async def _once_each(app: Onward, facts: Facts, table: str, claim: str) -> Check
     return Check(claim, f"{rows} {table} of {len(facts.orders)} orders, {twice} twice", holds)
 
 
-async def _rolled_back(app: Onward, facts: Facts) -> Check:
+async def _rolled_back(app: Onward, facts: DemoRun) -> Check:
     inputs = [job.input["id"] for job in (await app.jobs(types=["orders.charge"], limit=1000)).items]
     left = inputs.count(facts.rolled_back)
     return Check("An order rolled back left no job", f"{left} jobs for order {facts.rolled_back}", left == 0)
 
 
-async def _fan_in(app: Onward, facts: Facts) -> Check:
+async def _fan_in(app: Onward, facts: DemoRun) -> Check:
     async with app.transaction() as tx:
         stored = [row[0] for row in await tx.fetch("select stock from reports")]
     return Check(
@@ -84,7 +84,7 @@ async def _retried(app: Onward) -> Check:
     return Check("The failing step was retried", f"{flaky.failures} failures, now {flaky.status}", holds)
 
 
-async def _taken_over(app: Onward, facts: Facts) -> Check:
+async def _taken_over(app: Onward, facts: DemoRun) -> Check:
     jobs = [await app.find_job(job_id) for job_id in facts.lost]
     saved = [
         job for job in jobs if isinstance(job, CompletedJob) and (job.completed_by or "").startswith(f"{facts.heir}-")

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from onward import ChainHandle, Onward, Transaction
 from onward.cli.demo import app as shop
-from onward.cli.demo.checks import Check, Facts, check_everything
+from onward.cli.demo.checks import Check, DemoRun, check_everything
 from onward.cli.demo.progress import Display, Snapshot
 from onward.cli.demo.workers import WorkerProcess
 from onward.cli.failures import CommandFailed
@@ -69,7 +69,7 @@ class _Demo:
                     await self._until(app, self._all_done)
                     code = await asyncio.to_thread(second.stop, within=10)
                     self._display.tell("everything is done; worker two was asked to stop, and drained")
-                facts = Facts(
+                facts = DemoRun(
                     orders=_ORDERS,
                     rolled_back=_ROLLED_BACK,
                     chains=self._chains,

@@ -20,5 +20,5 @@ Write a test module that imports the tests and provides a fixture:
                 return notify
             yield open_one
 
-Where processes share the wake-ups for scheduled jobs, import `onward.conformance.notify.budgets` too.
+Where processes share the wake-ups for ready jobs, import `onward.conformance.notify.budgets` too.
 """

@@ -1,4 +1,4 @@
-"""For adapters whose processes share the wake-ups for scheduled jobs."""
+"""For adapters whose processes share the wake-ups for ready jobs."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ async def acquainted(listeners: Sequence[Listener], sender: NotifyAdapter) -> No
     rounds_in_a_row = 0
     async with asyncio.timeout(LONG):
         while rounds_in_a_row < 10:
-            heard = await hear(listeners, sender, [Hint(HintKind.SCHEDULED, "mail")])
+            heard = await hear(listeners, sender, [Hint(HintKind.READY, "mail")])
             rounds_in_a_row = rounds_in_a_row + 1 if sum(map(bool, heard)) == 1 else 0
 
 
@@ -27,13 +27,13 @@ class TestBudgets:
 
         async with AsyncExitStack() as stack:
             listeners = [
-                await stack.enter_async_context(listen(notify, scheduled=["mail", "post"]))
+                await stack.enter_async_context(listen(notify, types=["mail", "post"]))
                 for notify in (here, there)
                 for _ in range(3)
             ]
             await acquainted(listeners, here)
             for count in (1, 2, 4):
-                heard = await hear(listeners, here, [Hint(HintKind.SCHEDULED, "mail", count)])
+                heard = await hear(listeners, here, [Hint(HintKind.READY, "mail", count)])
 
                 assert 1 <= sum(map(bool, heard)) <= count
 
@@ -42,29 +42,29 @@ class TestBudgets:
 
         async with AsyncExitStack() as stack:
             listeners = [
-                await stack.enter_async_context(listen(notify, scheduled=["mail"])) for notify in (here, there, there)
+                await stack.enter_async_context(listen(notify, types=["mail"])) for notify in (here, there, there)
             ]
-            heard = await hear(listeners, here, [Hint(HintKind.SCHEDULED, "mail", 200)])
+            heard = await hear(listeners, here, [Hint(HintKind.READY, "mail", 200)])
 
         assert all(heard)
 
     async def test_one_with_room_wakes_though_those_elsewhere_are_full(self, connect: Connect) -> None:
         here, there = await two(connect)
 
-        async with listen(here, scheduled=["mail"]) as full, listen(there, scheduled=["mail"]) as idle:
+        async with listen(here, types=["mail"]) as full, listen(there, types=["mail"]) as idle:
             full.has_room = False
-            heard = [await hear([full, idle], here, [Hint(HintKind.SCHEDULED, "mail")]) for _ in range(5)]
+            heard = [await hear([full, idle], here, [Hint(HintKind.READY, "mail")]) for _ in range(5)]
 
         assert all(hints[1] for hints in heard)
 
     async def test_one_that_has_filled_up_gives_its_hint_back(self, connect: Connect) -> None:
         here, there = await two(connect)
 
-        async with listen(here, scheduled=["mail"]) as first:
+        async with listen(here, types=["mail"]) as first:
             await first.wait(0.05)
-            await here.announce([Hint(HintKind.SCHEDULED, "mail")])
+            await here.announce([Hint(HintKind.READY, "mail")])
             await asyncio.sleep(0.3)  # awake, so that the hint waits for it
-            async with listen(there, scheduled=["mail"]) as second:
+            async with listen(there, types=["mail"]) as second:
                 first.has_room = False
                 heard = await hear([first, second], here)
 

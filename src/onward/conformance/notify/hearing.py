@@ -24,13 +24,13 @@ async def two(connect: Connect) -> tuple[NotifyAdapter, NotifyAdapter]:
 def listen(
     notify: NotifyAdapter,
     *,
-    scheduled: Collection[str] = (),
+    types: Collection[str] = (),
     ended: Collection[str] = (),
     lost: bool = False,
     awaited: bool = False,
 ) -> AbstractAsyncContextManager[Listener]:
     """A listener for `hear`."""
-    return notify.listen(scheduled=scheduled, ended=[*ended, _FENCE], lost=lost, awaited=awaited)
+    return notify.listen(types=types, ended=[*ended, _FENCE], lost=lost, awaited=awaited)
 
 
 async def hear(listeners: Sequence[Listener], sender: NotifyAdapter, *rounds: Sequence[Hint]) -> list[list[Hint]]:

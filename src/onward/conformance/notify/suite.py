@@ -8,7 +8,7 @@ import pytest
 from onward.conformance.notify.hearing import LONG, Connect, hear, listen, two
 from onward.notify.contract import Hint, HintKind
 
-__all__ = ["TestEverybody", "TestListening", "TestScheduled"]
+__all__ = ["TestEverybody", "TestListening", "TestReady"]
 
 
 class TestListening:
@@ -28,7 +28,7 @@ class TestListening:
     async def test_a_wait_ends_when_its_time_is_up(self, connect: Connect) -> None:
         notify = await connect()
 
-        async with notify.listen(scheduled=["mail"]) as listener:
+        async with notify.listen(types=["mail"]) as listener:
             async with asyncio.timeout(LONG):
                 while await listener.wait(0.05):
                     pass
@@ -36,7 +36,7 @@ class TestListening:
     async def test_a_wait_can_be_ended_without_a_hint(self, connect: Connect) -> None:
         notify = await connect()
 
-        async with notify.listen(scheduled=["mail"]) as listener, asyncio.timeout(LONG):
+        async with notify.listen(types=["mail"]) as listener, asyncio.timeout(LONG):
             listener.wake()
             hints = await listener.wait(None)
 
@@ -46,7 +46,7 @@ class TestListening:
         notify = await connect()
 
         # The listener is left first: were its wait to go on, the group would not end.
-        async with asyncio.timeout(LONG), asyncio.TaskGroup() as tasks, notify.listen(scheduled=["mail"]) as listener:
+        async with asyncio.timeout(LONG), asyncio.TaskGroup() as tasks, notify.listen(types=["mail"]) as listener:
             await listener.wait(0.05)
             tasks.create_task(listener.wait(None))
             await asyncio.sleep(0)
@@ -54,7 +54,7 @@ class TestListening:
     async def test_closing_the_adapter_ends_the_wait(self, connect: Connect) -> None:
         notify = await connect()
 
-        async with asyncio.timeout(LONG), notify.listen(scheduled=["mail"]) as listener, asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(LONG), notify.listen(types=["mail"]) as listener, asyncio.TaskGroup() as tasks:
             await listener.wait(0.05)
             tasks.create_task(listener.wait(None))
             await asyncio.sleep(0)
@@ -62,14 +62,14 @@ class TestListening:
 
     async def test_nothing_is_delivered_to_one_who_left(self, connect: Connect) -> None:
         here, there = await two(connect)
-        hints = [Hint(HintKind.SCHEDULED, "mail"), Hint(HintKind.LOST, "job")]
+        hints = [Hint(HintKind.READY, "mail"), Hint(HintKind.LOST, "job")]
 
-        async with listen(here, scheduled=["mail"], lost=True) as listener:
+        async with listen(here, types=["mail"], lost=True) as listener:
             pass
-        async with listen(here, scheduled=["mail"], lost=True) as other:
+        async with listen(here, types=["mail"], lost=True) as other:
             heard = await hear([other], there, hints)
 
-        assert sorted(hint.kind for hint in heard[0]) == [HintKind.LOST, HintKind.SCHEDULED]
+        assert sorted(hint.kind for hint in heard[0]) == [HintKind.LOST, HintKind.READY]
         assert all(hint.kind is HintKind.UNKNOWN for hint in await listener.wait(0))  # from before
         assert not await listener.wait(0.05)
 
@@ -117,14 +117,14 @@ class TestEverybody:
 
         assert heard == [[Hint(kind, "chain")]] * 4
 
-    @pytest.mark.parametrize("kind", [HintKind.ENDED, HintKind.LOST, HintKind.AWAITED, HintKind.SCHEDULED])
+    @pytest.mark.parametrize("kind", [HintKind.ENDED, HintKind.LOST, HintKind.AWAITED, HintKind.READY])
     async def test_a_hint_reaches_nobody_else(self, connect: Connect, kind: HintKind) -> None:
         here, there = await two(connect)
         flags = {"lost": kind is not HintKind.LOST, "awaited": kind is not HintKind.AWAITED}
 
         async with (
-            listen(here, scheduled=["post"], ended=["other"], **flags) as one,
-            listen(there, scheduled=["post"], ended=["other"], **flags) as another,
+            listen(here, types=["post"], ended=["other"], **flags) as one,
+            listen(there, types=["post"], ended=["other"], **flags) as another,
         ):
             heard = await hear([one, another], there, [Hint(kind, "mail")])
 
@@ -133,7 +133,7 @@ class TestEverybody:
     async def test_expired_leases_concern_whoever_takes_jobs_of_the_type(self, connect: Connect) -> None:
         here, there = await two(connect)
 
-        async with listen(here, scheduled=["mail"]) as one, listen(there, scheduled=["post"]) as another:
+        async with listen(here, types=["mail"]) as one, listen(there, types=["post"]) as another:
             heard = await hear([one, another], there, [Hint(HintKind.EXPIRED, "mail")], [Hint(HintKind.EXPIRED, "")])
 
         assert [[hint.key for hint in hints] for hints in heard] == [["mail", ""], [""]]
@@ -148,24 +148,24 @@ class TestEverybody:
         assert sorted(hint.key for hint in heard) == sorted(keys)
 
 
-class TestScheduled:
+class TestReady:
     """Hints about jobs that may be taken."""
 
     async def test_somebody_wakes(self, connect: Connect) -> None:
         here, there = await two(connect)
 
         async with AsyncExitStack() as stack:
-            listeners = [await stack.enter_async_context(listen(here, scheduled=["mail"])) for _ in range(3)]
-            heard = await hear(listeners, there, [Hint(HintKind.SCHEDULED, "mail", 2)])
+            listeners = [await stack.enter_async_context(listen(here, types=["mail"])) for _ in range(3)]
+            heard = await hear(listeners, there, [Hint(HintKind.READY, "mail", 2)])
 
         assert 1 <= sum(map(bool, heard)) <= 2
 
     async def test_jobs_one_by_one_wake_somebody_each(self, connect: Connect) -> None:
         here, there = await two(connect)
 
-        async with here.listen(scheduled=["mail"]) as listener:
+        async with here.listen(types=["mail"]) as listener:
             for _ in range(20):
-                await there.announce([Hint(HintKind.SCHEDULED, "mail")])
+                await there.announce([Hint(HintKind.READY, "mail")])
                 async with asyncio.timeout(LONG):
                     while not any(hint.key == "mail" for hint in await listener.wait(LONG)):
                         pass
@@ -173,9 +173,9 @@ class TestScheduled:
     async def test_one_who_is_awake_hears_of_them_at_the_next_wait(self, connect: Connect) -> None:
         here, there = await two(connect)
 
-        async with here.listen(scheduled=["mail"]) as listener:
+        async with here.listen(types=["mail"]) as listener:
             await listener.wait(0.05)
-            await there.announce([Hint(HintKind.SCHEDULED, "mail")])
+            await there.announce([Hint(HintKind.READY, "mail")])
             await asyncio.sleep(0.2)  # busy with something else, and not waiting
 
             async with asyncio.timeout(LONG):
@@ -185,15 +185,15 @@ class TestScheduled:
         here, there = await two(connect)
         names = ["mail", "billing.charge", "größer > * als"]
 
-        async with listen(here, scheduled=names) as listener:
-            [heard] = await hear([listener], there, [Hint(HintKind.SCHEDULED, name, 100) for name in names])
+        async with listen(here, types=names) as listener:
+            [heard] = await hear([listener], there, [Hint(HintKind.READY, name, 100) for name in names])
 
         assert {hint.key for hint in heard} == set(names)
 
     async def test_jobs_that_will_be_due_are_told(self, connect: Connect) -> None:
         here, there = await two(connect)
 
-        async with listen(here, scheduled=["mail"]) as listener:
+        async with listen(here, types=["mail"]) as listener:
             [heard] = await hear([listener], there, [Hint(HintKind.DEFERRED, "mail")])
 
         assert [hint.kind for hint in heard] == [HintKind.DEFERRED]
@@ -201,8 +201,8 @@ class TestScheduled:
     async def test_one_who_has_no_room_is_spared(self, connect: Connect) -> None:
         notify = await connect()
 
-        async with listen(notify, scheduled=["mail"]) as full, listen(notify, scheduled=["mail"]) as idle:
+        async with listen(notify, types=["mail"]) as full, listen(notify, types=["mail"]) as idle:
             full.has_room = False
-            heard = [await hear([full, idle], notify, [Hint(HintKind.SCHEDULED, "mail")]) for _ in range(5)]
+            heard = [await hear([full, idle], notify, [Hint(HintKind.READY, "mail")]) for _ in range(5)]
 
         assert [list(map(bool, hints)) for hints in heard] == [[False, True]] * 5

@@ -9,7 +9,7 @@ from msgspec import structs
 from onward.conformance.state.session import LEASE, OTHER_WORKER, WORKER, completing, failing, retrying
 from onward.conformance.state.store import Store
 from onward.model import LossReason, Progress, new_id
-from onward.state.contract import Held, ProgressReport, TakenJob
+from onward.state.contract import HeldAttempt, ProgressReport, TakenJob
 
 
 @pytest.mark.asyncio
@@ -41,7 +41,7 @@ class TestRenewing:
             await session.settle(completing(ended), retrying(reaped))
             await session.delete(deleted.id)
             await session.take_one(worker=OTHER_WORKER)
-            held = [Held(job.id, job.attempt, LEASE) for job in (ended, deleted, alive, reaped)]
+            held = [HeldAttempt(job.id, job.attempt, LEASE) for job in (ended, deleted, alive, reaped)]
 
             renewals = await session.connection.run(store.state.renew(worker=WORKER, held=held))
 
@@ -324,7 +324,7 @@ class TestLockedJobs:
 
 @pytest.mark.asyncio
 class TestStrays:
-    """`strays`: what a worker holds without knowing."""
+    """`unanswered_takes`: what a worker holds without knowing."""
 
     async def test_only_jobs_of_this_worker_that_it_does_not_know_of_are_found(self, store: Store) -> None:
         async with store.reserve() as session:
@@ -333,7 +333,12 @@ class TestStrays:
             await session.settle(completing(ended))
             await session.start_and_take(store.job(), worker=OTHER_WORKER)
 
-            found = await session.connection.run(store.state.strays(worker=WORKER, held_here=[known.id]))
+            found = await session.connection.run(store.state.unanswered_takes(worker=WORKER, held_here=[known.id]))
 
             assert list(found) == [stray]
-            assert await session.connection.run(store.state.strays(worker=WORKER, held_here=[known.id, stray.id])) == []
+            assert (
+                await session.connection.run(
+                    store.state.unanswered_takes(worker=WORKER, held_here=[known.id, stray.id])
+                )
+                == []
+            )

@@ -9,7 +9,7 @@ import pytest
 
 from onward.conformance.state.session import LEASE, WORKER, completing
 from onward.conformance.state.store import Store
-from onward.state.contract import Held, TypeClaim
+from onward.state.contract import HeldAttempt, TypeClaim
 
 __all__ = ["TestRowLocks"]
 
@@ -57,7 +57,7 @@ class TestRowLocks:
             async with holder.transaction():
                 await holder.lock(locked)
                 store.clock.advance(timedelta(seconds=50))
-                held = [Held(job.id, job.attempt, LEASE) for job in (locked, renewed)]
+                held = [HeldAttempt(job.id, job.attempt, LEASE) for job in (locked, renewed)]
                 async with store.promptly():
                     renewals = await other.connection.run(store.state.renew(worker=WORKER, held=held))
                     store.clock.advance(timedelta(seconds=20))

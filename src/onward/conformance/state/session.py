@@ -20,7 +20,7 @@ from onward.state.command import Operation
 from onward.state.contract import (
     Change,
     Filter,
-    Held,
+    HeldAttempt,
     NewJob,
     ProgressReport,
     Reaped,
@@ -113,7 +113,7 @@ class Session:
 
     async def renew(self, taken: TakenJob, *, worker: WorkerId = WORKER, lease: float = LEASE) -> LossReason | None:
         """Why the lease could not be renewed, or None."""
-        held = [Held(taken.id, taken.attempt, lease)]
+        held = [HeldAttempt(taken.id, taken.attempt, lease)]
         renewals = await self.connection.run(self.state.renew(worker=worker, held=held))
         assert [(renewal.job_id, renewal.attempt) for renewal in renewals] == [(taken.id, taken.attempt)]
         return renewals[0].lost
@@ -208,7 +208,7 @@ def retrying(
         job_id=taken.id,
         attempt=taken.attempt,
         holder=holder,
-        kind="retry",
+        kind="requeue",
         errors=errors(),
         delay=delay,
         at=at,

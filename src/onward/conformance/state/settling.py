@@ -114,7 +114,7 @@ class TestSettling:
             taken = await session.take_one()
 
             await session.settle(
-                Settlement(job_id=taken.id, attempt=taken.attempt, holder=WORKER, kind="retry"),
+                Settlement(job_id=taken.id, attempt=taken.attempt, holder=WORKER, kind="requeue"),
             )
 
             found = await session.find(taken.id)

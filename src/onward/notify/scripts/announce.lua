@@ -1,4 +1,4 @@
--- Send hints, and keep how many listeners those about scheduled jobs may wake.
+-- Send hints, and keep how many listeners those about ready jobs may wake.
 -- KEYS[1]: the budget of this announcement. ARGV: the channel, the milliseconds a budget lives, the number of payloads,
 -- the payloads, then a type and its count by turns.
 local payloads = tonumber(ARGV[3])

@@ -9,7 +9,7 @@ from onward.queue.contract import TakenJob
 from onward.queue.provider import Provider
 
 
-class Held:
+class HeldReceipts:
     """Receipts and when the backend gives their messages to others, by our own clock.
 
     The backend itself cannot be asked. With an old receipt, some calls of SQS are refused and some are not; JetStream

@@ -21,7 +21,7 @@ from onward.state.contract import (
     Clock,
     Expired,
     Filter,
-    Held,
+    HeldAttempt,
     JobCounts,
     LeaseCommands,
     NewJob,
@@ -154,7 +154,7 @@ class PostgresState:
         places = 1 << (len(types) - 1).bit_length()
         padding = [None] * (places - len(types))
         # Twice as many branches cost more than twice as much: with many types that would outweigh the gain.
-        goes_on = places <= _MOST_TO_GO_ON and any(claim.onward_from for claim in types)
+        goes_on = places <= _MOST_TO_GO_ON and any(claim.after for claim in types)
         return Command(
             self.sql("take_after" if goes_on else "take", repeat=places),
             {
@@ -317,7 +317,7 @@ class PostgresState:
 
     # -- leases
 
-    def renew(self, *, worker: WorkerId, held: Sequence[Held]) -> Command[Sequence[Renewal]]:
+    def renew(self, *, worker: WorkerId, held: Sequence[HeldAttempt]) -> Command[Sequence[Renewal]]:
         parameters = {
             "ids": [h.job_id for h in held],
             "attempts": [h.attempt for h in held],
@@ -378,9 +378,9 @@ class PostgresState:
     def give_back(self, *, worker: WorkerId) -> Command[Expired]:
         return Command(self.sql("give_back"), {"worker": worker}, _expired)
 
-    def strays(self, *, worker: WorkerId, held_here: Sequence[JobId]) -> Command[Sequence[TakenJob]]:
+    def unanswered_takes(self, *, worker: WorkerId, held_here: Sequence[JobId]) -> Command[Sequence[TakenJob]]:
         parameters = {"worker": worker, "held_here": list(held_here)}
-        return Command(self.sql("strays"), parameters, lambda rows: [TakenJob(*row) for row in rows])
+        return Command(self.sql("unanswered_takes"), parameters, lambda rows: [TakenJob(*row) for row in rows])
 
     def lease_commands(self, *, worker: WorkerId) -> LeaseCommands:
         return LeaseCommands(
@@ -494,7 +494,7 @@ def _page(filter: Filter, after: JobId | None, limit: int) -> dict[str, Any]:
 
 
 def _positions(types: Sequence[TypeClaim], padding: list[None]) -> dict[str, Any]:
-    positions = [claim.onward_from or _BEGINNING for claim in types]
+    positions = [claim.after or _BEGINNING for claim in types]
     return {
         "from_ranks": [position.rank for position in positions] + padding,
         "from_times": [position.scheduled_at for position in positions] + padding,

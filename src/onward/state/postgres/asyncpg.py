@@ -16,7 +16,7 @@ from onward.errands import Errands, to_the_end
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
 from onward.state.postgres.asyncpg_connection import AsyncpgConnection, OwnConnection
-from onward.state.postgres.lending import Lender, Lent
+from onward.state.postgres.cache import ConnectionCache, Lent
 from onward.state.postgres.patience import PoolPatience, PoolWatch
 from onward.state.postgres.session import RESET, Session
 from onward.state.postgres.settings import (
@@ -26,7 +26,7 @@ from onward.state.postgres.settings import (
     session_settings,
     transport_settings,
 )
-from onward.state.process import Home, leave_to_parent
+from onward.state.process import HomeProcess, leave_to_parent
 from onward.transport import CONNECT, STATEMENT, UNANSWERED_IN_POOL, Patience, Reach, watch
 
 _NOT_OPEN = "the app is not open: use `async with app:` around this call"
@@ -59,8 +59,8 @@ class AsyncpgDriver:
         self._dsn = dsn
         self._pool: Any = pool
         self._pool_size = pool_size
-        self._lender: Lender[AsyncpgConnection] | None = None
-        self._home = Home()
+        self._cache: ConnectionCache[AsyncpgConnection] | None = None
+        self._home = HomeProcess()
         self._errands = Errands()
         self._watch = PoolWatch(self, self._errands)
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
@@ -91,32 +91,34 @@ class AsyncpgDriver:
                 pool.terminate()
                 raise
             self._pool = pool
-            self._lender = Lender(self._pool_size, acquire=self._acquire, release=self._release, errands=self._errands)
+            self._cache = ConnectionCache(
+                self._pool_size, acquire=self._acquire, release=self._release, errands=self._errands
+            )
 
     async def close(self) -> None:
         if self._home.is_elsewhere:
             self._leave_to_parent()
         self._watch.end()
-        if self._lender is None:
+        if self._cache is None:
             await self._errands.end()
             return
-        pool, lender, self._pool, self._lender = self._pool, self._lender, None, None
+        pool, cache, self._pool, self._cache = self._pool, self._cache, None, None
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_FAREWELL):
                     await self._errands.end()
-                    await lender.close()
+                    await cache.close()
                     await pool.close()
         finally:
             pool.terminate()  # those that are still lent, or do not answer
 
     def _leave_to_parent(self) -> None:
         """In a child of the process that opened the driver: begin anew."""
-        leave_to_parent(self._pool, self._lender, self._errands)
+        leave_to_parent(self._pool, self._cache, self._errands)
         self._errands = Errands()
         self._watch = PoolWatch(self, self._errands)
-        if self._lender is not None:
-            self._pool = self._lender = None
+        if self._cache is not None:
+            self._pool = self._cache = None
         self._home.move_in()
 
     # -- connections of our own pool
@@ -147,15 +149,15 @@ class AsyncpgDriver:
     async def _reset(self, raw: Any) -> None:
         """For the pool, when no statement is under way any more and the transaction has ended."""
         session = self._session_of(raw)
-        if session.is_touched and self._lender is not None:
+        if session.needs_reset and self._cache is not None:
             await raw.execute(RESET)
-            session.is_touched = False
+            session.needs_reset = False
 
     async def replace_all(self) -> None:
         """Lend none again of those there are: they lead to a server that takes no writes any more."""
         await self._pool.expire_connections()
-        if self._lender is not None:
-            await self._lender.let_go()
+        if self._cache is not None:
+            await self._cache.let_go()
             for holder in self._pool._holders:
                 if holder.is_idle():
                     holder.terminate()
@@ -164,7 +166,7 @@ class AsyncpgDriver:
         if self._pool is None:
             raise ConfigurationError(_NOT_OPEN)
         self._home.require()
-        return self._from_theirs() if self._lender is None else Lent(self._lender, self.replace_all)
+        return self._from_theirs() if self._cache is None else Lent(self._cache, self.replace_all)
 
     @asynccontextmanager
     async def _from_theirs(self) -> AsyncIterator[AsyncpgConnection]:

@@ -40,7 +40,7 @@ class AsyncpgConnection:
         patience: AbstractContextManager[None] | None = None,
     ) -> None:
         self.native = native
-        self.is_shown = native is not None
+        self.escaped = native is not None
         """Whether the application has the connection itself."""
         self.shown = raw
         """What the application may see: perhaps a pool's wrapping, calls through which cost more."""
@@ -58,7 +58,7 @@ class AsyncpgConnection:
 
     @property
     def raw(self) -> Any:
-        self.is_shown = self._session.is_touched = True
+        self.escaped = self._session.needs_reset = True
         return self.shown
 
     @property
@@ -66,8 +66,8 @@ class AsyncpgConnection:
         return not self._raw.is_closed() and bool(self._raw.is_in_transaction())
 
     @property
-    def is_touched(self) -> bool:
-        return self._session.is_touched
+    def needs_reset(self) -> bool:
+        return self._session.needs_reset
 
     @property
     def is_sound(self) -> bool:
@@ -76,7 +76,7 @@ class AsyncpgConnection:
     @property
     def is_demoted(self) -> bool:
         """Whether the server takes no writes any more: there may be a better one by now."""
-        if self._refused_to_write or not self.is_shown:
+        if self._refused_to_write or not self.escaped:
             return self._refused_to_write
         # What the server refused to do for the application itself we have not heard.
         return _reads_only(self._raw) is True and self._read_only_before is False
@@ -108,14 +108,14 @@ class AsyncpgConnection:
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
         spelled = spell(sql, "dollar")
-        self._session.is_touched = True
+        self._session.needs_reset = True
         with self._theirs:
             rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
         return Result(tuple(rows[0].keys()) if rows else (), rows)
 
     async def execute(self, sql: str, parameters: Mapping[str, Any]) -> int:
         spelled = spell(sql, "dollar")
-        self._session.is_touched = True
+        self._session.needs_reset = True
         with self._theirs:
             if spelled.names:
                 return _changed(await self._raw.execute(spelled.sql, *spelled.positional(parameters)))
@@ -125,7 +125,7 @@ class AsyncpgConnection:
             return _changed(statement.get_statusmsg())
 
     async def script(self, sql: str) -> None:
-        self._session.is_touched = True
+        self._session.needs_reset = True
         with self._theirs:
             await self._raw.execute(sql)
 
@@ -157,7 +157,7 @@ class AsyncpgConnection:
         reset = RESET_FIRST if self._is_to_be_reset else ""
         answer = await self._command(reset + message)
         if reset:
-            self._is_to_be_reset = self._session.is_touched = False
+            self._is_to_be_reset = self._session.needs_reset = False
         return answer
 
     async def _call(self, command: Command[Any]) -> str:
@@ -187,12 +187,12 @@ class AsyncpgConnection:
     # -- between borrowers
 
     def lent(self) -> None:
-        self._is_to_be_reset = self._session.is_touched
+        self._is_to_be_reset = self._session.needs_reset
 
     async def reset(self) -> None:
         """Have the server forget what the last borrower left behind."""
         await self._command(RESET)
-        self._is_to_be_reset = self._session.is_touched = False
+        self._is_to_be_reset = self._session.needs_reset = False
 
     async def end_unfinished(self) -> None:
         """Leave no transaction open, nor one whose statement was cancelled."""
@@ -208,11 +208,11 @@ class AsyncpgConnection:
 
     def suspend(self) -> None:
         """What the application has of a pool's connection answers nothing but that the transaction is closed."""
-        if self.is_shown and getattr(self.shown, "_con", None) is self._raw:
+        if self.escaped and getattr(self.shown, "_con", None) is self._raw:
             self.shown._con = _SUSPENDED
 
     def resume(self) -> None:
-        if self.is_shown and getattr(self.shown, "_con", None) is _SUSPENDED:
+        if self.escaped and getattr(self.shown, "_con", None) is _SUSPENDED:
             self.shown._con = self._raw
 
     def cut_off(self) -> None:

@@ -22,7 +22,7 @@ from psycopg.pq import TransactionStatus
 from onward.errands import Errands, to_the_end
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, run_now, value_fault
-from onward.state.postgres.lending import Lender, Lent
+from onward.state.postgres.cache import ConnectionCache, Lent
 from onward.state.postgres.patience import PoolWatch, is_busy
 from onward.state.postgres.psycopg_connection import Limit, PsycopgConnection, answer, end_when_cancelled
 from onward.state.postgres.session import Session
@@ -34,7 +34,7 @@ from onward.state.postgres.settings import (
     session_settings,
     transport_settings,
 )
-from onward.state.process import Home, leave_to_parent
+from onward.state.process import HomeProcess, leave_to_parent
 from onward.transport import STATEMENT, UNANSWERED, UNANSWERED_IN_POOL, Patience, Reach, cut_off, has_news
 
 _NOT_OPEN = "the app is not open: use `async with app:` around this call"
@@ -65,11 +65,11 @@ class _Psycopg(ABC):
         self.transaction_type = transaction_type or (None if pool is None else self._connection_class)
         self.postgres_dsn = dsn if prepared else None
         self.reach = Reach("psycopg", dsn) if dsn is not None and prepared else None
-        self._home, self._moving = Home(), threading.Lock()
+        self._home, self._moving = HomeProcess(), threading.Lock()
         self._errands = Errands()
         self._watch = PoolWatch(self, self._errands)
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
-        self._lender: Lender[PsycopgConnection] | None = None
+        self._cache: ConnectionCache[PsycopgConnection] | None = None
 
     @property
     def address(self) -> Address | None:
@@ -117,15 +117,15 @@ class _Psycopg(ABC):
             self._watch.end()
             await self._errands.end()
         if self._own_pool and self._pool is not None:
-            pool, lender, self._pool, self._lender = self._pool, self._lender, None, None
-            if lender is not None:
-                await lender.close()
+            pool, cache, self._pool, self._cache = self._pool, self._cache, None, None
+            if cache is not None:
+                await cache.close()
             await answer(pool.close())
 
     def _leave_to_parent(self) -> None:
         """In a child of the process that opened the driver: forget all that it opened."""
-        leave_to_parent(self._pool, self._lender, self._errands, self._sessions)
-        self._lender = None
+        leave_to_parent(self._pool, self._cache, self._errands, self._sessions)
+        self._cache = None
         self._errands, self._sessions = Errands(), WeakKeyDictionary()
         self._watch = PoolWatch(self, self._errands)
 
@@ -188,7 +188,7 @@ class _Psycopg(ABC):
             await answer(raw.close())
             if hasattr(self._pool_of(raw), "drain"):  # from psycopg_pool 3.3 on
                 await answer(self._pool_of(raw).drain())
-        elif self._lender is not None and connection.is_touched and not raw.closed:
+        elif self._cache is not None and connection.needs_reset and not raw.closed:
             with suppress(psycopg.Error):  # then it is lost, which the pool sees
                 await connection.reset()
 
@@ -349,13 +349,15 @@ class PsycopgDriver(_Psycopg):
         is_new = self._own_pool and (self._pool is None or self._home.is_elsewhere)
         await super().open()
         if is_new:
-            self._lender = Lender(self._pool_size, acquire=self._acquire, release=self._release, errands=self._errands)
+            self._cache = ConnectionCache(
+                self._pool_size, acquire=self._acquire, release=self._release, errands=self._errands
+            )
 
     def connection(self) -> AbstractAsyncContextManager[PsycopgConnection]:
-        if self._lender is None:
+        if self._cache is None:
             return self._borrowed()
         self._home.require()
-        return Lent(self._lender, self._replace_all)
+        return Lent(self._cache, self._replace_all)
 
     async def _acquire(self) -> PsycopgConnection:
         if self._pool is None:  # closed while this waited for its turn
@@ -366,8 +368,8 @@ class PsycopgDriver(_Psycopg):
         await self._take_back(connection.shown, connection, autocommit=True)
 
     async def _replace_all(self) -> None:
-        if self._lender is not None:
-            await self._lender.let_go()
+        if self._cache is not None:
+            await self._cache.let_go()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -119,21 +119,21 @@ class PsycopgConnection(PlainConnection):
         self._limit = limit
         self._ours, self._theirs = _Asking(self, patience, limit), _Asking(self, None, None)
         self._session = session or Session()
-        self._is_to_be_reset = self._session.is_touched and native is None
+        self._is_to_be_reset = self._session.needs_reset and native is None
         """Before the first statement what the last borrower left behind is forgotten."""
         self._begun = begun
         self._has_begun = False
         """Whether the server, too, has heard that a transaction of ours began: with the first statement, whosever."""
         self._autocommit = raw.autocommit
         self._is_asking = self._is_limited = self._is_suspended = self._is_watched = False
-        self.is_shown = native is not None
+        self.escaped = native is not None
         """Whether the application has the connection itself."""
         self._refused_to_write = False
         self._read_only_before = self._reads_only
 
     @property
     def raw(self) -> Any:
-        self.is_shown = self._session.is_touched = True
+        self.escaped = self._session.needs_reset = True
         return self._raw
 
     @property
@@ -141,8 +141,8 @@ class PsycopgConnection(PlainConnection):
         return self._begun or self._raw.info.transaction_status != TransactionStatus.IDLE
 
     @property
-    def is_touched(self) -> bool:
-        return self._session.is_touched
+    def needs_reset(self) -> bool:
+        return self._session.needs_reset
 
     @property
     def is_sound(self) -> bool:
@@ -159,7 +159,7 @@ class PsycopgConnection(PlainConnection):
     @property
     def is_demoted(self) -> bool:
         """Whether the server takes no writes any more: there may be a better one by now."""
-        if self._refused_to_write or not self.is_shown:
+        if self._refused_to_write or not self.escaped:
             return self._refused_to_write
         # What the server refused to do for the application itself we have not heard.
         return self._reads_only is True and self._read_only_before is False
@@ -181,13 +181,13 @@ class PsycopgConnection(PlainConnection):
         return rows
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
-        self._session.is_touched = True
+        self._session.needs_reset = True
         cursor = await self._run(sql, parameters, ours=False)
         rows = await answer(cursor.fetchall()) if cursor.description else []
         return Result(tuple(column.name for column in cursor.description or ()), rows, max(cursor.rowcount, 0))
 
     async def script(self, sql: str) -> None:
-        self._session.is_touched = True
+        self._session.needs_reset = True
         with self._theirs:
             await answer(self._raw.execute(sql, prepare=False))
 
@@ -273,7 +273,7 @@ class PsycopgConnection(PlainConnection):
         count = await self._send(f"{RESET_FIRST}{message}" if self._is_to_be_reset else message)
         self._has_begun = True
         if self._is_to_be_reset:
-            self._is_to_be_reset = self._session.is_touched = False
+            self._is_to_be_reset = self._session.needs_reset = False
         return count
 
     async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
@@ -334,12 +334,12 @@ class PsycopgConnection(PlainConnection):
     # -- between borrowers
 
     def lent(self) -> None:
-        self._is_to_be_reset = self._session.is_touched
+        self._is_to_be_reset = self._session.needs_reset
 
     async def reset(self) -> None:
         """Have the server forget what the last borrower left behind."""
         await self._send(RESET)
-        self._is_to_be_reset = self._session.is_touched = False
+        self._is_to_be_reset = self._session.needs_reset = False
 
     # -- between the end of a block and the commit
 

@@ -23,7 +23,7 @@ class Session:
     """What is remembered for as long as a session lives, whoever borrows it."""
 
     def __init__(self) -> None:
-        self.is_touched = False
+        self.needs_reset = False
         """Whether statements of the application's ran in it since it was last reset."""
         self.prepared: dict[str, str] = {}
         """The names of our statements, by their text; none whose PREPARE has not been answered."""

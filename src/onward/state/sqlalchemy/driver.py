@@ -21,7 +21,7 @@ from onward.errors import ConfigurationError
 from onward.state.driver import Address, Dialect, Driver, Fault, run_now, value_fault
 from onward.state.postgres.patience import PoolWatch, is_busy
 from onward.state.postgres.settings import fault_of_code, fault_of_libpq, session_settings
-from onward.state.process import Home
+from onward.state.process import HomeProcess
 from onward.state.sqlalchemy.checks import address_of, causes, check_connection, check_session, dialect_of, sqlstate
 from onward.state.sqlalchemy.connection import DirectConnection, JoinedConnection, PooledConnection, Turns, entered
 from onward.state.sqlalchemy.reaching import conninfo_of
@@ -51,7 +51,7 @@ class _SqlAlchemy(ABC):
         self.postgres_dsn = self._address if prepared else None
         self.reach = self._reach() if prepared and self.dialect == "postgres" else None
         self.address: Address | None = None
-        self._home, self._is_open = Home(), False
+        self._home, self._is_open = HomeProcess(), False
         self._turns: Turns | None = None
         self._errands = Errands()
         self._watch = PoolWatch(self, self._errands)

@@ -24,7 +24,7 @@ from onward.state.contract import (
     Clock,
     Expired,
     Filter,
-    Held,
+    HeldAttempt,
     JobCounts,
     LeaseCommands,
     NewJob,
@@ -43,7 +43,7 @@ from onward.state.driver import Connection, Dialect, transaction
 from onward.state.refusals import Problem, refuse, refuse_lost
 from onward.state.rows import JOB_COLUMNS, REASON, STATUS, write_error, write_errors
 from onward.state.sqlite import values
-from onward.state.sqlite.expiry import LOOK_AGAIN, Lease, Watched
+from onward.state.sqlite.expiry import LOOK_AGAIN, ExpiredLease, Watched
 from onward.state.sqlite.graph import Graph
 from onward.state.sqlite.retrying import Comeback
 from onward.state.sqlite.starting import start_checked
@@ -136,7 +136,7 @@ class SqliteState:
             taken = await self._taken(connection, await connection.fetch(self.sql("take"), parameters), worker)
         except Exception as error:
             if _is_no_text(error):
-                # Which rows were taken is not known: those that can be read are the worker's strays.
+                # Which rows were taken is not known: those that can be read are the worker's unanswered takes.
                 await self._set_aside(connection, worker)
             raise
         taken.sort(key=attrgetter("rank", "scheduled_at", "id"))
@@ -267,7 +267,9 @@ class SqliteState:
     # -- leases
 
     @steps
-    async def renew(self, connection: Connection, *, worker: WorkerId, held: Sequence[Held]) -> Sequence[Renewal]:
+    async def renew(
+        self, connection: Connection, *, worker: WorkerId, held: Sequence[HeldAttempt]
+    ) -> Sequence[Renewal]:
         parameters = {"held": many([(h.job_id, h.attempt, duration(h.lease)) for h in held]), "worker": worker}
         async with transaction(connection):
             await connection.fetch(self.sql("renew"), {**parameters, "now": self._now()})
@@ -303,7 +305,10 @@ class SqliteState:
         began = time.monotonic()
         async with transaction(connection):
             waited = time.monotonic() - began
-            found = [Lease(*row) for row in await connection.fetch(self.sql("expired"), {**parameters, "limit": limit})]
+            found = [
+                ExpiredLease(*row)
+                for row in await connection.fetch(self.sql("expired"), {**parameters, "limit": limit})
+            ]
             places = self._ripe(found, waited)
             taking = {"places": many(places), "worker": worker, "until": self._now() + duration(lease)}
             jobs = await self._reap(connection, worker, taking) if places else []
@@ -312,7 +317,7 @@ class SqliteState:
             return Reaped(jobs, LOOK_AGAIN)
         return Reaped(jobs, 0.0 if expired else _seconds_until(next_at, now))
 
-    def _ripe(self, found: Sequence[Lease], waited: float) -> list[int]:
+    def _ripe(self, found: Sequence[ExpiredLease], waited: float) -> list[int]:
         if self.clock() is not None:  # a test says what time it is
             return [lease.place for lease in found]
         return self._watched.ripe(found, waited=waited)
@@ -339,11 +344,11 @@ class SqliteState:
         return Command(self.sql("give_back"), {"worker": worker}, lambda rows: Expired(len(rows), 0))
 
     @steps
-    async def strays(
+    async def unanswered_takes(
         self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
     ) -> Sequence[TakenJob]:
         parameters = {"worker": worker, "held_here": many(list(held_here))}
-        return await self._taken(connection, await self._read(connection, "strays", parameters, 16), worker)
+        return await self._taken(connection, await self._read(connection, "unanswered_takes", parameters, 16), worker)
 
     def lease_commands(self, *, worker: WorkerId) -> LeaseCommands:
         held = {"worker": worker, "held": many([])}

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from threading import Event
 
-from onward.state.process import Home
+from onward.state.process import HomeProcess
 from onward.state.sqlite.connection import SyncSqliteConnection
 from onward.state.sqlite.writes import Writes
 
@@ -50,7 +50,7 @@ class FileCommits:
 
     def __init__(self, connect: Callable[[], SyncSqliteConnection], path: Path) -> None:
         self._connect, self._path = connect, path
-        self._stopped, self._home = Event(), Home()
+        self._stopped, self._home = Event(), HomeProcess()
         self._writes: Writes | None = None
 
     def seen(self) -> Iterator[None]:

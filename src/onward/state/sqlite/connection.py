@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from onward.errors import DatabaseLocked, TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows
 from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Fault, PlainConnection, Result, run_now, value_fault
-from onward.state.sqlite.gate import Gate, LockPatience, Patience
+from onward.state.sqlite.gate import Gate, LockLimit, LockWait
 from onward.state.sqlite.thread import ConnectionThread
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class SyncSqliteConnection(PlainConnection):
         self.native = native
         self.is_abandoned: Callable[[], bool] = _never
         """Asked while waiting for others; true: raise Abandoned instead of waiting on."""
-        self.patience: LockPatience | None = None
+        self.patience: LockLimit | None = None
         """How long it waits for the write lock; None: for ever."""
         self._gate = gate
         self._entered = False
@@ -193,7 +193,7 @@ class SyncSqliteConnection(PlainConnection):
             self._gate.leave()
 
     def _patiently(self, work: Callable[..., T], *arguments: Any) -> T:
-        patience: Patience | None = None
+        patience: LockWait | None = None
         while True:
             try:
                 return work(*arguments)
@@ -201,7 +201,7 @@ class SyncSqliteConnection(PlainConnection):
                 if self._gate is None or not is_busy(error):
                     raise
             self._gate.met_another()
-            patience = patience or Patience(lambda: self.is_abandoned(), self.patience)
+            patience = patience or LockWait(lambda: self.is_abandoned(), self.patience)
             patience.wait()
 
 
@@ -297,7 +297,7 @@ class SqliteConnection(PlainConnection):
 class AiosqliteConnection(PlainConnection):
     """A connection of aiosqlite's: a sync connection does the work in its thread."""
 
-    def __init__(self, native: Any, patience: LockPatience | None = None) -> None:
+    def __init__(self, native: Any, patience: LockLimit | None = None) -> None:
         self.native = native
         self._sync = SyncSqliteConnection(native._conn)
         self._patience = patience

@@ -23,7 +23,7 @@ _AT_ONCE = 0.05
 _FORGET = 60.0
 
 
-class Lease(NamedTuple):
+class ExpiredLease(NamedTuple):
     """A lease that has run out, as it is stored."""
 
     place: int
@@ -42,9 +42,9 @@ class Watched:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._seen: dict[Lease, _Seen] = {}
+        self._seen: dict[ExpiredLease, _Seen] = {}
 
-    def ripe(self, leases: Sequence[Lease], *, waited: float) -> list[int]:
+    def ripe(self, leases: Sequence[ExpiredLease], *, waited: float) -> list[int]:
         """Where the jobs stand that may be taken back, by a reaper that waited so long for the lock."""
         now = self._now()
         for lease in leases:

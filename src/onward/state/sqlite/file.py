@@ -13,10 +13,10 @@ from urllib.parse import unquote, urlsplit
 from onward.addresses import shown
 from onward.errors import ConfigurationError
 from onward.state.driver import Address
-from onward.state.process import Home
+from onward.state.process import HomeProcess
 from onward.state.sqlite.commits import FileCommits
 from onward.state.sqlite.connection import SyncSqliteConnection
-from onward.state.sqlite.gate import Gate, LockPatience
+from onward.state.sqlite.gate import Gate, LockLimit
 from onward.state.sqlite.private import make_folder
 from onward.state.sqlite.version import require_version
 
@@ -101,7 +101,7 @@ class SqliteFile:
                 self._folder = make_folder()
                 self._path = Path(self._folder) / "jobs.db"
                 # Also when nobody closes the app: at the end of the process.
-                self._remove = weakref.finalize(self, _remove, self._folder, Home())
+                self._remove = weakref.finalize(self, _remove, self._folder, HomeProcess())
 
     def make(self) -> None:
         """Make the file for its owner alone, unless it exists; what SQLite puts beside it follows its example."""
@@ -128,9 +128,9 @@ class SqliteFile:
         return connection
 
     @property
-    def patience(self) -> LockPatience | None:
+    def patience(self) -> LockLimit | None:
         """How long calls wait for the lock, and what they say then."""
-        return None if self._lock_timeout is None else LockPatience(self._lock_timeout, str(self._path))
+        return None if self._lock_timeout is None else LockLimit(self._lock_timeout, str(self._path))
 
     def connect(self) -> SyncSqliteConnection:
         """A connection that works where it is called, for one thread at a time, and waits for the lock for ever."""
@@ -161,6 +161,6 @@ class SqliteFile:
         ]
 
 
-def _remove(folder: str, home: Home) -> None:
+def _remove(folder: str, home: HomeProcess) -> None:
     if not home.is_elsewhere:  # else it is the parent's
         shutil.rmtree(folder, ignore_errors=True)

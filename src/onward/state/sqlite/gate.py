@@ -32,7 +32,7 @@ class Abandoned(Exception):
     """Nobody waits for the answer any more; nothing was done."""
 
 
-class LockPatience(NamedTuple):
+class LockLimit(NamedTuple):
     """How long a call waits for the write lock. Workers wait for ever: what they have to say must be stored."""
 
     seconds: float
@@ -54,7 +54,7 @@ class Gate:
         self._taken = False
         self._stretch_began = self._left_at = self._met_at = float("-inf")
 
-    def enter(self, is_abandoned: Callable[[], bool], patience: LockPatience | None = None) -> None:
+    def enter(self, is_abandoned: Callable[[], bool], patience: LockLimit | None = None) -> None:
         """Wait for the turn of this thread; raises Abandoned when `is_abandoned` says so meanwhile."""
         with self._mutex:
             if not self._taken:
@@ -106,10 +106,10 @@ class Gate:
         self._met_at = time.monotonic()
 
 
-class Patience:
+class LockWait:
     """The sleeps between tries while somebody else has the lock."""
 
-    def __init__(self, is_abandoned: Callable[[], bool], limit: LockPatience | None = None) -> None:
+    def __init__(self, is_abandoned: Callable[[], bool], limit: LockLimit | None = None) -> None:
         self._is_abandoned, self._limit = is_abandoned, limit
         self._began = time.monotonic()
         self._warned = False

@@ -16,7 +16,7 @@ from typing import Any
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Connection, Dialect, Driver, Fault
-from onward.state.process import Home, leave_to_parent
+from onward.state.process import HomeProcess, leave_to_parent
 from onward.state.sqlite.connection import (
     AiosqliteConnection,
     SqliteConnection,
@@ -56,7 +56,7 @@ class SyncSqliteDriver:
     ) -> None:
         self.file = path if isinstance(path, SqliteFile) else SqliteFile(path, synchronous=synchronous)
         self.transaction_type = transaction_type
-        self._home = Home()
+        self._home = HomeProcess()
         self._idle: list[SyncSqliteConnection] = []
         self._pool_size = pool_size
         self._places = BoundedSemaphore(pool_size)
@@ -152,7 +152,7 @@ class SqliteDriver:
     ) -> None:
         self.file = path if isinstance(path, SqliteFile) else SqliteFile(path, synchronous=synchronous)
         self.transaction_type = transaction_type
-        self._home = Home()
+        self._home = HomeProcess()
         self._pool_size = pool_size
         self._idle: list[SqliteConnection] = []
         self._places: asyncio.Semaphore | None = None

@@ -15,7 +15,7 @@ from typing import IO, Any, TypeAlias
 from uuid import UUID
 
 from onward.errands import to_the_end
-from onward.lifecycle.after_commit import storable
+from onward.lifecycle.effects import storable
 from onward.lifecycle.store import Store
 from onward.model import JobError, JobId, LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind, NotifyAdapter

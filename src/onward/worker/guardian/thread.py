@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from onward.errands import to_the_end
-from onward.lifecycle.after_commit import Effects, describe, storable
+from onward.lifecycle.effects import Effects, describe, storable
 from onward.lifecycle.store import Store
 from onward.model import JobError, JobId, LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind
 from onward.observe import events
 from onward.pacing import pause_after
-from onward.state.contract import Held, TimedOut
+from onward.state.contract import HeldAttempt, TimedOut
 from onward.worker.connections import Reserved
 from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.contract import Told
@@ -156,7 +156,7 @@ class ThreadGuardian:
         leases = {job_id: lease for job_id, lease in self._leases.copy().items() if not lease.is_given_up}
         if not leases or self._is_ending:
             return True
-        held = [Held(job_id, lease.attempt, lease.seconds) for job_id, lease in leases.items()]
+        held = [HeldAttempt(job_id, lease.attempt, lease.seconds) for job_id, lease in leases.items()]
         begun = time.monotonic()
         self._is_renewing = True
         try:

@@ -8,7 +8,7 @@ import msgspec
 
 from onward.define.job_type import JobType
 from onward.define.outcome import Done, Next, Outcome, Rescheduled
-from onward.define.registry import Registered, Registry
+from onward.define.registry import RegisteredType, Registry
 from onward.define.request import BlockerSource, NewChain
 from onward.errors import HandlerFailed, InternalJobType, Reschedule
 from onward.model import Blocker, ChainId
@@ -57,7 +57,7 @@ def _brought_up(blocker: Blocker, registry: Registry) -> Blocker:
     return msgspec.structs.replace(blocker, output=msgspec.json.encode(plain).decode())
 
 
-def outcome_of(answer: Answer, kind: Registered, registry: Registry) -> Outcome[Any]:
+def outcome_of(answer: Answer, kind: RegisteredType, registry: Registry) -> Outcome[Any]:
     """The outcome; raises what the handler raised, as far as that crosses the border."""
     match answer:
         case Completed(output=output):

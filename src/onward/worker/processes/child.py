@@ -14,12 +14,12 @@ from typing import Any
 from onward.define.codec import Limits
 from onward.define.job_type import Definition, Step
 from onward.define.outcome import Done, Next, Outcome, Rescheduled
-from onward.define.registry import Registered, register
+from onward.define.registry import RegisteredType, register
 from onward.define.request import BlockerSource, NewChain
 from onward.define.signature import read_signature
 from onward.errors import Permanent, PhaseError, Reschedule
-from onward.lifecycle.after_commit import describe
 from onward.lifecycle.context import Origin, current_origin
+from onward.lifecycle.effects import describe
 from onward.lifecycle.settle import encode_output
 from onward.worker.processes.attempt import ProcessAttempt
 from onward.worker.processes.messages import (
@@ -83,7 +83,7 @@ class Server:
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._busy = False
         self._saying = threading.Lock()
-        self._handlers: dict[tuple[str, HandlerName], Registered] = {}
+        self._handlers: dict[tuple[str, HandlerName], RegisteredType] = {}
 
     def serve(self) -> None:
         """Until there is nobody to serve."""
@@ -122,7 +122,7 @@ class Server:
         except Exception as error:  # noqa: BLE001 - around the user's handler
             return Raised(error=describe(error), permanent=isinstance(error, Permanent))
 
-    def _kind(self, task: Task) -> Registered:
+    def _kind(self, task: Task) -> RegisteredType:
         key = task.job_type, task.handler
         if key not in self._handlers:
             self._handlers[key] = register(_step(task), task.limits)
@@ -141,7 +141,7 @@ def _step(task: Task) -> Step[Any, Any]:
     return step
 
 
-def _encoded(kind: Registered, returned: Any, task: Task) -> Answer:
+def _encoded(kind: RegisteredType, returned: Any, task: Task) -> Answer:
     outcome: Outcome[Any] = returned if isinstance(returned, Outcome) else Done(returned)
     if isinstance(outcome, Done):
         return Completed(encode_output(kind, outcome.output, task.chain_id))

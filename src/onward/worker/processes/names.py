@@ -10,7 +10,7 @@ from importlib.machinery import SourceFileLoader
 from operator import attrgetter
 from types import ModuleType
 
-from onward.define.registry import Registered
+from onward.define.registry import RegisteredType
 from onward.errors import ConfigurationError, DefinitionError
 from onward.worker.processes.messages import HandlerName
 
@@ -18,7 +18,7 @@ _SCRIPT = "__onward_main__"
 """What `__name__` is when the program that was started is imported by a process of its worker."""
 
 
-def handler_names(types: Sequence[Registered]) -> dict[str, HandlerName]:
+def handler_names(types: Sequence[RegisteredType]) -> dict[str, HandlerName]:
     """Where processes find the handlers of these types. Raises DefinitionError for those that cannot be imported."""
     if not types:
         return {}
@@ -40,7 +40,7 @@ def handler_names(types: Sequence[Registered]) -> dict[str, HandlerName]:
     return names
 
 
-def _name(kind: Registered) -> HandlerName:
+def _name(kind: RegisteredType) -> HandlerName:
     run = kind.step.run
     module_name, name = getattr(run, "__module__", None), getattr(run, "__qualname__", "")
     if not module_name or not name or "<" in name:

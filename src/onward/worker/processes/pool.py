@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from onward.define.outcome import Outcome
-from onward.define.registry import Registered, Registry
+from onward.define.registry import RegisteredType, Registry
 from onward.errors import HandlerFailed
 from onward.model import JobError
 from onward.worker.attempt import RunningAttempt
@@ -50,7 +50,7 @@ class Processes:
     def __init__(
         self,
         registry: Registry,
-        types: Sequence[Registered],
+        types: Sequence[RegisteredType],
         *,
         started: Callable[[int], None],
         ended: Callable[[int], None],
@@ -127,7 +127,7 @@ class Processes:
     async def _watch(self, process: "WorkerProcess") -> None:
         await process.ended()
         self._ended(process.pid)
-        process.bury()
+        process.clean_up()
 
 
 class DiedIdle(Exception):
@@ -140,7 +140,7 @@ class WorkerProcess:
     def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._process, self._reader, self._writer = process, reader, writer
         self.pid = process.pid
-        self._is_buried = False
+        self._is_cleaned_up = False
         self._is_new = True
 
     @property
@@ -170,13 +170,13 @@ class WorkerProcess:
             await self.kill(patience=_LAST_WORDS)
             if not (is_new or has_begun):
                 raise DiedIdle from None
-            raise HandlerFailed(JobError(type="ProcessDied", message=self._epitaph()), permanent=False) from None
+            raise HandlerFailed(JobError(type="ProcessDied", message=self._exit_message()), permanent=False) from None
 
     async def _receive(self) -> FromProcess:
         size = int.from_bytes(await self._reader.readexactly(SIZE), "big")
         return read_from_process(await self._reader.readexactly(size))
 
-    def _epitaph(self) -> str:
+    def _exit_message(self) -> str:
         code = self._process.returncode
         if code is None or code >= 0:
             return f"the process of the handler exited with code {code}"
@@ -203,14 +203,14 @@ class WorkerProcess:
         """Wait until it is gone."""
         await self._process.wait()
 
-    def bury(self) -> None:
+    def clean_up(self) -> None:
         """It has died: so does what it has started, and nobody waits for it any longer."""
         self._kill_group()
-        self._is_buried = True
+        self._is_cleaned_up = True
         asyncio.get_running_loop().call_later(_LAST_WORDS, self._writer.close)
 
     def _kill_group(self) -> None:
         # Not later than that: the system may give the number to others.
-        if not self._is_buried:
+        if not self._is_cleaned_up:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)

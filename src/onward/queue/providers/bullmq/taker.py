@@ -34,7 +34,7 @@ _LEAST = 0.002
 """Seconds: Redis before 7.0.8 took less for ever."""
 
 
-class Bell:
+class Wakeup:
     """Sleeps until the marker comes or until it is woken; on a connection of its own, which may carry a name."""
 
     def __init__(self, client: "Redis", marker: str, *, name: str | None = None) -> None:
@@ -155,7 +155,7 @@ class Taker:
                 "settings": {"backoffStrategy": _of_another},
             },
         )
-        self.bell = Bell(client, self.worker.keys["marker"], name=f"{workers}:w:{self.worker.id}")
+        self.wakeup = Wakeup(client, self.worker.keys["marker"], name=f"{workers}:w:{self.worker.id}")
         self._block = longest_block(client)
         self._tokens = itertools.count(1)
         self._due = self._limited = 0.0
@@ -166,7 +166,7 @@ class Taker:
 
     async def close(self) -> None:
         self._closed = True
-        await self.bell.close()
+        await self.wakeup.close()
 
     # -- taking
 
@@ -224,11 +224,11 @@ class Taker:
         """Until there may be a job, or woken, or some seconds: what comes without a marker is found after that."""
         longest = min(longest, self._block)
         if self._limited:
-            await self.bell.sleep(min(longest, self._limited))
+            await self.wakeup.sleep(min(longest, self._limited))
         elif self._due:
-            await self.bell.listen(min(longest, self._due - time.time()))
+            await self.wakeup.listen(min(longest, self._due - time.time()))
         else:
-            await self.bell.listen(longest)
+            await self.wakeup.listen(longest)
 
     async def fetch(self, count: int, wait: timedelta) -> list[TakenJob]:
         """Take, and wait for something to take."""
@@ -241,7 +241,7 @@ class Taker:
             taken = await self.take(count)
             left = until - loop.time()
             if self._interrupted:
-                await self.bell.close()  # and be no worker any more, unless somebody asks again
+                await self.wakeup.close()  # and be no worker any more, unless somebody asks again
             if taken or left <= 0 or self._interrupted:
                 return taken
             await self.wait(left)
@@ -250,7 +250,7 @@ class Taker:
     def interrupt(self) -> None:
         """End the wait of a `fetch` under way."""
         self._interrupted = True
-        self.bell.wake()
+        self.wakeup.wake()
 
     async def _check_stalled_if_due(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -265,7 +265,7 @@ class Taker:
     async def complete(self, job: TakenJob, result: Raw | None) -> None:
         value = None if result is None else msgspec.json.decode(result)
         await job.native.moveToCompleted(value, job.lock_token)
-        self.bell.wake()  # no marker comes when a limit for the whole queue has room again
+        self.wakeup.wake()  # no marker comes when a limit for the whole queue has room again
 
     async def fail(self, job: TakenJob, error: BaseException) -> timedelta | None:
         """How long until the next attempt; `None`: there is none."""
@@ -277,7 +277,7 @@ class Taker:
             raise error  # BullMQ keeps the traceback of what is being handled
         except BaseException:  # noqa: BLE001 - whatever the handler raised
             await native.moveToFailed(told, job.lock_token)
-        self.bell.wake()
+        self.wakeup.wake()
         return None if native.finishedOn else timedelta(milliseconds=native.delay)
 
     async def give_back(self, job: TakenJob) -> bool:

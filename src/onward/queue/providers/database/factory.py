@@ -18,7 +18,7 @@ from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, Keep
 from onward.queue.provider import ProviderFactory, elsewhere
 from onward.queue.providers.database.forms import Enveloped, Typed
 from onward.queue.providers.database.provider import DatabaseProvider
-from onward.state.contract import Held, ProgressReport, Renewal, Settlement, TakenJob, TypeClaim
+from onward.state.contract import HeldAttempt, ProgressReport, Renewal, Settlement, TakenJob, TypeClaim
 from onward.worker.connections import Reserved
 from onward.worker.settler import Settler
 
@@ -72,10 +72,10 @@ class Link:
         """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure."""
         if self._may_have_strays:
             held = [*self._held, *self._settler.jobs]
-            for job in await self.reserved.run(self.app.state.strays(worker=self.worker, held_here=held)):
+            for job in await self.reserved.run(self.app.state.unanswered_takes(worker=self.worker, held_here=held)):
                 await self.put(given_back(job, self.worker))
 
-    async def renew(self, held: Sequence[Held]) -> Sequence[Renewal]:
+    async def renew(self, held: Sequence[HeldAttempt]) -> Sequence[Renewal]:
         """Hold jobs longer; what became of each."""
         renewals = await self.reserved.run(self.app.state.renew(worker=self.worker, held=held))
         self._held.difference_update(renewal.job_id for renewal in renewals if renewal.lost is not None)
@@ -153,13 +153,13 @@ class Database(ProviderFactory[Link]):
         self._keep = {JobStatus.COMPLETED: keep_completed, JobStatus.FAILED: keep_failed}
 
     def for_queue(self, queue_name: str) -> DatabaseProvider:
-        kind = self._app.registry.get(queue_name)
-        if kind is not None and kind.definition.internal:
+        job_type = self._app.registry.get(queue_name)
+        if job_type is not None and job_type.definition.internal:
             raise _refused(f"job type {queue_name!r} is internal: no chain begins with it, so it cannot be a queue")
-        if kind is not None and kind.encryption is not None:
+        if job_type is not None and job_type.encryption is not None:
             raise _refused(f"job type {queue_name!r} is encrypted, which queues are not: run it with app.worker()")
-        form = Enveloped(queue_name) if kind is None else Typed(kind)
-        lease = self._lease if kind is None or kind.lease is None else kind.lease
+        form = Enveloped(queue_name) if job_type is None else Typed(job_type)
+        lease = self._lease if job_type is None or job_type.lease is None else job_type.lease
         events = self.events_of(queue_name)
         provider = DatabaseProvider(queue_name, self, form, lease=lease, events=events, keep=self._keep)
         return provider.declare(max_job_size=self._app.registry.limits.bytes)

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from onward.define.codec import Codec, Limits
-from onward.define.registry import Registered
+from onward.define.registry import RegisteredType
 from onward.errors import PayloadError
 from onward.lifecycle.settle import RetryPolicy
 from onward.model import Backoff
@@ -21,7 +21,7 @@ from onward.queue.options import Options, lacking
 _AT_ONCE = Backoff(initial=timedelta())
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of a job beside its data."""
 
     id: str
@@ -43,7 +43,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Envelope(msgspec.Struct, frozen=True):
-    job: Facts
+    job: JobFacts
     data: Raw
 
 
@@ -65,7 +65,7 @@ class Enveloped:
     def __init__(self, queue_name: str) -> None:
         self.type_name = f"queue:{queue_name}"
         self._queue_name = queue_name
-        self._facts = Codec(Facts, job_type=queue_name, part="job", limits=Limits())
+        self._facts = Codec(JobFacts, job_type=queue_name, part="job", limits=Limits())
         self._decode = msgspec.json.Decoder(_Envelope).decode
 
     def lacks(self, option: str) -> str | None:
@@ -76,7 +76,7 @@ class Enveloped:
         return as_uuid(job_id) or derived_id(self.type_name, job_id)
 
     def write(self, job: StoredJob, options: Options) -> str:
-        facts = Facts(
+        facts = JobFacts(
             id=job.id,
             name=job.name,
             attempts=options.attempts,
@@ -90,7 +90,7 @@ class Enveloped:
         checked = Raw(self._facts.encode(facts).encode())
         return msgspec.json.encode({"job": checked, "data": job.data}).decode()
 
-    def read(self, id: UUID, input: str, version: int) -> tuple[Facts, Raw]:
+    def read(self, id: UUID, input: str, version: int) -> tuple[JobFacts, Raw]:
         try:
             envelope = self._decode(input)
         except msgspec.MsgspecError as error:
@@ -114,8 +114,8 @@ class Typed:
         FULL, retries=False, backoff=False, removal=False, stalls=False, ttl=False, keeps=False
     )
 
-    def __init__(self, kind: Registered) -> None:
-        self.type_name, self.versions, self._kind = kind.name, kind.versions, kind
+    def __init__(self, job_type: RegisteredType) -> None:
+        self.type_name, self.versions, self._kind = job_type.name, job_type.versions, job_type
 
     def lacks(self, option: str) -> str | None:
         match option:
@@ -134,11 +134,11 @@ class Typed:
             self._refuse("name", f"jobs of this queue are of the job type {self.type_name!r}, not {job.name!r}")
         return self._kind.input.bare.encode(self._kind.input.bare.decode(bytes(job.data)))
 
-    def read(self, id: UUID, input: str, version: int) -> tuple[Facts, Raw]:
+    def read(self, id: UUID, input: str, version: int) -> tuple[JobFacts, Raw]:
         definition = self._kind.definition
         if version != definition.version:
             input = self._kind.input.bare.encode(self._kind.read_input(input, version, id))
-        facts = Facts(
+        facts = JobFacts(
             id=str(id),
             name=self.type_name,
             attempts=definition.max_attempts,

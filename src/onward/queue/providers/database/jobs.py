@@ -9,15 +9,15 @@ from msgspec import Raw
 
 from onward.errors import PayloadError
 from onward.lifecycle import settle
-from onward.lifecycle.after_commit import describe
 from onward.lifecycle.context import current_origin
+from onward.lifecycle.effects import describe
 from onward.lifecycle.settle import RetryPolicy
 from onward.model import CompletedJob, FailedJob, FailureReason, Job, JobError, JobStatus
 from onward.options import MOST_PRIORITY
 from onward.queue.contract import StoredJob, TakenJob, is_permanent
 from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
 from onward.queue.options import Options
-from onward.queue.providers.database.forms import Facts, Form
+from onward.queue.providers.database.forms import Form, JobFacts
 from onward.state import contract as state
 from onward.state.contract import NewJob, Settlement
 from onward.state.rows import read_errors, write_errors
@@ -40,7 +40,7 @@ class Taken:
     """A job that was taken: `native` of an ActiveJob."""
 
     row: state.TakenJob
-    facts: Facts
+    facts: JobFacts
     holder: str
 
     @property
@@ -68,7 +68,7 @@ def active(form: Form, queue_name: str, row: state.TakenJob, *, holder: str) -> 
         expires_at=facts.expires_at,
         processed_at=datetime.now(UTC),
         error=errors[-1].message if errors else None,
-        priority=-row.rank,
+        priority=row.priority,
         metadata=facts.metadata,
         lock_token=taken.token,
         native=taken,
@@ -121,7 +121,7 @@ def _reason(job: FailedJob) -> QueueFailureReason:
     return QueueFailureReason.ATTEMPTS if job.reason is FailureReason.ATTEMPTS else QueueFailureReason.PERMANENT
 
 
-def _most_stalls(facts: Facts) -> int:
+def _most_stalls(facts: JobFacts) -> int:
     return _UNLIMITED if facts.max_stalls is None else facts.max_stalls
 
 
@@ -178,22 +178,22 @@ def failed(taken: Taken, error: BaseException) -> Settlement:
     return msgspec.structs.replace(failure, reason=reason, crashes=crashes, remove=taken.facts.remove_on_fail)
 
 
-def crashed(facts: Facts, row: state.TakenJob, holder: str) -> Settlement:
+def crashed(facts: JobFacts, row: state.TakenJob, holder: str) -> Settlement:
     """The lease of another holder ran out: one more stall, and no attempt."""
     if facts.max_stalls is None:
-        return settle.crash(row, holder, facts.policy)
+        return settle.settlement_of_crash(row, holder, facts.policy)
     if row.crashes < facts.max_stalls:
-        return _ended(row, holder, STALLED, _DIED, kind="retry", crashes=row.crashes + 1)
+        return _ended(row, holder, STALLED, _DIED, kind="requeue", crashes=row.crashes + 1)
     return _ended(row, holder, STALLED, _DIED, kind="fail", reason=FailureReason.ATTEMPTS, remove=facts.remove_on_fail)
 
 
-def expired(facts: Facts, row: state.TakenJob, holder: str) -> Settlement:
+def expired(facts: JobFacts, row: state.TakenJob, holder: str) -> Settlement:
     """It waited for longer than its time to live."""
     remove = facts.remove_on_fail
     return _ended(row, holder, EXPIRED, _LATE, kind="fail", reason=FailureReason.PERMANENT, remove=remove)
 
 
-def is_expired(facts: Facts, row: state.TakenJob) -> bool:
+def is_expired(facts: JobFacts, row: state.TakenJob) -> bool:
     """Whether it is too late to begin it; one that was retried has no end to its life."""
     if facts.expires_at is None or facts.expires_at > datetime.now(UTC):
         return False
@@ -208,7 +208,7 @@ def _ended(row: state.TakenJob, holder: str, kind_of_error: str, message: str, *
 
 def unreadable(row: state.TakenJob, holder: str, error: PayloadError) -> Settlement:
     """What something else has written under our name: it will not become readable."""
-    return failed(Taken(row, Facts(id=str(row.id), name=""), holder), error)
+    return failed(Taken(row, JobFacts(id=str(row.id), name=""), holder), error)
 
 
 def _refused(form: Form, part: str, problem: str) -> PayloadError:

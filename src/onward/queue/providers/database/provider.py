@@ -24,7 +24,7 @@ from onward.errors import (
     TransactionError,
 )
 from onward.lifecycle import settle
-from onward.lifecycle.after_commit import Effects
+from onward.lifecycle.effects import Effects
 from onward.lifecycle.start import start_jobs
 from onward.model import FailedJob, Job, JobStatus, LossReason, Progress, RunningJob
 from onward.notify.contract import Hint, HintKind, Listener
@@ -49,7 +49,7 @@ from onward.queue.providers.database.jobs import (
     unreadable,
 )
 from onward.queue.retention import Retention
-from onward.state.contract import Held, NewJob, ProgressReport, Settlement, TypeClaim
+from onward.state.contract import HeldAttempt, NewJob, ProgressReport, Settlement, TypeClaim
 from onward.state.contract import TakenJob as Row
 from onward.state.rows import read_errors
 from onward.worker.maintenance import Maintenance
@@ -190,7 +190,7 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
 
     async def _listen(self) -> Listener:
         if self._listener is None:
-            listening = self._app.notify.listen(scheduled=[self._form.type_name], awaited=True)
+            listening = self._app.notify.listen(types=[self._form.type_name], awaited=True)
             self._listener = await self._listening.enter_async_context(listening)
         self._listener.has_room = True
         return self._listener
@@ -257,11 +257,11 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
 
     async def renew(self, jobs: Sequence[TakenJob]) -> Sequence[TakenJob]:
         held = {taken.row.id: taken for taken in map(self._held, jobs)}
-        renewals = await self._link.renew([Held(t.row.id, t.row.attempt, self._hold) for t in held.values()])
+        renewals = await self._link.renew([HeldAttempt(t.row.id, t.row.attempt, self._hold) for t in held.values()])
         lost = {renewal.job_id: renewal.lost for renewal in renewals if renewal.lost is not None}
         for job_id, reason in lost.items():
             if reason is LossReason.CANCELLED:
-                await self._link.put(settle.cancelled(held[job_id].row, self._link.worker))
+                await self._link.put(settle.settlement_of_cancel(held[job_id].row, self._link.worker))
         return [job for job in jobs if job.native.row.id in lost]
 
     async def report_progress(self, job: TakenJob, progress: Progress) -> None:

@@ -29,10 +29,10 @@ from onward.queue.events import Emitter
 from onward.queue.model import FULL, QueueFailureReason, QueueJobStatus, QueuePage, QueueStats
 from onward.queue.options import Options
 from onward.queue.provider import Provider, ProviderFactory
-from onward.queue.providers.held import Held
+from onward.queue.providers.held import HeldReceipts
 from onward.queue.providers.nats.link import Link, refused_in_words
 from onward.queue.providers.nats.pulling import NAK, TERMINAL, Arrival, Incoming, after
-from onward.queue.providers.nats.store import MOST_HEADERS, AlreadyThere, Notes, Store, size_of
+from onward.queue.providers.nats.store import MOST_HEADERS, AlreadyThere, NatsStore, Notes, size_of
 from onward.queue.providers.nats.streams import (
     JOB,
     LEASE,
@@ -76,13 +76,13 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
     async def _open(self) -> None:
         self._link = await self._factory.hold()
         try:
-            self._store = Store(self._link, self._streams)
+            self._store = NatsStore(self._link, self._streams)
             self.lease = timedelta(seconds=await self._store.declare())
             self._max_payload = (await self._link.client()).max_payload
         except BaseException:
             await self._factory.let_go()
             raise
-        self._held = Held(self, self.lease)
+        self._held = HeldReceipts(self, self.lease)
         self._notes = Notes(self._store, self.not_active)
         self._incoming = Incoming(self._link, self._store)
         self.declare(max_job_size=self._max_payload - _ROOM)

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from nats.aio.msg import Msg
 
 from onward.queue.providers.nats.link import ANSWER, Link, SoundClient, sound
-from onward.queue.providers.nats.store import AlreadyThere, Store
+from onward.queue.providers.nats.store import AlreadyThere, NatsStore
 from onward.queue.providers.nats.streams import MESSAGE_ID, ONLY_IF_NEW, read_record, text_of, token
 from onward.queue.providers.together import each
 
@@ -184,7 +184,7 @@ def _left_in(queue: "asyncio.Queue[_Item]") -> list[object]:
 class Incoming:
     """What comes to one queue: jobs that wait, and the delayed ones whose time has come."""
 
-    def __init__(self, link: Link, store: Store) -> None:
+    def __init__(self, link: Link, store: NatsStore) -> None:
         self._link, self._store, self._streams = link, store, store.streams
         self.pullers: dict[str, Pulling] = {}
         self._turn = asyncio.Lock()

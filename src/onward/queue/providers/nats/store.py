@@ -67,7 +67,7 @@ def size_of(data: bytes, headers: Mapping[str, str]) -> int:
     return len(data) + 16 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
 
 
-class Store:
+class NatsStore:
     """Of one queue."""
 
     def __init__(self, link: Link, streams: Streams) -> None:
@@ -291,7 +291,7 @@ def _status_of(state: State | None) -> QueueJobStatus:
 class Notes:
     """What is known of the jobs that are held here: how often they were taken before, and how that ended."""
 
-    def __init__(self, store: Store, not_active: Callable[[str], Exception]) -> None:
+    def __init__(self, store: NatsStore, not_active: Callable[[str], Exception]) -> None:
         self._store, self._not_active = store, not_active
         self._newest = 0
         self._known: dict[str, Noted] = {}

@@ -16,7 +16,7 @@ from onward.errors import QueueError, QueueErrorCode
 from onward.pacing import Pacing
 from onward.queue.contract import GivenBack, PushHandler, TakenJob
 from onward.queue.providers.rabbitmq.link import Link, answered
-from onward.queue.providers.rabbitmq.post import Lost, Post
+from onward.queue.providers.rabbitmq.publisher import Lost, Publisher
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 """Seconds between tries to consume again."""
@@ -65,7 +65,7 @@ class Delivery:
     def __init__(
         self,
         link: Link,
-        post: Post,
+        publisher: Publisher,
         handler: PushHandler,
         *,
         concurrency: int,
@@ -73,7 +73,7 @@ class Delivery:
         on_error: Callable[[QueueError], None],
         on_settled: Callable[[TakenJob, timedelta | None], None] | None,
     ) -> None:
-        self._link, self._post, self._handler = link, post, handler
+        self._link, self._publisher, self._handler = link, publisher, handler
         self._concurrency = concurrency
         self._in_words, self._on_error, self._on_settled = in_words, on_error, on_settled
         self._errands = Errands()
@@ -148,14 +148,14 @@ class Delivery:
 
     async def _consume(self, first: "asyncio.Future[None]") -> None:
         self._lost = None
-        await self._post.declare_all()
+        await self._publisher.declare_all()
         channel = await self._link.channel()
         try:
             async with answered():
                 channel.close_callbacks.add(lambda _, error: self._lose(error))
                 underlay = await channel.get_underlay_channel()
                 underlay.on_consumer_cancel_callbacks.add(lambda frame: self._lose(None))
-                queue = await channel.get_queue(self._post.topology.queue, ensure=False)
+                queue = await channel.get_queue(self._publisher.topology.queue, ensure=False)
             await self._serve(channel, queue, first)
         finally:
             self._let_go()
@@ -177,7 +177,7 @@ class Delivery:
 
     async def _has_news(self) -> bool:
         """Whether there are before a quorum queue was idle for too long."""
-        may_be_forgotten = self._post.topology.queue_type == "quorum" and not self._works
+        may_be_forgotten = self._publisher.topology.queue_type == "quorum" and not self._works
         try:
             async with asyncio.timeout(_IDLE if may_be_forgotten else None):
                 await self._news()
@@ -243,7 +243,7 @@ class Delivery:
         job: TakenJob | None = None
         try:
             lock_token = f"{work.subscription.tag}:{message.delivery_tag}"
-            job = await self._insist(None, lambda: self._post.arrived(message, lock_token))
+            job = await self._insist(None, lambda: self._publisher.arrived(message, lock_token))
             if job is not None:
                 await self._settle(work, job, message)
         except asyncio.CancelledError:
@@ -259,19 +259,19 @@ class Delivery:
 
     async def _settle(self, work: _Work, job: TakenJob, message: AbstractIncomingMessage) -> None:
         if self._stopping:
-            await self._post.give_back(message, job)
+            await self._publisher.give_back(message, job)
             return
         delay: timedelta | None = None
         try:
             await self._handle(work, job)
         except GivenBack:
-            await self._insist(job, lambda: self._post.give_back(message, job))
+            await self._insist(job, lambda: self._publisher.give_back(message, job))
             return
         except _Raised as raised:
             error = raised.error
-            delay = await self._insist(job, lambda: self._post.fail(message, job, error))
+            delay = await self._insist(job, lambda: self._publisher.fail(message, job, error))
         else:
-            await self._post.complete(message)
+            await self._publisher.complete(message)
         if self._on_settled is not None:
             self._on_settled(job, delay)
 

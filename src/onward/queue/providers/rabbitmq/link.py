@@ -105,7 +105,7 @@ def _is_up(connection: AbstractConnection) -> bool:
     return connection.transport is not None and connection.transport.connection.is_opened
 
 
-class Line:
+class KeptChannel:
     """A channel that is kept."""
 
     def __init__(self, link: Link) -> None:

@@ -22,9 +22,9 @@ from onward.queue.model import KEEP_FAILED, Capabilities, Keep, QueueHealth, Que
 from onward.queue.options import Options
 from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.rabbitmq.delivery import Delivery
-from onward.queue.providers.rabbitmq.link import Line, Links, answered, refused_in_words
+from onward.queue.providers.rabbitmq.link import KeptChannel, Links, answered, refused_in_words
 from onward.queue.providers.rabbitmq.messages import new_message, taken_job, unsendable
-from onward.queue.providers.rabbitmq.post import FailedJobs, Lost, Post, Refused
+from onward.queue.providers.rabbitmq.publisher import FailedJobs, Lost, Publisher, Refused
 from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, Topology
 from onward.queue.providers.together import add_each
 
@@ -79,10 +79,10 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
         self._links = await self._factory.hold()
         self._begin_anew()
         try:
-            self._post = Post(self._links, self._topology, lambda job: self.on_ended(job))
-            self._failed = FailedJobs(self._links.other, self._post)
-            self._pulling = Line(self._links.other)
-            await self._post.declare_all()
+            self._publisher = Publisher(self._links, self._topology, lambda job: self.on_ended(job))
+            self._failed = FailedJobs(self._links.other, self._publisher)
+            self._pulling = KeptChannel(self._links.other)
+            await self._publisher.declare_all()
         except BaseException:
             await self._close()
             raise
@@ -94,7 +94,7 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
         await self._return_unclaimed()
         self._held.clear()
         await self._pulling.close()
-        await self._post.close()
+        await self._publisher.close()
         await self._factory.let_go()
 
     def hopeless(self, error: BaseException) -> str | None:
@@ -117,7 +117,7 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
 
     async def _add(self, job: StoredJob, message: Message, delay: timedelta) -> StoredJob:
         try:
-            delay = await self._post.send(message, delay)
+            delay = await self._publisher.send(message, delay)
         except Refused as error:
             raise unsendable(job, f"RabbitMQ does not take it: {error}") from error
         return msgspec.structs.replace(job, scheduled_for=job.created_at + delay if delay else None)
@@ -142,9 +142,9 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
         while (message := await self._get()) is not None:
             token = secrets.token_hex(8)
             try:
-                job = await self._post.arrived(message, token)
+                job = await self._publisher.arrived(message, token)
             except Exception:
-                await self._post.refuse(message)
+                await self._publisher.refuse(message)
                 raise
             if job is not None:
                 self._held[token] = message
@@ -175,22 +175,22 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
         with suppress(Exception):  # then the broker takes it back, and counts
             message = await self._get() if self._asked is not None else None
             if message is not None:
-                await self._post.give_back(message, self._unrun(message))
+                await self._publisher.give_back(message, self._unrun(message))
 
     def _unrun(self, message: AbstractIncomingMessage) -> TakenJob:
         return taken_job(message, self.queue_name, lock_token="")
 
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
-        await self._settled(job, self._post.complete)
+        await self._settled(job, self._publisher.complete)
 
     async def nack(self, job: TakenJob, error: BaseException) -> timedelta | None:
         if job.native is None:
             raise self.not_found(job.id)
-        return await self._settled(job, lambda message: self._post.fail(message, job, error))
+        return await self._settled(job, lambda message: self._publisher.fail(message, job, error))
 
     async def release(self, jobs: Sequence[TakenJob]) -> None:
         for job in jobs:
-            await self._settled(job, lambda message, job=job: self._post.give_back(message, job))  # type: ignore[misc]
+            await self._settled(job, lambda message, job=job: self._publisher.give_back(message, job))  # type: ignore[misc]
 
     async def _settled(self, job: TakenJob, settle: Callable[[AbstractIncomingMessage], Awaitable[R]]) -> R:
         token = job.lock_token or ""
@@ -217,7 +217,7 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
     ) -> Delivery:
         delivery = Delivery(
             self._links.other,
-            self._post,
+            self._publisher,
             handler,
             concurrency=concurrency,
             in_words=self._in_words,
@@ -239,18 +239,18 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
     # -- the queue
 
     async def delete(self) -> None:
-        await self._post.delete_all()
+        await self._publisher.delete_all()
         await self._pulling.close()
 
     async def stats(self) -> QueueStats:
         # What is delayed is in queues that only who made them knows, and AMQP does not tell what is unacknowledged.
         return QueueStats(
-            waiting=(await self._post.declare(self._topology.queue)).messages,
-            failed=(await self._post.look_at_failed()).messages,
+            waiting=(await self._publisher.declare(self._topology.queue)).messages,
+            failed=(await self._publisher.look_at_failed()).messages,
         )
 
     async def health(self) -> QueueHealth:
-        consumers = (await self._post.declare(self._topology.queue)).consumers
+        consumers = (await self._publisher.declare(self._topology.queue)).consumers
         return QueueHealth.of(await self.stats(), active_workers=consumers)
 
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:

@@ -167,7 +167,7 @@ class NewQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class QueueFacts:
     """One queue as it is."""
 
     name: str
@@ -197,7 +197,7 @@ def check_name(queue_name: str) -> None:
         )
 
 
-async def found_or_made(calls: Calls, queue_name: str, create: NewQueue | None) -> Facts:
+async def found_or_made(calls: Calls, queue_name: str, create: NewQueue | None) -> QueueFacts:
     """The queue's facts; without `create`, a queue that is missing is the caller's mistake, and is said to be."""
     check_name(queue_name)
     try:
@@ -215,7 +215,7 @@ async def found_or_made(calls: Calls, queue_name: str, create: NewQueue | None) 
     return await _read(calls, queue_name, url)
 
 
-async def _read(calls: Calls, queue_name: str, url: str) -> Facts:
+async def _read(calls: Calls, queue_name: str, url: str) -> QueueFacts:
     wanted = ["VisibilityTimeout", "MaximumMessageSize", "RedrivePolicy"]
     attributes = (await calls("get_queue_attributes", QueueUrl=url, AttributeNames=wanted))["Attributes"]
     visibility = int(attributes["VisibilityTimeout"])
@@ -226,7 +226,7 @@ async def _read(calls: Calls, queue_name: str, url: str) -> Facts:
             queue_name=queue_name,
         )
     policy: dict[str, Any] = json.loads(attributes.get("RedrivePolicy") or "{}")
-    return Facts(
+    return QueueFacts(
         name=queue_name,
         url=url,
         visibility=timedelta(seconds=visibility),

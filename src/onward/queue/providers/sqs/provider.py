@@ -16,7 +16,7 @@ from onward.queue.model import Capabilities, QueueFailureReason, QueueStats
 from onward.queue.options import Options
 from onward.queue.provider import Provider
 from onward.queue.providers.grouped import Grouped
-from onward.queue.providers.held import Held
+from onward.queue.providers.held import HeldReceipts
 from onward.queue.providers.sqs.calls import (
     ENDLESS,
     LONGEST_HOLD,
@@ -90,7 +90,7 @@ class SQSProvider(Provider, Pulls, KeepsDeadLetters):
                 self.queue_name,
             )
         self.declare(max_job_size=self._facts.max_bytes, dead_letters=self._facts.failed_arn is not None)
-        self._held = Held(self, self._facts.visibility)
+        self._held = HeldReceipts(self, self._facts.visibility)
         self._delete = Grouped[str, Failed | None](self._delete_all, most=MOST)
         self._dead_letters: DeadLetters | None = None
 

@@ -20,15 +20,15 @@ WITH outcome AS MATERIALIZED (
     progress = coalesce(o.progress, job.progress),
     progress_note = CASE WHEN o.progress IS NULL THEN job.progress_note ELSE o.progress_note END,
     failure_reason = CASE
-      WHEN o.kind IN ('retry', 'continue') AND job.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE o.reason END,
+      WHEN o.kind IN ('requeue', 'continue') AND job.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE o.reason END,
     failures = least(job.failures::bigint + o.failures, 2147483647)::integer,
     transients = o.transients,
     crashes = o.crashes,
     scheduled_at = CASE
-      WHEN o.kind <> 'retry' THEN job.scheduled_at
+      WHEN o.kind <> 'requeue' THEN job.scheduled_at
       WHEN o.keep_place THEN least(job.scheduled_at, o.at)
       ELSE coalesce(o.scheduled_at, o.at + make_interval(secs => o.delay)) END,
-    deferred = o.kind = 'retry' AND coalesce(o.scheduled_at, o.at + make_interval(secs => o.delay)) > o.at,
+    deferred = o.kind = 'requeue' AND coalesce(o.scheduled_at, o.at + make_interval(secs => o.delay)) > o.at,
     chain_ended_at = CASE
       WHEN job.chain_index = 0
         AND (o.kind IN ('complete', 'fail') OR job.cancel_requested_at IS NOT NULL)

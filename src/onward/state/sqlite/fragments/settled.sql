@@ -8,6 +8,6 @@ output = o.output,
 leased_by = NULL,
 leased_until = NULL,
 open_blockers = 0,
-ended_at = CASE WHEN o.kind <> 'retry' OR job.cancel_requested_at IS NOT NULL THEN :now END,
+ended_at = CASE WHEN o.kind <> 'requeue' OR job.cancel_requested_at IS NOT NULL THEN :now END,
 completed_by = CASE
   WHEN o.kind = 'complete' OR (o.kind = 'continue' AND job.cancel_requested_at IS NULL) THEN o.completed_by END

@@ -20,15 +20,15 @@ UPDATE /*schema*/job AS job SET
   progress = coalesce(o.progress, job.progress),
   progress_note = CASE WHEN o.progress IS NULL THEN job.progress_note ELSE o.progress_note END,
   failure_reason = CASE
-    WHEN o.kind IN ('retry', 'continue') AND job.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE o.reason END,
+    WHEN o.kind IN ('requeue', 'continue') AND job.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE o.reason END,
   failures = job.failures + o.failures,
   transients = o.transients,
   crashes = o.crashes,
   scheduled_at = CASE
-    WHEN o.kind <> 'retry' THEN job.scheduled_at
+    WHEN o.kind <> 'requeue' THEN job.scheduled_at
     WHEN o.keep_place THEN min(job.scheduled_at, :now)
     ELSE o.scheduled_at END,
-  deferred = o.kind = 'retry' AND o.scheduled_at > :now,
+  deferred = o.kind = 'requeue' AND o.scheduled_at > :now,
   chain_ended_at = CASE
     WHEN job.chain_index = 0
       AND (o.kind IN ('complete', 'fail') OR job.cancel_requested_at IS NOT NULL)

@@ -63,13 +63,13 @@ class Awaited:
         return self._now() < self._over_at
 
 
-class Consequences:
+class EffectsOf:
     """Turns changes of the database into the hints and events that follow from them."""
 
     def __init__(self, observers: Observers, awaited: Awaited) -> None:
         self._wants, self._awaited = observers.wants, awaited
 
-    def of_start(self, jobs: Sequence[NewJob], started: Sequence[Started]) -> Effects:
+    def start(self, jobs: Sequence[NewJob], started: Sequence[Started]) -> Effects:
         """Of chains started."""
         effects, watched = Effects(), self._wants(*_OF_STARTS)
         for job, answer in zip(jobs, started, strict=True):
@@ -77,19 +77,19 @@ class Consequences:
                 self._created(effects, job, answer.status, watched)
         return effects
 
-    def of_changes(self, changes: Iterable[Change]) -> Effects:
+    def changes(self, changes: Iterable[Change]) -> Effects:
         """Of what somebody asked for: cancel, retry, trigger, delete."""
         effects = Effects()
         for change in changes:
             self._changed(effects, change, everybody=True)
         return effects
 
-    def of_settlements(
+    def settlements(
         self, settlements: Collection[Settlement], changes: Collection[Change], *, everybody: bool = False
     ) -> Effects:
         """Of attempts that ended. `everybody`: tell the end of a chain also when nobody is known to wait for it."""
         effects = Effects()
-        if not everybody and self._is_nobodys_business(settlements, changes):
+        if not everybody and self._has_no_audience(settlements, changes):
             return effects
         by_id = {settlement.job_id: settlement for settlement in settlements}
         for change in changes:
@@ -98,14 +98,14 @@ class Consequences:
                 self._changed(effects, change, everybody)
             elif change.status is JobStatus.PENDING:
                 deferred = settlement.delay > 0 or settlement.at is not None
-                effects.hints.append(Hint(HintKind.DEFERRED if deferred else HintKind.SCHEDULED, change.type_name))
+                effects.hints.append(Hint(HintKind.DEFERRED if deferred else HintKind.READY, change.type_name))
             elif change.status is JobStatus.FAILED:
                 self._failed(effects, change, everybody)
             else:
                 self._completed(effects, change, settlement, everybody)
         return effects
 
-    def _is_nobodys_business(self, settlements: Collection[Settlement], changes: Collection[Change]) -> bool:
+    def _has_no_audience(self, settlements: Collection[Settlement], changes: Collection[Change]) -> bool:
         """Whether chains only completed, and nobody waits or watches: most of what busy workers do."""
         return (
             not (self._awaited or self._wants(events.JobCompleted, events.ChainCompleted))
@@ -116,10 +116,10 @@ class Consequences:
     def _created(self, effects: Effects, job: NewJob, status: JobStatus, watched: bool) -> None:
         if status is JobStatus.PENDING:
             deferred = job.delay > 0 or job.at is not None
-            effects.hints.append(Hint(HintKind.DEFERRED if deferred else HintKind.SCHEDULED, job.type_name))
+            effects.hints.append(Hint(HintKind.DEFERRED if deferred else HintKind.READY, job.type_name))
         # Starting locked the chains it waits for, and a worker that was told of them meanwhile found nothing to take.
         if job.blocker_types:
-            effects.hints += [Hint(HintKind.SCHEDULED, name) for name in job.blocker_types]
+            effects.hints += [Hint(HintKind.READY, name) for name in job.blocker_types]
         if watched:
             self._tell_of_start(effects, job, status)
         if status is JobStatus.FAILED:
@@ -159,7 +159,7 @@ class Consequences:
         elif change.kind in _EVENTS:
             event = _EVENTS[change.kind]
             if change.kind != "blocked":
-                effects.hints.append(Hint(HintKind.SCHEDULED, change.type_name))
+                effects.hints.append(Hint(HintKind.READY, change.type_name))
             if self._wants(event):
                 effects.events.append(event(**_facts(change)))
         elif change.kind in ("cancel_requested", "deleted"):

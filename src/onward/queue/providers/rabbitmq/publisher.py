@@ -18,7 +18,7 @@ from aiormq.exceptions import ChannelLockedResource, ChannelPreconditionFailed, 
 
 from onward.queue.contract import StoredJob, TakenJob, why_for_good
 from onward.queue.model import QueueFailureReason
-from onward.queue.providers.rabbitmq.link import ANSWER, Line, Link, Links, answered
+from onward.queue.providers.rabbitmq.link import ANSWER, KeptChannel, Link, Links, answered
 from onward.queue.providers.rabbitmq.messages import (
     ATTEMPTS,
     COPIES,
@@ -54,13 +54,13 @@ class Refused(Exception):
     """The broker does not take a message of this kind, in words."""
 
 
-class Post:
+class Publisher:
     """For one queue. `on_ended` is told of jobs that fail without being run."""
 
     def __init__(self, links: Links, topology: Topology, on_ended: Callable[[StoredJob], object]) -> None:
         self.topology = topology
         self._arriving, self._publishing, self._on_ended = links.other, links.publishing, on_ended
-        self._sending, self._asking = Line(links.publishing), Line(links.other)
+        self._sending, self._asking = KeptChannel(links.publishing), KeptChannel(links.other)
         self._declared: dict[int, str] = {}
         """By delay, the queue that was declared for it last."""
         self._kept_otherwise = False
@@ -266,8 +266,8 @@ class TooMany(Exception):
 class FailedJobs:
     """Of one queue. To read them is to hold them all for a moment: one reader at a time, wherever it runs."""
 
-    def __init__(self, link: Link, post: Post) -> None:
-        self._link, self._post = link, post
+    def __init__(self, link: Link, publisher: Publisher) -> None:
+        self._link, self._publisher = link, publisher
         self._turn = asyncio.Lock()
 
     async def some(self, limit: int) -> list[StoredJob]:
@@ -278,7 +278,7 @@ class FailedJobs:
         jobs: list[StoredJob] = []
 
         async def look(message: AbstractIncomingMessage) -> bool:
-            jobs.append(_shown(failed_job(message, self._post.topology.queue)))
+            jobs.append(_shown(failed_job(message, self._publisher.topology.queue)))
             return False
 
         if limit > 0:
@@ -292,7 +292,7 @@ class FailedJobs:
         async def look(message: AbstractIncomingMessage) -> bool:
             nonlocal found
             if message.message_id == job_id:
-                await self._post.retry(message, job_id)
+                await self._publisher.retry(message, job_id)
                 found = True
             return found
 
@@ -304,7 +304,7 @@ class FailedJobs:
     async def _read(self, look: Callable[[AbstractIncomingMessage], Awaitable[bool]], most: int = MOST) -> int:
         """Show so many to `look`, the oldest first, until it says that it has seen enough; how many there were."""
         async with self._turn, self._alone():
-            depth = (await self._post.look_at_failed()).messages
+            depth = (await self._publisher.look_at_failed()).messages
             if depth:
                 channel = await self._link.channel()
                 try:
@@ -322,7 +322,7 @@ class FailedJobs:
         came: asyncio.Queue[AbstractIncomingMessage] = asyncio.Queue()
         async with answered():
             await channel.set_qos(prefetch_count=count)
-            queue = await channel.get_queue(self._post.topology.failed, ensure=False)
+            queue = await channel.get_queue(self._publisher.topology.failed, ensure=False)
             tag = await queue.consume(came.put)
         for _ in range(count):
             async with answered():
@@ -335,14 +335,14 @@ class FailedJobs:
     async def _have_returned(self, depth: int) -> None:
         """The broker takes them back in its own time; all but one that may have been retried."""
         for _ in range(_LOOKS):
-            if (await self._post.look_at_failed()).messages >= depth - 1:
+            if (await self._publisher.look_at_failed()).messages >= depth - 1:
                 return
             await asyncio.sleep(0.01)
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
         """An exclusive queue belongs to a connection and goes with it: a lock that no crash leaves behind."""
-        name, until = self._post.topology.lock, time.monotonic() + ANSWER
+        name, until = self._publisher.topology.lock, time.monotonic() + ANSWER
         while True:
             channel = await self._link.channel()
             try:

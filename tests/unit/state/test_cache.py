@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from onward.errands import Errands
-from onward.state.postgres.lending import Lender
+from onward.state.postgres.cache import ConnectionCache
 
 
 class Connection:
     def __init__(self) -> None:
-        self.is_touched = self.is_shown = False
+        self.needs_reset = self.escaped = False
         self.is_sound = True
 
 
@@ -37,12 +37,12 @@ def pool() -> Pool:
     return Pool()
 
 
-def lender(pool: Pool, size: int = 2) -> Lender[Connection]:
-    return Lender(size, acquire=pool.acquire, release=pool.release, errands=Errands())
+def cache(pool: Pool, size: int = 2) -> ConnectionCache[Connection]:
+    return ConnectionCache(size, acquire=pool.acquire, release=pool.release, errands=Errands())
 
 
 async def test_the_same_connection_is_lent_again_without_asking_the_pool(pool: Pool) -> None:
-    lending = lender(pool)
+    lending = cache(pool)
     first = await lending.lend()
     await lending.take_back(first, keep=True)
 
@@ -50,9 +50,9 @@ async def test_the_same_connection_is_lent_again_without_asking_the_pool(pool: P
     assert pool.free == []
 
 
-@pytest.mark.parametrize("change", ["is_shown", "broken", "failed"])
+@pytest.mark.parametrize("change", ["escaped", "broken", "failed"])
 async def test_one_that_may_not_be_as_it_was_goes_back_to_the_pool(pool: Pool, change: str) -> None:
-    lending = lender(pool)
+    lending = cache(pool)
     first = await lending.lend()
     if change == "broken":
         first.is_sound = False
@@ -64,7 +64,7 @@ async def test_one_that_may_not_be_as_it_was_goes_back_to_the_pool(pool: Pool, c
 
 
 async def test_one_that_broke_while_at_hand_is_not_lent(pool: Pool) -> None:
-    lending = lender(pool)
+    lending = cache(pool)
     first = await lending.lend()
     await lending.take_back(first, keep=True)
     first.is_sound = False
@@ -73,12 +73,12 @@ async def test_one_that_broke_while_at_hand_is_not_lent(pool: Pool) -> None:
 
 
 async def test_those_who_wait_get_one_in_turn(pool: Pool) -> None:
-    lending, served = lender(pool), list[int]()
+    lending, served = cache(pool), list[int]()
 
     async def work(number: int) -> None:
         connection = await lending.lend()
         served.append(number)
-        connection.is_touched = True
+        connection.needs_reset = True
         await asyncio.sleep(0.001)
         await lending.take_back(connection, keep=True)
 
@@ -91,7 +91,7 @@ async def test_those_who_wait_get_one_in_turn(pool: Pool) -> None:
 
 
 async def test_who_is_cancelled_while_waiting_takes_nobodys_turn(pool: Pool) -> None:
-    lending = lender(pool, size=1)
+    lending = cache(pool, size=1)
     first = await lending.lend()
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
         waiting = [tasks.create_task(lending.lend()) for _ in range(2)]
@@ -103,7 +103,7 @@ async def test_who_is_cancelled_while_waiting_takes_nobodys_turn(pool: Pool) -> 
 
 
 async def test_a_pool_that_cannot_connect_keeps_nobodys_turn(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    lending = lender(pool, size=1)
+    lending = cache(pool, size=1)
 
     async def fail() -> Connection:
         raise OSError
@@ -118,19 +118,19 @@ async def test_a_pool_that_cannot_connect_keeps_nobodys_turn(pool: Pool, monkeyp
 
 
 async def test_one_that_was_touched_is_handed_on_as_it_is(pool: Pool) -> None:
-    lending = lender(pool)
+    lending = cache(pool)
     first = await lending.lend()
-    first.is_touched = True
+    first.needs_reset = True
     await lending.take_back(first, keep=True)
 
     assert await lending.lend() is first
-    assert first.is_touched
+    assert first.needs_reset
 
 
 async def test_those_for_which_nobody_asks_go_back_to_the_pool_but_for_one_that_needs_no_reset(pool: Pool) -> None:
-    lending = lender(pool, size=3)
+    lending = cache(pool, size=3)
     lent = [await lending.lend() for _ in range(3)]
-    lent[0].is_touched = True
+    lent[0].needs_reset = True
     for connection in lent:
         await lending.take_back(connection, keep=True)
 
@@ -143,9 +143,9 @@ async def test_those_for_which_nobody_asks_go_back_to_the_pool_but_for_one_that_
 
 
 async def test_one_that_was_touched_goes_back_to_be_reset_when_nobody_asks_for_it(pool: Pool) -> None:
-    lending = lender(pool)
+    lending = cache(pool)
     first = await lending.lend()
-    first.is_touched = True
+    first.needs_reset = True
     await lending.take_back(first, keep=True)
 
     async with asyncio.timeout(5):
@@ -164,7 +164,7 @@ async def test_who_is_cancelled_while_giving_back_has_given_back(pool: Pool, mon
         await release(connection)
 
     monkeypatch.setattr(pool, "release", slow)
-    lending = lender(pool, size=1)
+    lending = cache(pool, size=1)
     first = await lending.lend()
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
         giving_back = tasks.create_task(lending.take_back(first, keep=False))
@@ -182,7 +182,7 @@ async def test_who_is_cancelled_while_giving_back_has_given_back(pool: Pool, mon
 
 
 async def test_what_comes_back_after_it_was_closed_goes_back_to_the_pool(pool: Pool) -> None:
-    lending = lender(pool)
+    lending = cache(pool)
     first = await lending.lend()
 
     await lending.close()

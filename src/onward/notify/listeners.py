@@ -11,13 +11,13 @@ _MOST_UNHEARD = 5_000
 """Hints that wait for a listener who is busy; with more than that he had better look at everything."""
 
 
-class _Line:
+class _Listener:
     """A listener of one process."""
 
     def __init__(
-        self, *, scheduled: Collection[str], ended: Collection[str], lost: bool, awaited: bool, give_back: PassOn
+        self, *, types: Collection[str], ended: Collection[str], lost: bool, awaited: bool, give_back: PassOn
     ) -> None:
-        self.scheduled, self.ended = frozenset(scheduled), ended
+        self.types, self.ended = frozenset(types), ended
         self.kinds = {HintKind.LOST: lost, HintKind.AWAITED: awaited}
         self.is_waiting, self.has_room = False, True
         self._hints: list[Hint] = []
@@ -30,10 +30,10 @@ class _Line:
         return self.is_waiting and self.has_room and not self._ready.is_set()
 
     def wants(self, hint: Hint) -> bool:
-        if hint.kind in (HintKind.SCHEDULED, HintKind.DEFERRED):
-            return hint.key in self.scheduled
+        if hint.kind in (HintKind.READY, HintKind.DEFERRED):
+            return hint.key in self.types
         if hint.kind is HintKind.EXPIRED:
-            return bool(self.scheduled) and (not hint.key or hint.key in self.scheduled)
+            return bool(self.types) and (not hint.key or hint.key in self.types)
         if hint.kind is HintKind.ENDED:
             return hint.key in self.ended
         return self.kinds.get(hint.kind, True)
@@ -49,13 +49,13 @@ class _Line:
 
     def decline(self, hints: Sequence[Hint]) -> None:
         """Give back the jobs that were meant for this listener, who cannot take them; each hint stood for one."""
-        declined = [Hint(hint.kind, hint.key) for hint in hints if hint.kind is HintKind.SCHEDULED]
+        declined = [Hint(hint.kind, hint.key) for hint in hints if hint.kind is HintKind.READY]
         if declined:
             self._give_back(declined)
 
     def decline_all(self) -> None:
         """The same for what it has not heard yet."""
-        hints, self._hints = self._hints, [hint for hint in self._hints if hint.kind is not HintKind.SCHEDULED]
+        hints, self._hints = self._hints, [hint for hint in self._hints if hint.kind is not HintKind.READY]
         self.decline(hints)
 
     async def wait(self, timeout: float | None) -> Sequence[Hint]:
@@ -74,77 +74,77 @@ class _Line:
         return hints
 
 
-class Switchboard:
+class Listeners:
     """The listeners of this process. Belongs to one event loop; nothing here waits.
 
-    `pass_on` gets hints about scheduled jobs that were given to a listener here, who could not follow them after all,
+    `pass_on` gets hints about ready jobs that were given to a listener here, who could not follow them after all,
     when no other listener here can.
     """
 
     def __init__(self, pass_on: PassOn | None = None) -> None:
-        self._lines: list[_Line] = []
+        self._listeners: list[_Listener] = []
         self._pass_on = pass_on
 
     @property
     def is_used(self) -> bool:
         """Whether anybody listens."""
-        return bool(self._lines)
+        return bool(self._listeners)
 
     @asynccontextmanager
     async def listen(
-        self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
-    ) -> AsyncIterator[_Line]:
-        line = _Line(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited, give_back=self._redeliver)
-        self._lines.append(line)
+        self, *, types: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
+    ) -> AsyncIterator[_Listener]:
+        listener = _Listener(types=types, ended=ended, lost=lost, awaited=awaited, give_back=self._redeliver)
+        self._listeners.append(listener)
         try:
-            yield line
+            yield listener
         finally:
-            self._lines.remove(line)
-            line.decline_all()
-            line.wake()
+            self._listeners.remove(listener)
+            listener.decline_all()
+            listener.wake()
 
     def deliver(self, hints: Sequence[Hint]) -> None:
         """Give every hint to those it concerns."""
         for hint in hints:
-            lines = [line for line in self._lines if line.wants(hint)]
-            if hint.kind is HintKind.SCHEDULED:
+            listeners = [listener for listener in self._listeners if listener.wants(hint)]
+            if hint.kind is HintKind.READY:
                 # One that is full looks for more by itself as soon as it has room.
-                lines = self._choose([line for line in lines if line.has_room], hint.count)
+                listeners = self._choose([listener for listener in listeners if listener.has_room], hint.count)
             elif hint.kind is HintKind.DEFERRED:
-                lines = self._choose(lines, hint.count)
-            for line in lines:
-                line.give(hint)
+                listeners = self._choose(listeners, hint.count)
+            for listener in listeners:
+                listener.give(hint)
 
     def idle(self, hint: Hint) -> int:
         """How many of those whom a hint concerns it would wake, and to some use."""
-        return sum(line.is_idle for line in self._lines if line.wants(hint))
+        return sum(listener.is_idle for listener in self._listeners if listener.wants(hint))
 
-    def able(self, hint: Hint) -> int:
+    def room(self, hint: Hint) -> int:
         """How many of those whom a hint concerns could take a job, be they idle, or awake and about to look."""
-        return sum(line.has_room for line in self._lines if line.wants(hint))
+        return sum(listener.has_room for listener in self._listeners if listener.wants(hint))
 
-    def able_by_type(self) -> dict[str, int]:
+    def room_by_type(self) -> dict[str, int]:
         """How many could take a job, for every type that somebody here takes."""
-        types = {name for line in self._lines for name in line.scheduled}
-        return {name: self.able(Hint(HintKind.SCHEDULED, name)) for name in types}
+        names = {name for listener in self._listeners for name in listener.types}
+        return {name: self.room(Hint(HintKind.READY, name)) for name in names}
 
     def wake_all(self) -> None:
         """Something has changed, and it is not known what."""
-        for line in self._lines:
-            line.give(Hint(HintKind.UNKNOWN, ""))
+        for listener in self._listeners:
+            listener.give(Hint(HintKind.UNKNOWN, ""))
 
-    def _choose(self, lines: list[_Line], count: int) -> list[_Line]:
+    def _choose(self, listeners: list[_Listener], count: int) -> list[_Listener]:
         """As many as that: those that are idle, then those that are awake, last those that are full."""
-        chosen = sorted(lines, key=lambda line: (not line.has_room, not line.is_idle))[:count]
-        for line in chosen:
+        chosen = sorted(listeners, key=lambda listener: (not listener.has_room, not listener.is_idle))[:count]
+        for listener in chosen:
             # The next hint is another's turn.
-            self._lines.remove(line)
-            self._lines.append(line)
+            self._listeners.remove(listener)
+            self._listeners.append(listener)
         return chosen
 
     def _redeliver(self, hints: Sequence[Hint]) -> None:
         for hint in hints:
-            if self.able(hint):
+            if self.room(hint):
                 self.deliver([hint])
             elif self._pass_on is not None:
                 self._pass_on([hint])

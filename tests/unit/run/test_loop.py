@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from onward.slots.loop import SlotLoop
+from onward.run.loop import SlotLoop
 
 
 class Source:

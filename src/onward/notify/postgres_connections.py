@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 from onward.errands import to_the_end
-from onward.notify.link import ANSWER, QUIET
+from onward.notify.connected import ANSWER, QUIET
 from onward.transport import CONNECT, Patience, Reach, cut_off, watch
 
 _BEGIN = """
@@ -50,7 +50,7 @@ Receive: TypeAlias = Callable[[int, str], None]
 """Told the session that sent a payload, and the payload."""
 
 
-class PostgresWire(Protocol):
+class PostgresHintConnection(Protocol):
     """A connection that can both send and receive notifications. One that is not answered in time ends."""
 
     can_listen_later: bool
@@ -69,12 +69,12 @@ class PostgresWire(Protocol):
         ...
 
 
-Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[PostgresWire]]
+Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[PostgresHintConnection]]
 Connects: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 """Makes connections of a client library."""
 
 
-class _AsyncpgWire:
+class _AsyncpgHints:
     can_listen_later = True
 
     def __init__(self, raw: Any, process: int) -> None:
@@ -127,18 +127,18 @@ class _AsyncpgWire:
                     raise ConnectionResetError("the listening connection was closed")
 
 
-def asyncpg_wire(source: str | Connects) -> Connect:
+def asyncpg_hints(source: str | Connects) -> Connect:
     """Connects with asyncpg, by address or as the application does."""
 
     @asynccontextmanager
-    async def connect() -> AsyncIterator[PostgresWire]:
+    async def connect() -> AsyncIterator[PostgresHintConnection]:
         async with _asyncpg_by_address(source) if isinstance(source, str) else source() as raw:
             watch(raw._transport.get_extra_info("socket"))
             try:
                 row = await raw.fetchrow(_BEGIN, timeout=CONNECT)
-                wire = _AsyncpgWire(raw, row[2])
-                await wire.look()
-                yield wire
+                connection = _AsyncpgHints(raw, row[2])
+                await connection.look()
+                yield connection
             finally:
                 raw.terminate()  # nothing is under way that would be worth a farewell
 
@@ -152,7 +152,7 @@ async def _asyncpg_by_address(dsn: str) -> AsyncIterator[Any]:
     yield await asyncpg.connect(dsn, timeout=CONNECT)
 
 
-class _PsycopgWire:
+class _PsycopgHints:
     can_listen_later = False
 
     def __init__(self, listening: Any, sending: Any, process: int) -> None:
@@ -218,11 +218,11 @@ class _PsycopgWire:
         return heard
 
 
-def psycopg_wire(source: str | Connects) -> Connect:
+def psycopg_hints(source: str | Connects) -> Connect:
     """Connects with psycopg, which cannot send on the connection on which it waits: one more."""
 
     @asynccontextmanager
-    async def connect() -> AsyncIterator[PostgresWire]:
+    async def connect() -> AsyncIterator[PostgresHintConnection]:
         async with AsyncExitStack() as stack:
             pair: list[Any] = []
             process = 0
@@ -236,10 +236,10 @@ def psycopg_wire(source: str | Connects) -> Connect:
                     row = await (await raw.execute(_BEGIN)).fetchone()
                 process = row[2]
                 pair.append(raw)
-            wire = _PsycopgWire(pair[0], pair[1], process)
-            stack.push_async_callback(lambda: to_the_end(wire.end()))
-            await wire.look()
-            yield wire
+            connection = _PsycopgHints(pair[0], pair[1], process)
+            stack.push_async_callback(lambda: to_the_end(connection.end()))
+            await connection.look()
+            yield connection
 
     return connect
 
@@ -260,11 +260,11 @@ async def _psycopg_by_address(dsn: str) -> AsyncIterator[Any]:
         await raw.close()
 
 
-def wire_for(reach: Reach) -> Connect:
+def hint_connection_for(reach: Reach) -> Connect:
     """With the application's own client; by an address, with asyncpg where it is installed and understands it all."""
     if isinstance(reach.source, str) and find_spec("asyncpg") and _is_known_to_asyncpg(reach.source):
-        return asyncpg_wire(reach.source)
-    return (asyncpg_wire if reach.client == "asyncpg" else psycopg_wire)(reach.source)
+        return asyncpg_hints(reach.source)
+    return (asyncpg_hints if reach.client == "asyncpg" else psycopg_hints)(reach.source)
 
 
 def _is_known_to_asyncpg(dsn: str) -> bool:

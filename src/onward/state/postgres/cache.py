@@ -22,12 +22,12 @@ class Lendable(Protocol):
     """A connection, and what has to be known of it while it is lent to one after another."""
 
     @property
-    def is_touched(self) -> bool:
+    def needs_reset(self) -> bool:
         """Whether statements of the application's may have left settings or locks on it since it was last reset."""
         ...
 
     @property
-    def is_shown(self) -> bool:
+    def escaped(self) -> bool:
         """Whether the application has seen the connection itself, and may still have it."""
         ...
 
@@ -49,7 +49,7 @@ class Lendable(Protocol):
 C = TypeVar("C", bound=Lendable)
 
 
-class Lender(Generic[C]):
+class ConnectionCache(Generic[C]):
     """Lends at most `size` connections at a time.
 
     Invariant: those lent and those at hand are together no more than that, so that nobody waits for the pool for longer
@@ -88,9 +88,9 @@ class Lender(Generic[C]):
     async def take_back(self, connection: C, *, keep: bool) -> None:
         """The next who asks gets it as it is, unless it may not be lent again."""
         try:
-            if keep and not self._is_closed and connection.is_sound and not connection.is_shown:
+            if keep and not self._is_closed and connection.is_sound and not connection.escaped:
                 self._at_hand.append((connection, self._clock()))
-                if self._timer is None and (connection.is_touched or len(self._at_hand) > 1):
+                if self._timer is None and (connection.needs_reset or len(self._at_hand) > 1):
                     self._tidy_later()
             else:
                 await self._part_with(connection)
@@ -114,7 +114,7 @@ class Lender(Generic[C]):
         await to_the_end(_awaited(self._release(connection)))
 
     def _tidy_later(self) -> None:
-        if self._timer is None and (len(self._at_hand) > 1 or self._at_hand[0][0].is_touched):
+        if self._timer is None and (len(self._at_hand) > 1 or self._at_hand[0][0].needs_reset):
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(self._at_hand[0][1] + _AT_REST, self._tidy)
 
@@ -126,7 +126,7 @@ class Lender(Generic[C]):
     async def _tidy_up(self) -> None:
         """Give those for which nobody has asked back to the pool, which resets them; but for one that needs none."""
         while self._at_hand and self._at_hand[0][1] + _AT_REST <= self._clock():
-            if len(self._at_hand) == 1 and not self._at_hand[0][0].is_touched:
+            if len(self._at_hand) == 1 and not self._at_hand[0][0].needs_reset:
                 return
             await self._part_with(self._at_hand.popleft()[0])
         if self._at_hand:
@@ -136,13 +136,13 @@ class Lender(Generic[C]):
 class Lent(Generic[C]):
     """A connection of our own pool, within a block."""
 
-    __slots__ = ("_connection", "_lender", "_replace_all")
+    __slots__ = ("_cache", "_connection", "_replace_all")
 
-    def __init__(self, lender: Lender[C], replace_all: Callable[[], Awaitable[None]]) -> None:
-        self._lender, self._replace_all = lender, replace_all
+    def __init__(self, cache: ConnectionCache[C], replace_all: Callable[[], Awaitable[None]]) -> None:
+        self._cache, self._replace_all = cache, replace_all
 
     async def __aenter__(self) -> C:
-        self._connection = await self._lender.lend()
+        self._connection = await self._cache.lend()
         self._connection.lent()
         return self._connection
 
@@ -151,7 +151,7 @@ class Lent(Generic[C]):
     ) -> None:
         is_demoted = self._connection.is_demoted
         try:
-            await self._lender.take_back(self._connection, keep=error is None and not is_demoted)
+            await self._cache.take_back(self._connection, keep=error is None and not is_demoted)
         finally:
             if is_demoted:
                 await self._replace_all()

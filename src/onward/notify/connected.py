@@ -10,7 +10,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from onward.errors import ConfigurationError
 from onward.notify.contract import Changed, Hint, Listener, ignore, merged
-from onward.notify.switchboard import Switchboard
+from onward.notify.listeners import Listeners
 from onward.notify.vetting import Ration, read_payload
 from onward.pacing import Pacing
 from onward.state.command import Command
@@ -29,7 +29,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
 """Seconds between tries to connect: few enough that hints are back when the other end is."""
 
 
-class Wire(Protocol):
+class HintConnection(Protocol):
     """A connection that hands what it receives to whoever made it."""
 
     async def send(self, hints: Sequence[Hint]) -> None: ...
@@ -38,18 +38,18 @@ class Wire(Protocol):
         ...
 
 
-W = TypeVar("W", bound=Wire)
+C = TypeVar("C", bound=HintConnection)
 
 
-class LinkedNotify(ABC, Generic[W]):
+class ConnectedNotify(ABC, Generic[C]):
     """Keeps the connection, says when it is lost and when it is back, and sends later what could not be sent."""
 
     crosses_processes = True
     sees_commits = False
 
     def __init__(self) -> None:
-        self._switchboard = Switchboard(self._pass_on)
-        self._wire: W | None = None
+        self._listeners = Listeners(self._pass_on)
+        self._connection: C | None = None
         self._unsent: list[Hint] = []
         self._tried = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
@@ -63,7 +63,7 @@ class LinkedNotify(ABC, Generic[W]):
         self._inherited: list[Any] = []
 
     @abstractmethod
-    def _connect(self) -> AbstractAsyncContextManager[W]:
+    def _connect(self) -> AbstractAsyncContextManager[C]:
         """A connection that already listens."""
         ...
 
@@ -72,15 +72,15 @@ class LinkedNotify(ABC, Generic[W]):
         return
 
     @abstractmethod
-    async def _redirect(self, wire: W, hints: Sequence[Hint]) -> None:
-        """Have others follow hints about scheduled jobs that nobody here can follow."""
+    async def _redirect(self, connection: C, hints: Sequence[Hint]) -> None:
+        """Have others follow hints about ready jobs that nobody here can follow."""
         ...
 
     # -- the contract
 
     @property
     def is_up(self) -> bool:
-        return self._wire is not None
+        return self._connection is not None
 
     async def open(self, tasks: asyncio.TaskGroup, changed: Changed = ignore) -> None:
         self._come_home()
@@ -92,15 +92,15 @@ class LinkedNotify(ABC, Generic[W]):
     def _come_home(self) -> None:
         """In a child of the process that opened it: connection and loop are the parent's, also to throw away."""
         if self._process != os.getpid():
-            self._inherited.append((self._tasks, self._keeper, self._wire, self._errands, self._switchboard))
-            self._tasks = self._keeper = self._wire = None
+            self._inherited.append((self._tasks, self._keeper, self._connection, self._errands, self._listeners))
+            self._tasks = self._keeper = self._connection = None
             self._errands, self._passing, self._unsent = set(), [], []
-            self._switchboard = Switchboard(self._pass_on)
+            self._listeners = Listeners(self._pass_on)
             self._process = os.getpid()
 
     async def close(self) -> None:
         ending = [*self._errands, *([self._keeper] if self._keeper else [])]
-        self._keeper = self._tasks = self._wire = None
+        self._keeper = self._tasks = self._connection = None
         for task in ending:
             task.cancel()
         if self._look_soon is not None:
@@ -109,7 +109,7 @@ class LinkedNotify(ABC, Generic[W]):
         if ending:
             await asyncio.wait(ending)
         self._passing.clear()
-        self._switchboard.wake_all()
+        self._listeners.wake_all()
 
     def command(self, hints: Sequence[Hint]) -> Command[None] | None:
         return None
@@ -121,29 +121,29 @@ class LinkedNotify(ABC, Generic[W]):
     async def announce(self, hints: Sequence[Hint]) -> None:
         """Send, or raise soon; what could not be sent leaves when the connection is back."""
         hints = merged(hints)
-        if self._wire is None:
-            self._switchboard.deliver(hints)  # those in this process need no connection to hear of it
+        if self._connection is None:
+            self._listeners.deliver(hints)  # those in this process need no connection to hear of it
         try:
             await self._first_try()
-            if self._wire is None:
+            if self._connection is None:
                 raise ConnectionError("hints are down: the other end cannot be reached")
             async with asyncio.timeout(ANSWER):
-                await self._wire.send(hints)
+                await self._connection.send(hints)
         except BaseException:
             self._send_later(hints)
             raise
 
     @asynccontextmanager
     async def listen(
-        self, *, scheduled: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
+        self, *, types: Collection[str] = (), ended: Collection[str] = (), lost: bool = False, awaited: bool = False
     ) -> AsyncIterator[Listener]:
-        async with self._switchboard.listen(scheduled=scheduled, ended=ended, lost=lost, awaited=awaited) as line:
+        async with self._listeners.listen(types=types, ended=ended, lost=lost, awaited=awaited) as listener:
             # The listener is active once we are connected; if the first try fails, it is by polling.
             with suppress(OSError, TimeoutError):
                 await self._first_try()
             with suppress(Exception):  # the connection is lost, and listens when it is back
                 await self._hear()
-            yield line
+            yield listener
 
     # -- for adapters
 
@@ -157,7 +157,7 @@ class LinkedNotify(ABC, Generic[W]):
 
     def _look_by_ourselves(self) -> None:
         self._look_soon = None
-        self._switchboard.wake_all()
+        self._listeners.wake_all()
 
     def _run(self, errand: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something beside, that ends with the adapter at the latest. If it fails, polling makes up for it."""
@@ -181,10 +181,10 @@ class LinkedNotify(ABC, Generic[W]):
     async def _pass_on_gathered(self) -> None:
         await asyncio.sleep(_GATHER)
         hints, self._passing = merged(self._passing), []
-        if self._wire is None:
-            self._switchboard.deliver(hints)
+        if self._connection is None:
+            self._listeners.deliver(hints)
         else:
-            await self._redirect(self._wire, hints)
+            await self._redirect(self._connection, hints)
 
     # -- the connection
 
@@ -200,26 +200,26 @@ class LinkedNotify(ABC, Generic[W]):
         pacing, was_down = Pacing(_SHORTEST_PAUSE, _LONGEST_PAUSE), False
         while self._tasks is not None:  # also where a library turned our cancellation into an error of its own
             try:
-                async with self._connect() as wire:
-                    self._wire = wire
+                async with self._connect() as connection:
+                    self._connection = connection
                     self._tried.set()
                     if was_down:
                         self._came_back()
                     pacing.reset()
                     was_down = False
-                    await self._send_unsent(wire)
-                    await wire.hold()
+                    await self._send_unsent(connection)
+                    await connection.hold()
             except Exception as error:  # noqa: BLE001 - one turn of a loop
                 self._went_down(error, is_news=not was_down)
             was_down = True
             await asyncio.sleep(next(pacing))
 
-    async def _send_unsent(self, wire: W) -> None:
+    async def _send_unsent(self, connection: C) -> None:
         unsent, self._unsent = self._unsent, []
         if unsent:
             try:
                 async with asyncio.timeout(ANSWER):
-                    await wire.send(unsent)
+                    await connection.send(unsent)
             except BaseException:
                 self._send_later(unsent)
                 raise
@@ -228,15 +228,15 @@ class LinkedNotify(ABC, Generic[W]):
         self._unsent = merged([*self._unsent, *hints])[:_MOST_UNSENT]
 
     def _went_down(self, error: Exception, *, is_news: bool) -> None:
-        self._wire = None
+        self._connection = None
         self._tried.set()
         if is_news and self._tasks is not None:
             self._changed(error)
             # From now on they look by themselves, and more often.
-            self._switchboard.wake_all()
+            self._listeners.wake_all()
         logger.debug("hints are down, polling goes on: %s", error)
 
     def _came_back(self) -> None:
         self._changed(None)
         # What was announced meanwhile is lost: have everybody look.
-        self._switchboard.wake_all()
+        self._listeners.wake_all()

@@ -1,1 +1,0 @@
-"""The loop of every worker: fill the free slots, wait, drain."""
