@@ -381,14 +381,22 @@ def _always() -> bool:
 def _fetch(raw: sqlite3.Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
     cursor = raw.cursor()
     cursor.row_factory = None  # the caller's connection may make dictionaries of its rows
-    # All of them: rows of RETURNING that nobody has read make COMMIT fail.
-    return cursor.execute(sql, parameters).fetchall()
+    try:
+        # All of them: rows of RETURNING that nobody has read make COMMIT fail.
+        return cursor.execute(sql, parameters).fetchall()
+    except sqlite3.Error:
+        cursor.close()  # the error keeps it, and with it a statement that could not be read to its end
+        raise
 
 
 def _query(raw: sqlite3.Connection, sql: str, parameters: Mapping[str, Any]) -> Result:
     cursor = raw.cursor()
     cursor.row_factory = None
-    rows = cursor.execute(sql, parameters).fetchall()
+    try:
+        rows = cursor.execute(sql, parameters).fetchall()
+    except sqlite3.Error:
+        cursor.close()
+        raise
     columns = tuple(column[0] for column in cursor.description or ())
     return Result(columns, rows, max(cursor.rowcount, len(rows)))
 
