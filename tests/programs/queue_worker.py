@@ -114,22 +114,28 @@ async def work(spec: str, queue_name: str, trace: Path, *, dies_itself: bool) ->
 
 
 def die_after(provider: Any, count: int) -> None:
-    """Die instead of acknowledging the last of so many jobs."""
-    deliver, ack, left = provider.process, provider.ack, itertools.count(count - 1, -1)
+    """Die instead of acknowledging the last of so many jobs, which a provider gives either by `process` or to `ack`."""
+    left = itertools.count(count - 1, -1)
+    deliver, ack = getattr(provider, "process", None), getattr(provider, "ack", None)
 
     async def process(handler: Callable[[Any], Any], **options: Any) -> Any:
         async def handle(job: Any) -> Any:
             result = await handler(job)
             return result if next(left) else die()
 
+        assert deliver is not None
         return await deliver(handle, **options)
 
     async def acknowledge(*arguments: Any) -> None:
         if not next(left):
             die()
+        assert ack is not None
         await ack(*arguments)
 
-    provider.ack, provider.process = acknowledge, process
+    if ack is not None:
+        provider.ack = acknowledge
+    if deliver is not None:
+        provider.process = process
 
 
 def main(spec: str, queue_name: str, count: int, trace: Path, *, at_random: bool) -> None:
