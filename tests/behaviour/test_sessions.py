@@ -128,6 +128,18 @@ async def test_statements_that_the_application_had_the_server_forget_are_prepare
     assert fault.is_transient
 
 
+@pytest.mark.parametrize("forget", ["DEALLOCATE ALL", "DISCARD ALL"])
+async def test_so_are_those_that_asyncpg_prepared(driver: AsyncpgDriver, forget: str) -> None:
+    asking = Command("SELECT :n::int[] AS n, 1 AS other", {"n": [1]}, len)
+    async with driver.connection() as connection:
+        await connection.run(asking)
+        await connection.script(forget)
+
+        with pytest.raises(asyncpg.InvalidSQLStatementNameError):
+            await connection.run(asking)
+        assert await connection.run(asking) == 1
+
+
 async def test_a_prepare_in_a_transaction_that_has_failed_is_tried_anew_in_the_next(driver: AsyncpgDriver) -> None:
     async with driver.connection() as connection:
         await connection.begin()

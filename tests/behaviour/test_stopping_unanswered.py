@@ -16,6 +16,8 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from onward import Attempt, Onward, job
+from onward.state.command import Command
+from onward.state.driver import Fault
 from proxy import Proxy, proxied
 
 KINDS = ["asyncpg", "psycopg", "sqlalchemy asyncpg", "sqlalchemy psycopg"]
@@ -177,3 +179,17 @@ async def test_a_handler_in_a_thread_that_waits_for_a_locked_file_does_not_keep_
     finally:
         if engine is not None:
             await engine.dispose()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_who_waits_for_the_answer_to_the_first_statement_of_a_phase_is_cut_off(
+    kind: str, postgres_dsn: str
+) -> None:
+    sleep = Command("SELECT pg_catalog.pg_sleep(:seconds::float)", {"seconds": 2 * ENOUGH}, len, "count")
+    async with app_on(kind, postgres_dsn, committing(Stage())) as (app, _), app.driver.connection() as connection:
+        asyncio.get_running_loop().call_later(0.5, connection.cut_off)
+        async with asyncio.timeout(ENOUGH):
+            with pytest.raises(Exception) as raised:  # noqa: PT011 - each client has its own
+                await connection.run(sleep, begin=True)
+
+    assert app.driver.fault(raised.value) is Fault.LOST

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onward import Attempt, Onward, job
+from onward import Attempt, Next, Onward, job
 from onward.observe import events
 from support import SOON, Recorder, Run, intercept
 
@@ -67,3 +67,39 @@ async def test_so_are_the_blockers_that_were_started_with_it(
     assert {event.chain_id for event in recorder.of(events.ChainStarted)} == {chain.id, *blockers}
     assert [event.job_id for event in recorder.of(events.JobBlocked)] == [chain.id]
     assert len(await app.jobs()) == 3
+
+
+@job("last")
+async def last(attempt: Attempt[int]) -> int:
+    return attempt.input
+
+
+@job("goes on", continues_to=[last])
+async def goes_on(attempt: Attempt[int]) -> Next[int]:
+    async with attempt.complete():
+        await attempt.start(work, 1)
+        return attempt.continue_with(last, attempt.input)
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_what_follows_from_a_phase_that_went_through_is_told(
+    running: Any, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app: Onward = await running(goes_on, last, work, worker={"poll": timedelta(minutes=10)})
+    lost: list[bool] = []
+
+    async def settle(run: Run, *_: Any, **__: Any) -> Any:
+        answer = await run()
+        if not lost:
+            lost.append(True)
+            raise lost_answer(app)
+        return answer
+
+    intercept(monkeypatch, app.state, "settle", settle)
+
+    chain = await app.start(goes_on, 7)
+
+    assert await chain.wait(timeout=SOON) == 7
+    await recorder.next(events.ChainCompleted, count=2)
+    assert len(recorder.of(events.ChainStarted)) == 2
+    assert [event.type_name for event in recorder.of(events.JobCompleted)].count("goes on") == 1

@@ -171,6 +171,11 @@ class OpenTransaction:
             for action in self._actions:
                 _run_after_commit(action)
 
+    def follow_after_all(self) -> None:
+        """The same for a commit that failed, and was then seen to have gone through."""
+        self._is_committed = True
+        self.follow()
+
     async def _insist(self) -> None:
         """What the application has ended itself is not committed, nor does anything of ours follow it."""
         try:

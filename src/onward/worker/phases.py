@@ -187,12 +187,16 @@ class Phases:
             settlement = self._progress.last_word(settlement)
             # Unless other operations of ours took part, nothing but this attempt has to do with its job.
             held = job if self._is_held and not tx.is_joined else None
-            settle = self.store.state.settle([settlement], held=held).then(partial(self._insist, tx, settlement))
+            # What follows, unless more is heard of it: what changed for others has been told by nobody then.
+            told = [Change(job.id, job.chain_id, job.type_name, "settled", JobStatus.COMPLETED)]
+            tx.then(lambda: self.store.release(self.store.effects_of.settlements([settlement], told)))
+            settle = self.store.state.settle([settlement], held=held).then(partial(self._insist, told))
             try:
                 await self._commit(settle)
             except Exception as error:
                 if not await self._went_through(error):
                     raise
+                tx.follow_after_all()
             self.stage = "settled"
         except _Cancelled:
             return settlement_of_cancel(job, self._worker)
@@ -201,7 +205,7 @@ class Phases:
             raise
         return None
 
-    def _insist(self, tx: OpenTransaction, settlement: Settlement, changes: Sequence[Change]) -> None:
+    def _insist(self, told: list[Change], changes: Sequence[Change]) -> None:
         """Raise unless the job was settled as asked, before the commit; what follows from it is told after that."""
         for change in changes:
             if change.kind == "settled" and change.job_id == self._job.id:
@@ -210,7 +214,7 @@ class Phases:
                 break
         else:
             raise JobAlreadyCompleted(self._job.id, self._job.attempt)
-        tx.then(lambda: self.store.release(self.store.effects_of.settlements([settlement], changes)))
+        told[:] = changes
 
     async def _commit(self, last: Operation[None] | None = None) -> None:
         tx, self.tx = self.tx, None

@@ -95,6 +95,8 @@ class AsyncpgConnection:
             self._refused_to_write = self._refused_to_write or _reads_only(self._raw) is not False
         else:
             self._session.heed(getattr(error, "sqlstate", None), error)
+            if isinstance(error, asyncpg.InvalidSQLStatementNameError):
+                self._raw._drop_local_statement_cache()  # what asyncpg itself prepared is gone as well
 
     # -- statements
 

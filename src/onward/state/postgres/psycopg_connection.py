@@ -280,7 +280,9 @@ class PsycopgConnection(PlainConnection):
         if isinstance(first, Command):
             if more and not (begin or commit or self.in_transaction):
                 first, more = as_one(first, more)
-            if begin != commit and not more and first.needs != "rows" and self.native is None:
+            # In other encodings a sign may be spelled with a byte that means a quote or a backslash alone.
+            is_plain = self.native is None and self._raw.info.encoding == "utf-8"
+            if begin != commit and not more and first.needs != "rows" and is_plain:
                 return await self._run_in_one_message(first, begin=begin)
         return await run_in_turn(self, first, *more, begin=begin, commit=commit)
 

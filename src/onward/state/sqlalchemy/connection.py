@@ -450,15 +450,14 @@ class PooledConnection(PlainConnection):
         if not (begin or commit):
             return await (await self._current()).run(first, *more)
         try:
-            joined = await self._join() if begin else await self._current()
+            # Lent from the first word on: who waits for the answer to BEGIN can be cut off.
+            self._lent = joined = await self._join() if begin else await self._current()
             answer = await joined.run(first, *more, begin=begin, commit=commit)
         except BaseException:
             await self.give_back()
             raise
         if commit:
             await self.give_back()
-        else:
-            self._lent = joined
         return answer
 
     async def begin(self) -> None:
