@@ -4,7 +4,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -27,7 +27,9 @@ def literal(value: Any) -> str:
         if "\0" in value:
             raise ValueError("text with a NUL character, which Postgres cannot store")
         return f"E'{_SPECIAL.sub(_doubled, value)}'" if _SPECIAL.search(value) else f"'{value}'"
-    if isinstance(value, UUID | datetime):
+    if isinstance(value, datetime):
+        return f"'{value.astimezone(UTC)}'"  # the server reads no offset with fractions of a second
+    if isinstance(value, UUID):
         return f"'{value}'"
     if isinstance(value, int | float):
         return str(value)
