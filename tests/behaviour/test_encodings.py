@@ -1,7 +1,7 @@
-"""What texts become where a client and its server talk in another encoding than UTF-8."""
+"""What texts and times become that are spelled out in SQL, whatever a client and its server talk in."""
 
 import secrets
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from urllib.parse import quote
 
 import pytest
@@ -36,3 +36,20 @@ async def test_psycopg_stores_them_as_they_are(postgres_dsn: str, encoding: str,
     async with app, app.worker(poll=timedelta(minutes=10)):
         for job_type in (only, first):
             assert await (await app.start(job_type, text)).wait(timeout=SOON) == text
+
+
+@job("later", continues_to=[second])
+async def later(attempt: Attempt[str]) -> Next[str]:
+    odd = timezone(timedelta(seconds=-1, microseconds=5))
+    async with attempt.complete():
+        return attempt.continue_with(second, attempt.input, at=datetime(2000, 1, 1, tzinfo=odd))
+
+
+@pytest.mark.parametrize("client", ["asyncpg", "psycopg"])
+async def test_a_time_may_be_given_in_any_zone(postgres_dsn: str, client: str) -> None:
+    address = postgres_dsn.replace("postgresql:", f"postgresql+{client}:")
+    app = Onward(address, jobs=[later, second], schema=f"t_{secrets.token_hex(6)}", migrate=True)
+    async with app, app.worker():
+        chain = await app.start(later, "x")
+
+        assert await chain.wait(timeout=SOON) == "x"

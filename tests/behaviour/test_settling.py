@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from onward import Attempt, Backoff, ChainFailed, Next, Onward, job
+from onward.conformance.queue.session import until
 from onward.lifecycle.store import Store
 from onward.model import Progress
 from onward.observe import events
@@ -85,6 +86,9 @@ async def test_an_outcome_whose_commit_was_not_answered_is_not_settled_twice(
 
     assert await chain.wait(timeout=SOON) == 1
     assert (await chain.get()).current.attempt == 1
+    await until(lambda: bool(recorder.of(events.ChainCompleted)))
+    assert [event.chain_id for event in recorder.of(events.ChainCompleted)] == [chain.id]
+    assert [event.job_id for event in recorder.of(events.JobCompleted)] == [chain.id]
 
 
 async def test_an_outcome_that_cannot_be_stored_is_a_failure_of_its_own(

@@ -259,18 +259,25 @@ class Settler:
         all_settled = len(told) == len(batch)
         settled = set[JobId]() if all_settled else set(told)
         if repeated and not all_settled:
-            settled |= await self._settled_before(reserved, [s for s in batch if s.job_id not in settled])
+            missing = [settlement for settlement in batch if settlement.job_id not in settled]
+            before = await self._settled_before(reserved, missing)
+            self._store.release(self._store.effects_of.settlements(missing, [c for c in before.values() if c]))
+            settled.update(before)
         if all_settled or settled:
             self._store.observers.database_works("settle")
         for settlement in batch:
             self._settled(settlement, all_settled or settlement.job_id in settled)
         self._done(batch)
 
-    async def _settled_before(self, reserved: Reserved, missing: list[Settlement]) -> set[JobId]:
-        """After a commit of unknown outcome, what looks stale may be our own first try: look it up."""
+    async def _settled_before(self, reserved: Reserved, missing: list[Settlement]) -> dict[JobId, Change | None]:
+        """After a commit of unknown outcome, what looks stale may be our own first try: look it up.
+
+        What it changed nobody has told. Of whom it unblocked nothing is known here: their workers look by themselves.
+        """
         look = self._store.state.find_jobs([s.job_id for s in missing])
         found = {job.id: job for job in await self._limited(reserved.run(look))}
-        return {s.job_id for s in missing if _is_done(s, found.get(s.job_id))}
+        done = [s.job_id for s in missing if _is_done(s, found.get(s.job_id))]
+        return {job_id: _change_of(found.get(job_id)) for job_id in done}
 
     def _abandon(self, batch: list[Settlement]) -> list[Settlement]:
         for settlement in batch:
@@ -286,6 +293,12 @@ class Settler:
         if not self._unsettled:
             self.idle.set()
         self._room.set()
+
+
+def _change_of(job: Job | None) -> Change | None:
+    if job is None:
+        return None  # removed when it had ended
+    return Change(job.id, job.chain_id, job.type_name, "settled", job.status, getattr(job, "reason", None))
 
 
 def _is_done(settlement: Settlement, job: Job | None) -> bool:

@@ -4,7 +4,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -35,8 +35,12 @@ def _doubled(found: re.Match[str]) -> str:
     return found[0] * 2
 
 
-def _quoted(value: UUID | datetime) -> str:
+def _quoted(value: UUID) -> str:
     return f"'{value}'"
+
+
+def _instant(value: datetime) -> str:
+    return f"'{value.astimezone(UTC)}'"  # the server reads no offset with fractions of a second
 
 
 def _null(value: None) -> str:
@@ -44,7 +48,7 @@ def _null(value: None) -> str:
 
 
 _WRITERS: dict[type[Any], Callable[[Any], str]] = {
-    str: _text, UUID: _quoted, datetime: _quoted, int: str, float: str, bool: str, type(None): _null,
+    str: _text, UUID: _quoted, datetime: _instant, int: str, float: str, bool: str, type(None): _null,
 }  # fmt: skip
 
 
