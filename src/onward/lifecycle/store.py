@@ -132,9 +132,10 @@ class Store:
         """
         if tx is None:
             refuse_inside_transaction(doing)
-            # Of what only writes the answer is known before: then its hints can leave with the commit.
-            known = isinstance(operation, Command) and operation.needs == "nothing"
-            effects = effects_of(operation.read(())) if known and isinstance(operation, Command) else None
+            effects: Effects | None = None
+            if isinstance(operation, Command) and operation.needs == "nothing":
+                # Of what only writes the answer is known before: then its hints can leave with the commit.
+                effects = effects_of(operation.read(()))
             answer, tries = await self._tried_again(operation, doing, effects=effects, again=again)
             self.release(effects_of(answer) if effects is None or tries > 1 else effects)
             return answer

@@ -29,10 +29,10 @@ class Command(msgspec.Struct, Generic[T_co], frozen=True, gc=False):
     """With `:name` parameters."""
     parameters: Mapping[str, Any]
     read: Callable[[Rows], T_co]
-    """Makes the answer of the rows; what it raises, the transaction comes to nothing by."""
+    """Makes the answer of the rows. Where it raises, a transaction that was to be committed is rolled back."""
     needs: Needs = "rows"
-    """What `read` looks at. Not all that travels in one message with BEGIN, with COMMIT or with another statement is
-    answered: of the first two there may be nothing but as many empty rows, of the last no row at all."""
+    """What `read` looks at: a statement that travels in one message with BEGIN or COMMIT is answered by as many empty
+    rows, one that becomes part of another by none."""
 
     def then(self, look: Callable[[T_co], U]) -> "Command[U]":
         """The same, with a look at its answer."""

@@ -33,7 +33,7 @@ _JAMMED = 0.05
 
 
 class JobSource:
-    """Keeps the promises of `slots.loop.Source`."""
+    """Keeps the promises of `run.loop.Source`."""
 
     runner: Runner
     """There while the worker runs."""
