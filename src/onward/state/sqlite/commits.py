@@ -79,7 +79,7 @@ class FileCommits:
         try:
             # Beside the file that a link leads to. Having looked, we are connected, so that it exists and stays.
             return Writes(f"{os.path.realpath(self._path)}-wal")
-        except OSError:
+        except (OSError, AttributeError, ImportError):  # a C library may lack it, and a Python ctypes
             return None
 
     def _wait(self, rhythm: Rhythm) -> bool:
