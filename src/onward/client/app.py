@@ -138,7 +138,7 @@ class Onward:
         )
         self._is_transient = is_transient
         self._resources, self._required_middleware = tuple(resources), tuple(required_middleware)
-        self._migrate = self.state.dialect == "sqlite" if migrate is None else migrate
+        self._migrate = self.state.migrates_unasked if migrate is None else migrate
         self._observers = Observers((LogObserver(),) if observers is None else observers)
         self._notify = notify or suggested
         self._awaited = Awaited()

@@ -304,6 +304,8 @@ class StateAdapter(Protocol):
     """Set by tests to move time."""
     locks_rows: bool
     """Whether writers wait for each other's rows only. If not, all wait for one lock, which says nothing about them."""
+    migrates_unasked: bool
+    """Whether an app makes and updates the tables when it opens, unless told not to."""
 
     # -- schema
     def schema_version(self) -> Operation[int]:

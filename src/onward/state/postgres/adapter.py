@@ -64,6 +64,7 @@ class PostgresState:
 
     dialect: Dialect = "postgres"
     locks_rows = True
+    migrates_unasked = False
 
     def __init__(self, *, schema: str = "onward") -> None:
         self.schema = checked_identifier(schema, option="schema")

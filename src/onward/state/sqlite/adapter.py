@@ -58,6 +58,7 @@ class SqliteState:
 
     dialect: Dialect = "sqlite"
     locks_rows = False
+    migrates_unasked = True
 
     def __init__(self, *, prefix: str = "onward_") -> None:
         self.prefix = checked_identifier(prefix, option="prefix")

@@ -39,7 +39,7 @@ class Link:
         self._settler = Settler(app.store, capacity=_AT_A_TIME, settled=self._settled)
         self._taking = asyncio.Lock()
         self._held: set[JobId] = set()
-        self._may_have_strays = False
+        self._is_unsure = False
         self._answers: dict[tuple[JobId, int], asyncio.Future[bool]] = {}
         self._afterwards: dict[tuple[JobId, int], Callable[[], None]] = {}
         self._errands = Errands()
@@ -49,7 +49,7 @@ class Link:
         """Settle what is left, if that is soon done, and let the app go."""
         with suppress(Exception):  # they are left to their leases
             async with asyncio.timeout(_LAST_LOOK):
-                await self._give_back_strays()
+                await self._give_back_unanswered()
         self._settler.give_up(within=_LAST_TRIES)
         self._settler.close()
         await self._settling
@@ -60,17 +60,17 @@ class Link:
     async def take(self, claims: Sequence[TypeClaim], count: int) -> Sequence[TakenJob]:
         """At most that many jobs, which are now this link's."""
         async with self._taking:
-            await self._give_back_strays()
-            self._may_have_strays = True
+            await self._give_back_unanswered()
+            self._is_unsure = True
             take = self.app.state.take(types=claims, limit=count, worker=self.worker)
             taken = await self.reserved.run(take)
-            self._may_have_strays = False
+            self._is_unsure = False
             self._held.update(job.id for job in taken)
         return taken
 
-    async def _give_back_strays(self) -> None:
+    async def _give_back_unanswered(self) -> None:
         """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure."""
-        if self._may_have_strays:
+        if self._is_unsure:
             held = [*self._held, *self._settler.jobs]
             for job in await self.reserved.run(self.app.state.unanswered_takes(worker=self.worker, held_here=held)):
                 await self.put(given_back(job, self.worker))
