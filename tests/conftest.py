@@ -1,7 +1,9 @@
 """Fixtures for every kind of test. Servers are found, started or installed by servers.py, and only when asked for."""
 
+import gc
 import os
 import secrets
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -17,6 +19,17 @@ import servers
 hypothesis.settings.register_profile("onward", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("onward")
 pytest.register_assert_rewrite("onward.conformance")  # lets pytest explain the assertions of the shipped suites
+
+# `tmp_path` lies in memory where there is room: no test asks what a file is worth after the machine has died.
+_MEMORY = "/dev/shm"
+if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 2 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests are objects that stay: a collection of garbage in the midst of one need not look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +56,8 @@ def postgres_dsn(postgres_server: str) -> Iterator[str]:
     name = f"onward_test_{os.getpid()}_{secrets.token_hex(4)}"
     with psycopg.connect(postgres_server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
+        # A server that is to die, and to keep what it has said, is a private one.
+        connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
         yield _with_database(postgres_server, name)
         # FORCE: a failed test may have left connections behind.
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

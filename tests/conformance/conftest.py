@@ -1,8 +1,10 @@
 """Every database and driver, and the fixtures of the conformance suites on them. Another one is one more line."""
 
 import secrets
+import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import pytest_asyncio
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -89,44 +92,66 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "combination" in metafunc.fixturenames:
         needs_locks = metafunc.cls is not None and metafunc.cls.__name__ == "TestRowLocks"
         able = [one for one in COMBINATIONS if one.row_locks or not needs_locks]
-        metafunc.parametrize("combination", able, ids=lambda combination: combination.name)
+        # Of the module: those of one combination run one after another, on one driver.
+        metafunc.parametrize("combination", able, ids=lambda combination: combination.name, scope="module")
 
 
-class Postgres:
-    """A database with one schema for all tests, and a new one for each that begins without tables."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Who shares a driver shares its event loop."""
+    for item in items:
+        if "combination" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
 
-    def __init__(self, address: str, admin: psycopg.Connection) -> None:
-        self.address, self._admin = address, admin
+
+class Place(ABC):
+    """A database with one set of tables for all tests, and room for those that begin without any."""
+
+    address: Any
+    tables: str
+    """What their names begin with."""
+    admin: Any
 
     async def prepare(self, state: StateAdapter, driver: Driver) -> None:
         tables = ("job", "blocker", "paused_type")
         try:
-            self._admin.execute(";".join(f"DELETE FROM conformance.{table}" for table in tables).encode())
-        except (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedTable):
+            for table in tables:
+                self.admin.execute(f"DELETE FROM {self.tables}{table}")
+        except (psycopg.errors.UndefinedTable, sqlite3.OperationalError):
             async with driver.connection() as connection:
                 await connection.run(state.migrate())
+
+    @abstractmethod
+    def state(self) -> StateAdapter: ...
+
+    @abstractmethod
+    def empty(self) -> tuple[Any, StateAdapter]:
+        """The address of a database, and an adapter that finds no tables there."""
+
+
+class Postgres(Place):
+    tables = "conformance."
+
+    def __init__(self, address: str, admin: psycopg.Connection) -> None:
+        self.address, self.admin = address, admin
 
     def state(self) -> StateAdapter:
         return PostgresState(schema="conformance")
 
-    def empty_state(self) -> StateAdapter:
-        return PostgresState(schema=f"empty_{secrets.token_hex(4)}")
+    def empty(self) -> tuple[str, StateAdapter]:
+        return self.address, PostgresState(schema=f"empty_{secrets.token_hex(4)}")
 
 
-class Sqlite:
-    """A new file for each test."""
+class Sqlite(Place):
+    tables = "onward_"
 
-    def __init__(self, address: Path) -> None:
-        self.address = address
-
-    async def prepare(self, state: StateAdapter, driver: Driver) -> None:
-        async with driver.connection() as connection:
-            await connection.run(state.migrate())
+    def __init__(self, address: Path, admin: sqlite3.Connection) -> None:
+        self.address, self.admin = address, admin
 
     def state(self) -> StateAdapter:
         return SqliteState()
 
-    empty_state = state
+    def empty(self) -> tuple[Path, StateAdapter]:
+        return self.address.with_name(f"empty_{secrets.token_hex(4)}.db"), SqliteState()
 
 
 @pytest.fixture(scope="session")
@@ -141,28 +166,52 @@ def pgbouncer(postgres_dsn: str, pgbouncer_dsn: str) -> Iterator[Postgres]:
         yield Postgres(pgbouncer_dsn, admin)
 
 
-@pytest.fixture
-def sqlite(tmp_path: Path) -> Sqlite:
-    return Sqlite(tmp_path / "jobs.db")
+@pytest.fixture(scope="session")
+def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sqlite]:
+    path = tmp_path_factory.mktemp("conformance") / "jobs.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as admin:
+        yield Sqlite(path, admin)
 
 
-@pytest.fixture
+class Shared:
+    """A driver for one test after another: none of them opens and ends connections that the next could have used."""
+
+    def __init__(self, opened: Callable[[], AbstractAsyncContextManager[Driver]]) -> None:
+        self._opened, self._open = opened, AsyncExitStack()
+        self._driver: Driver | None = None
+
+    async def driver(self) -> Driver:
+        if self._driver is None:
+            self._driver = await self._open.enter_async_context(self._opened())
+        return self._driver
+
+    async def close(self) -> None:
+        self._driver = None
+        await self._open.aclose()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(request: pytest.FixtureRequest, combination: Combination) -> AsyncIterator[Shared]:
+    place = request.getfixturevalue(combination.place)
+    shared = Shared(partial(combination.driver, place.address))
+    yield shared
+    await shared.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
 async def store(
-    request: pytest.FixtureRequest, combination: Combination, scale: Callable[[int], int]
+    request: pytest.FixtureRequest, combination: Combination, shared: Shared, scale: Callable[[int], int]
 ) -> AsyncIterator[Store]:
-    place = request.getfixturevalue(combination.place)
-    async with combination.driver(place.address) as driver:
-        store = Store(
-            state=place.state(),
-            driver=driver,
-            rounds=scale(combination.rounds),
-        )
-        await place.prepare(store.state, driver)
-        yield store
+    place, failed = request.getfixturevalue(combination.place), request.session.testsfailed
+    store = Store(state=place.state(), driver=await shared.driver(), rounds=scale(combination.rounds))
+    await place.prepare(store.state, store.driver)
+    yield store
+    if request.session.testsfailed > failed:  # whatever it has left there is not for the next one to find
+        await shared.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def empty_store(request: pytest.FixtureRequest, combination: Combination) -> AsyncIterator[Store]:
-    place = request.getfixturevalue(combination.place)
-    async with combination.driver(place.address) as driver:
-        yield Store(state=place.empty_state(), driver=driver)
+    address, state = request.getfixturevalue(combination.place).empty()
+    async with combination.driver(address) as driver:
+        yield Store(state=state, driver=driver)

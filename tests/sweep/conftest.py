@@ -15,5 +15,6 @@ def postgres_dsn(postgres_server: str) -> Iterator[str]:
     name = f"onward_sweep_{os.getpid()}_{secrets.token_hex(4)}"
     with psycopg.connect(postgres_server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
+        connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
         yield urlsplit(postgres_server)._replace(path=f"/{name}").geturl()
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
