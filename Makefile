@@ -1,12 +1,16 @@
 # Everything a contributor runs. `make` alone prints the table.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all chaos mutants floors check house bench docs format clean
+# The longest first: two run at a time.
+CHECKS := check-pyright check-mypy check-lint check-format check-layers
+.PHONY: help demo test test-all chaos mutants floors check house bench docs format clean $(CHECKS)
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 # It reports and judges nothing: `make test` prints it at the end.
 HOUSE := $(BIN)/python tools/house.py
+# The tests start hundreds of processes, and each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 # Most tests wait more than they compute. Those of whole processes want a core for each.
 SIDE_BY_SIDE := tests/unit tests/conformance tests/sql tests/behaviour tests/stateful tests/sweep -n $(or $(JOBS),4) --dist worksteal
 ACCEPTANCE := tests/acceptance -n 2 --dist loadfile
@@ -69,10 +73,21 @@ floors: | $(BIN)/python ## Try the lowest versions that pyproject.toml allows, i
 	.floors/bin/python -m pytest -q -o filterwarnings= -m "not slow and not chaos" $(or $(ARGS),$(FLOOR_TESTS))
 
 check: .venv/.installed-dev ## Lint, format, types (mypy and pyright), import layers; changes nothing
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory -j 2 -k $(CHECKS)
+
+check-mypy:
 	$(BIN)/mypy src $(wildcard tests/typing)
+
+check-pyright:
 	$(BIN)/pyright
+
+check-lint:
+	$(BIN)/ruff check .
+
+check-format:
+	$(BIN)/ruff format --check .
+
+check-layers:
 	$(BIN)/lint-imports --no-logo
 
 house: .venv/.installed-dev ## The size of the source and the length of its walks, beside what is wanted (ARGS=-v says where)
