@@ -17,6 +17,7 @@ Standard library only: this runs before anything else is known to work.
 """
 
 import atexit
+import fcntl
 import os
 import pwd
 import random
@@ -212,10 +213,21 @@ def find(server: Server) -> Path:
     hint = f"Install it (Debian, Ubuntu: sudo apt-get install {server.package}) or set {server.variable} to an address."
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise ServerMissing(f"The tests need {server.name}, and it is not on this machine. {hint}")
-    install(server.package)
+    with _one_at_a_time():
+        if program := installed(server):
+            return program
+        install(server.package)
     if program := installed(server):
         return program
     raise ServerMissing(f"apt-get installed {server.package}, but there is no program {server.program!r}. {hint}")
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Tests run side by side, and apt-get only waits for some of its own locks."""
+    with open(Path(tempfile.gettempdir()) / "onward-tests-install.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def install(*packages: str) -> None:
@@ -787,7 +799,9 @@ def node() -> Path:
     if _missing("node", "npm"):
         if os.geteuid() != 0 or shutil.which("apt-get") is None:
             raise ServerMissing(f"The tests need node and npm, and they are not on this machine. {hint}")
-        install("nodejs", "npm")
+        with _one_at_a_time():
+            if _missing("node", "npm"):
+                install("nodejs", "npm")
     if missing := _missing("node", "npm"):
         raise ServerMissing(f"apt-get installed nodejs and npm, but there is no program {missing[0]!r}. {hint}")
     return Path(shutil.which("node") or "node")

@@ -40,14 +40,12 @@ def name_of(path: Path) -> str:
 
 
 @pytest.fixture
-def database_url(postgres_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An empty Postgres database, in the variable that the pages read."""
+def database_url(postgres_server: str) -> Iterator[str]:
+    """An empty Postgres database."""
     name = f"onward_docs_{secrets.token_hex(4)}"
     with psycopg.connect(postgres_server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
-        url = postgres_server.rpartition("/")[0] + f"/{name}"
-        monkeypatch.setenv("DATABASE_URL", url)
-        yield url
+        yield postgres_server.rpartition("/")[0] + f"/{name}"
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
@@ -92,10 +90,9 @@ def give_addresses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """Sets the variables that a page or an example reads to servers that are there."""
 
     def give(path: Path) -> None:
-        servers = {"REDIS_URL": "redis_url", "RABBITMQ_URL": "rabbitmq_url", "NATS_URL": "nats_url"}
-        for variable, server in servers.items():
+        for variable in ("DATABASE_URL", "REDIS_URL", "RABBITMQ_URL", "NATS_URL"):
             if variable in path.read_text():
-                monkeypatch.setenv(variable, request.getfixturevalue(server))
+                monkeypatch.setenv(variable, request.getfixturevalue(variable.lower()))
 
     return give
 
@@ -103,7 +100,6 @@ def give_addresses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_python_block_runs(
     page: Path,
-    database_url: str,
     give_addresses: Callable[[Path], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -115,9 +111,7 @@ def test_every_python_block_runs(
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
-def test_every_example_runs(
-    example: Path, database_url: str, give_addresses: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_every_example_runs(example: Path, give_addresses: Callable[[Path], None], tmp_path: Path) -> None:
     give_addresses(example)
     run = subprocess.run(
         [sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
