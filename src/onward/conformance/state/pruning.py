@@ -1,6 +1,6 @@
 """Tests of pruning: what has been kept for long enough goes, whole, and nothing else does."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID, uuid4
@@ -11,7 +11,7 @@ from onward.conformance.state.session import OTHER_WORKER, WORKER, Session, comp
 from onward.conformance.state.store import Store
 from onward.errors import BlockerNotFound, ChainNotFound, OnwardError
 from onward.model import ChainId, JobStatus
-from onward.state.contract import Filter, Keeping, NewJob, Pruned
+from onward.state.contract import Filter, Keeping, NewJob, Pruned, PruningTurn, TakenJob
 
 DAY = 86_400.0
 WEEK = 7 * DAY
@@ -75,7 +75,9 @@ class TestPruning:
             store.clock.advance(timedelta(days=1000))
             before = {job.id for job in await session.everything()}
 
-            pruned = await _prune(session, *(Keeping(name, 0.0, 0.0) for name in ("work", "idle", "other", "long", "rest")))
+            pruned = await _prune(
+                session, *(Keeping(name, 0.0, 0.0) for name in ("work", "idle", "other", "long", "rest"))
+            )
 
             assert pruned.chains == 0
             assert {job.id for job in await session.everything()} == before
@@ -353,10 +355,7 @@ class TestPruningBesideOthers:
                 await session.settle(*[completing(job) for job in first])
             store.clock.advance(timedelta(days=8))
 
-            async def finish(session: Session, taken: object = second) -> None:
-                await session.settle(*[completing(job) for job in second])
-
-            answers = await _together(store, finish, _prune)
+            answers = await _together(store, partial(_finish, second), _prune)
 
             assert isinstance(answers[1], Pruned)
             assert (answers[0], answers[1].chains) == (None, 5)
@@ -417,12 +416,16 @@ async def _prune(
     return await session.connection.run(prune)
 
 
-async def _turn(session: Session, worker: str, walks: str | None = None):  # type: ignore[no-untyped-def]
+async def _turn(session: Session, worker: str, walks: str | None = None) -> PruningTurn:
     return await session.connection.run(session.state.take_pruning_turn(worker=worker, lease=60.0, walks=walks))
 
 
 async def _start(job: NewJob, session: Session) -> object:
     return (await session.start(job))[0].status
+
+
+async def _finish(taken: Sequence[TakenJob], session: Session) -> None:
+    await session.settle(*[completing(job) for job in taken])
 
 
 async def _retry(chain_id: ChainId, session: Session) -> None:

@@ -15,7 +15,7 @@ _LAST = "g"
 
 
 class Pruning:
-    """One batch, on one connection. It looks without a transaction what there is: the one lock is not asked for in vain."""
+    """One batch, on one connection. What there is to do is looked up before the one lock is asked for."""
 
     def __init__(self, connection: Connection, sql: Statements, rules: Sequence[Keeping], *, now: int) -> None:
         self._connection, self._sql, self._now = connection, sql, now
