@@ -6,6 +6,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,12 +18,21 @@ _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 _EVERY = _MINUTE
 """Seconds between rounds, once everything is pruned."""
 _LEASE = 3 * _EVERY
-_PAUSE_PER_SECOND = 19.0
-"""How long to leave the database alone after a batch: a twentieth of one connection's time is spent on this."""
+_PAUSE_PER_SECOND = 9.0
+"""How long to leave the database alone after a batch: a tenth of one connection's time is spent on this."""
 _LONGEST_PAUSE = 30.0
-_FEWEST, _MOST = 10, 500
-_AT_A_TIME, _UNDER_ONE_LOCK = 0.02, 0.005
-"""Seconds that a batch is to take; less where all writers wait for one another."""
+
+
+class _Size(NamedTuple):
+    """Of a batch: the seconds it is to take, and the rows that it has at least and at most."""
+
+    seconds: float
+    fewest: int
+    most: int
+
+
+_SIZE, _SIZE_UNDER_ONE_LOCK = _Size(0.05, 100, 500), _Size(0.01, 20, 200)
+"""The latter where all writers wait for one another."""
 
 
 class Walks(msgspec.Struct, kw_only=True):
@@ -62,7 +72,8 @@ class Pruning:
         self._todo: list[float | None] = []
         """The ages to walk for in this round; None: through everything."""
         self._round_ends = 0.0
-        self._rows = 100
+        self._size = _SIZE if store.state.locks_rows else _SIZE_UNDER_ONE_LOCK
+        self._rows = self._size.fewest
 
     async def look(self, reserved: Reserved) -> float:
         if not self._has_begun:
@@ -124,9 +135,8 @@ class Pruning:
         return pruned
 
     def _adapt(self, took: float) -> None:
-        wanted = _AT_A_TIME if self._store.state.locks_rows else _UNDER_ONE_LOCK
-        factor = min(max(wanted / max(took, 0.001), 0.25), 1.5)
-        self._rows = round(min(max(self._rows * factor, _FEWEST), _MOST))
+        factor = min(max(self._size.seconds / max(took, 0.001), 0.25), 1.5)
+        self._rows = round(min(max(self._rows * factor, self._size.fewest), self._size.most))
 
 
 def _trail(age: float) -> float:
