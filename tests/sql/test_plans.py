@@ -286,7 +286,8 @@ def test_pruning_reads_about_as_many_rows_as_it_deletes(connection: psycopg.Conn
     assert (completed, failed, jobs, is_end) == (0 if kept else rows, 0, 0 if kept else rows, False)
     assert UUID(reached) == UUID(int=live + 1 + passed)
     found = connection.execute(
-        "SELECT seq_tup_read, idx_tup_fetch, n_tup_del FROM pg_stat_xact_user_tables WHERE relid = 'plans.job'::regclass"
+        "SELECT seq_tup_read, idx_tup_fetch, n_tup_del FROM pg_stat_xact_user_tables WHERE schemaname = 'plans' "
+        "AND relname = 'job'"
     ).fetchone()
     entries = connection.execute(
         "SELECT sum(pg_stat_get_xact_tuples_returned(indexrelid)) FROM pg_index WHERE indrelid = 'plans.job'::regclass"
