@@ -14,7 +14,7 @@ from onward.lifecycle.pruning import kept_by
 from onward.observe import events
 from onward.queue import Queue, QueueWorker
 from onward.queue.providers.database import Database
-from onward.state.contract import NewJob, Pruned
+from onward.state.contract import NewJob, Pruned, PruningTurn
 from onward.worker.chores import Chores
 from onward.worker.pruning import Pruning
 from support import SOON, Recorder
@@ -47,7 +47,9 @@ class Watched:
     def __init__(self, app: Onward) -> None:
         self.app, self.walks = app, list[tuple[str, float | None]]()
         self._prune = app.state.prune
+        self._take_turn = app.state.take_pruning_turn
         app.state.prune = self._watched  # type: ignore[method-assign]
+        app.state.take_pruning_turn = self._turn  # type: ignore[method-assign]
         self.begin()
 
     def begin(self) -> None:
@@ -55,7 +57,7 @@ class Watched:
         pruning = Pruning(self.app.store, lambda: kept_by(self.app.registry), first_after=(0.0, 0.0))
         self.app._chores = Chores(self.app.store, [pruning])
         self.walks.clear()
-        self.pruned = asyncio.Semaphore(0)
+        self.pruned, self.turns = asyncio.Semaphore(0), asyncio.Semaphore(0)
 
     def later(self, by: timedelta) -> None:
         self.app.state.clock = lambda: datetime.now(UTC) + by
@@ -68,8 +70,17 @@ class Watched:
         self.walks.append((options["place"], options.get("before")))
         return self._prune(rules, **options).then(seen)
 
-    async def until(self, batches: int) -> None:
+    def _turn(self, **options: Any) -> Any:
+        def seen(turn: PruningTurn) -> PruningTurn:
+            self.turns.release()
+            return turn
+
+        return self._take_turn(**options).then(seen)
+
+    async def until(self, batches: int, *, turns: int = 0) -> None:
         async with asyncio.timeout(SOON.total_seconds()):
+            for _ in range(turns):
+                await self.turns.acquire()
             for _ in range(batches):
                 await self.pruned.acquire()
 
@@ -108,7 +119,7 @@ async def test_of_several_processes_one_prunes_and_another_goes_on_where_it_ende
     async with one.app, two.app:
         async with one.app.worker():
             await (await one.app.start(note, 1)).wait(timeout=SOON)
-            await one.until(3)  # both ages, and everything
+            await one.until(3, turns=2)  # both ages, and everything; it leaves behind how far it came
             async with two.app.worker():
                 await (await two.app.start(note, 1)).wait(timeout=SOON)
             assert two.walks == []

@@ -31,7 +31,7 @@ class _Size(NamedTuple):
     most: int
 
 
-_SIZE, _SIZE_UNDER_ONE_LOCK = _Size(0.05, 100, 500), _Size(0.01, 20, 200)
+_SIZE, _SIZE_UNDER_ONE_LOCK = _Size(0.05, 100, 500), _Size(0.01, 100, 200)
 """The latter where all writers wait for one another."""
 
 
@@ -89,7 +89,7 @@ class Pruning:
         took = time.monotonic() - began
         self._adapt(took)
         self._store.release(self._store.effects_of.pruned(pruned))
-        return min(took * _PAUSE_PER_SECOND, _LONGEST_PAUSE)
+        return min(took * _PAUSE_PER_SECOND, _LONGEST_PAUSE) if self._todo else 0.0
 
     async def _turn(self, reserved: Reserved, rules: Sequence[Keeping]) -> tuple[Walks | None, float]:
         """How far whoever prunes has come, if it is this process's turn and there is something to do; else how long to
@@ -97,6 +97,8 @@ class Pruning:
         """
         if not rules:
             return None, _EVERY
+        if self._walks is not None and self._todo and time.monotonic() < self._round_ends:
+            return self._walks, 0.0  # asked for once in a round, and left behind at its end
         left = None if self._walks is None else msgspec.json.encode(self._walks).decode()
         turn = await reserved.run(self._store.state.take_pruning_turn(worker=self._id, lease=_LEASE, walks=left))
         if turn.walks is None:
