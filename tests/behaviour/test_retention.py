@@ -46,7 +46,7 @@ class Watched:
 
     def __init__(self, app: Onward) -> None:
         self.app, self.walks = app, list[tuple[str, float | None]]()
-        self._prune = app.state.prune
+        self._prune, self._loop = app.state.prune, asyncio.get_running_loop()
         self._take_turn = app.state.take_pruning_turn
         app.state.prune = self._watched  # type: ignore[method-assign]
         app.state.take_pruning_turn = self._turn  # type: ignore[method-assign]
@@ -64,7 +64,7 @@ class Watched:
 
     def _watched(self, rules: Any, **options: Any) -> Any:
         def seen(pruned: Pruned) -> Pruned:
-            self.pruned.release()
+            self._loop.call_soon_threadsafe(self.pruned.release)
             return pruned
 
         self.walks.append((options["place"], options.get("before")))
@@ -72,7 +72,7 @@ class Watched:
 
     def _turn(self, **options: Any) -> Any:
         def seen(turn: PruningTurn) -> PruningTurn:
-            self.turns.release()
+            self._loop.call_soon_threadsafe(self.turns.release)
             return turn
 
         return self._take_turn(**options).then(seen)

@@ -102,6 +102,7 @@ class Postgres:
         tables = ("job", "blocker", "paused_type")
         try:
             self._admin.execute(";".join(f"DELETE FROM conformance.{table}" for table in tables).encode())
+            self._admin.execute("UPDATE conformance.retention SET held_by = NULL, held_until = NULL, walks = '{}'")
         except (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedTable):
             async with driver.connection() as connection:
                 await connection.run(state.migrate())

@@ -27,14 +27,14 @@ MUTANTS = [
         "state/postgres/functions/pruning.sql",
         "AND w.status NOT IN ('completed', 'failed')",
         "AND w.status = 'blocked'",
-        STATEFUL,
+        CONFORMANCE,
     ),
     Mutant(
         "pruning leaves the later jobs of a chain",
         "state/postgres/functions/pruning.sql",
         "DELETE FROM /*schema*/job j WHERE j.chain_id = ANY(doomed) AND j.chain_index > 0;",
         "",
-        STATEFUL,
+        CONFORMANCE,
     ),
     Mutant(
         "pruning does not look again at what it has locked",
