@@ -124,14 +124,14 @@ class Pruning:
 
     async def _prune(self, reserved: Reserved, rules: Sequence[Keeping], walks: Walks) -> Pruned:
         age = self._todo[0]
-        place = (walks.whole or "") if age is None else walks.by_age.get(f"{age:g}", "")
+        place = (walks.whole or "") if age is None else walks.by_age.get(str(age), "")
         before = None if age is None else age + _trail(age)
         prune = self._store.state.prune(rules, place=place, before=before, chains=self._rows, rows=self._rows)
         pruned = await reserved.run(prune)
         if age is None:
             walks.whole = None if pruned.is_end else pruned.reached
         else:
-            walks.by_age[f"{age:g}"] = pruned.reached
+            walks.by_age[str(age)] = pruned.reached
         if pruned.is_end:
             self._todo.pop(0)
         return pruned

@@ -10,6 +10,8 @@ WITH told AS MATERIALIZED (
     AND (r.held_by = :worker::text OR coalesce(r.held_until, told.now) <= told.now)
   RETURNING r.walks
 )
-SELECT (SELECT walks FROM held), extract(epoch FROM r.held_until - told.now)::double precision,
+SELECT (SELECT walks FROM held),
+  -- Whoever asks at this moment has the row locked.
+  greatest(coalesce(extract(epoch FROM r.held_until - told.now), 1), 0.1)::double precision,
   extract(epoch FROM told.now)::double precision
 FROM told LEFT JOIN /*schema*/retention r ON true
