@@ -9,7 +9,8 @@ from onward.state.driver import Connection, transaction
 from onward.state.sqlite.values import duration, many
 from onward.state.statement import Statements
 
-_READ_PER_ROW = 10
+_PAGES = 10
+"""How often to read as many rows as a batch has, if it is not full by then."""
 _LAST = "g"
 """Comes after every UUID; what a hand has written as an id may come later, and stays."""
 
@@ -23,11 +24,14 @@ class Pruning:
 
     async def prune(self, place: str, before: float | None, chains: int, rows: int) -> Pruned:
         last = _LAST if before is None else _first_id((self._now - duration(before)) // 1000)
-        read = rows * _READ_PER_ROW
-        page = await self._fetch("prune_candidates", place=place, last=last, read=read + 1, rows=rows)
-        doomed, following = _batch(page[:read], chains, rows)
-        if following is None and len(page) > read:
-            following = page[read][0]
+        found: list[Sequence[Any]] = []
+        for _ in range(_PAGES):
+            page = await self._fetch("prune_candidates", place=place, last=last, read=rows + 1, rows=rows)
+            found.extend(page[:rows])
+            doomed, following = _batch(found, chains, rows)
+            if following is not None or len(page) <= rows:
+                break
+            place = following = page[rows][0]
         completed, failed, jobs = await self._delete(doomed) if doomed else (0, 0, 0)
         return Pruned(completed, failed, jobs, following or last, following is None)
 
