@@ -37,13 +37,6 @@ MUTANTS = [
         CONFORMANCE,
     ),
     Mutant(
-        "pruning does not look again at what it has locked",
-        "state/postgres/functions/pruning.sql",
-        "WHERE j.id = ANY(doomed) AND /*include fragments/has_outlived*/",
-        "WHERE j.id = ANY(doomed)",
-        CONFORMANCE,
-    ),
-    Mutant(
         "settling completed jobs does not look at the attempt",
         "state/postgres/sql/settle_completed.sql",
         "AND job.attempt = o.attempt AND job.leased_by = :holder::text",
