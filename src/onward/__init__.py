@@ -35,6 +35,7 @@ from onward.model import (
     Page,
     PendingJob,
     Progress,
+    Retention,
     RunningJob,
     WorkerId,
     new_id,
@@ -46,7 +47,7 @@ from onward.worker.worker import Worker
 __all__ = [  # noqa: RUF022 - grouped like a table of contents
     # define
     "job", "JobType", "Step", "Slice", "Attempt", "Phase", "Transaction", "SyncTransaction", "Row",
-    "Outcome", "Next", "Done", "Backoff", "Middleware", "Resource", "required", "Required",
+    "Outcome", "Next", "Done", "Backoff", "Retention", "Middleware", "Resource", "required", "Required",
     # start and ask
     "Onward", "SyncOnward", "NewChain", "StartedChain", "Deduplication", "ChainHandle", "SyncChainHandle", "Completion",
     "SyncCompletion", "Listing", "Page", "new_id",

@@ -288,6 +288,24 @@ class Backoff:
         return timedelta(seconds=seconds)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long chains are kept after their end; None keeps them.
+
+    >>> Retention(completed=timedelta(days=1)).failed
+    datetime.timedelta(days=30)
+    """
+
+    completed: timedelta | None = timedelta(days=7)
+    failed: timedelta | None = timedelta(days=30)
+
+    def __post_init__(self) -> None:
+        require(
+            None if self.completed is None else wrong_duration("Retention: completed", self.completed),
+            None if self.failed is None else wrong_duration("Retention: failed", self.failed),
+        )
+
+
 def _wrong_share(option: str, value: object) -> str | None:
     if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
         return None

@@ -89,6 +89,7 @@ async def work_out(app: Onward) -> None:
             await (await app.start(fetch, -1)).wait(timeout=SOON)
     assert {chain.status async for chain in app.chains(limit=2)} >= {JobStatus.COMPLETED, JobStatus.FAILED}
     assert await app.delete(waiting, cascade=True) == 4
+    assert await app.prune(older_than=timedelta()) == 3
 
 
 async def connect(dsn: str, kind: str, stack: AsyncExitStack) -> Any:

@@ -116,6 +116,7 @@ class Place(ABC):
         try:
             for table in tables:
                 self.admin.execute(f"DELETE FROM {self.tables}{table}")
+            self.admin.execute(f"UPDATE {self.tables}retention SET held_by = NULL, held_until = NULL, walks = '{{}}'")
         except (psycopg.errors.UndefinedTable, sqlite3.OperationalError):
             async with driver.connection() as connection:
                 await connection.run(state.migrate())

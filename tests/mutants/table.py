@@ -23,6 +23,20 @@ class Mutant:
 MUTANTS = [
     # -- Postgres
     Mutant(
+        "pruning does not look who waits",
+        "state/postgres/functions/pruning.sql",
+        "AND w.status NOT IN ('completed', 'failed')",
+        "AND w.status = 'blocked'",
+        CONFORMANCE,
+    ),
+    Mutant(
+        "pruning leaves the later jobs of a chain",
+        "state/postgres/functions/pruning.sql",
+        "DELETE FROM /*schema*/job j WHERE j.chain_id = ANY(doomed) AND j.chain_index > 0;",
+        "",
+        CONFORMANCE,
+    ),
+    Mutant(
         "settling completed jobs does not look at the attempt",
         "state/postgres/sql/settle_completed.sql",
         "AND job.attempt = o.attempt AND job.leased_by = :holder::text",

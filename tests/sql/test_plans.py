@@ -262,6 +262,43 @@ def test_what_blockers_put_out_is_looked_up_one_by_one(connection: psycopg.Conne
     assert_the_table_is_not_scanned(plan)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_pruning_reads_about_as_many_rows_as_it_deletes(connection: psycopg.Connection, kept: bool) -> None:
+    """Or, where it finds nothing, ten times as many, and goes on behind them with the next batch."""
+    live, rows = RUNNING + PENDING + DEFERRED, 500
+    statement = spell(STATE.sql("prune"), "percent")
+    parameters = {
+        "type_names": [f"type-{n}" for n in range(TYPES)],
+        "keep_completed": [None if kept else 0.0] * TYPES,
+        "keep_failed": [0.0] * TYPES,
+        "place": UUID(int=live + 1),
+        "before": None,
+        "most_chains": rows,
+        "most_rows": rows,
+        "now": LATER,
+    }
+
+    completed, failed, jobs, reached, is_end, _ = (
+        connection.execute(statement.sql.encode(), parameters).fetchone() or ()
+    )
+
+    passed = rows * 10 if kept else rows
+    assert (completed, failed, jobs, is_end) == (0 if kept else rows, 0, 0 if kept else rows, False)
+    assert UUID(reached) == UUID(int=live + 1 + passed)
+    found = connection.execute(
+        "SELECT seq_tup_read, idx_tup_fetch, n_tup_del FROM pg_stat_xact_user_tables WHERE schemaname = 'plans' "
+        "AND relname = 'job'"
+    ).fetchone()
+    entries = connection.execute(
+        "SELECT sum(pg_stat_get_xact_tuples_returned(indexrelid)) FROM pg_index WHERE indrelid = 'plans.job'::regclass"
+    ).fetchone()
+    assert found is not None
+    assert entries is not None
+    assert (found[0], found[2]) == (0, jobs)
+    # Found, locked, looked at for what waited, deleted; and a cursor reads some in advance.
+    assert max(found[1], entries[0]) <= passed + 3 * jobs + 100
+
+
 def explained(connection: psycopg.Connection, sql: str, **parameters: Any) -> list[dict[str, Any]]:
     """Run a statement as a prepared one; every node of its plan, the root first."""
     spelled = spell(sql, "dollar")

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from onward.errors import OnwardError
 from onward.model import Deduplication, FailureReason, JobError, JobStatus, new_id
 from onward.state import contract
-from onward.state.contract import Filter, HeldAttempt, NewJob, Settlement, TakenJob, TypeClaim
+from onward.state.contract import Filter, HeldAttempt, Keeping, NewJob, Pruned, Settlement, TakenJob, TypeClaim
 from onward.state.driver import Connection, Driver, Fault, run_now
 from stateful.model import KEEPS_PLACE, Model, Refused, Row
 
@@ -491,6 +491,17 @@ class Machine(RuleBasedStateMachine):
         )
         if answers is not None:
             assert {(change.job_id, change.kind) for change in answers} == expected
+
+    @precondition(lambda self: self.open is None)
+    @rule(names=types, failed=st.booleans(), rows=st.sampled_from([1, 3, 100]))
+    def prune(self, names: list[str], failed: bool, rows: int) -> None:
+        rules = [Keeping(name, None if failed else 0.0, 0.0 if failed else None) for name in names]
+        batches = [Pruned(0, 0, 0, "", False)]
+        while not batches[-1].is_end:
+            prune = self.state.prune(rules, place=batches[-1].reached, chains=rows, rows=rows)
+            batches.append(run_now(self.first.run(prune)))
+        pruned = (sum(batch.chains for batch in batches), sum(batch.jobs for batch in batches))
+        assert pruned == self.model.prune(names, failed=failed)
 
     @rule(pick=picks, names=types, on=st.booleans())
     def pause(self, pick: int, names: list[str], on: bool) -> None:

@@ -475,11 +475,21 @@ class Model:
             row = self.rows[job]
             if doomed & set(waits) and row.chain_id not in doomed and not row.ended:
                 raise Refused("somebody waits for it")
+        return {(id, "deleted") for id in self._remove(doomed)}
+
+    def prune(self, type_names: Sequence[str], *, failed: bool) -> tuple[int, int]:
+        """What has ended well, or failed, and nothing unfinished waits for; how many chains and jobs."""
+        needed = {chain for job, waits in self.edges.items() if not self.rows[job].ended for chain in waits}
+        headers = [self.rows[chain] for chain in self.chains() if chain not in needed]
+        doomed = {h.id for h in headers if h.chain_ended and h.type_name in type_names and h.chain_failed == failed}
+        return len(doomed), len(self._remove(doomed))
+
+    def _remove(self, doomed: set[UUID]) -> set[UUID]:
         gone = {row.id for row in self.rows.values() if row.chain_id in doomed}
         self.rows = {id: row for id, row in self.rows.items() if id not in gone}
         left = {job: [c for c in waits if c not in doomed] for job, waits in self.edges.items() if job not in gone}
         self.edges = {job: waits for job, waits in left.items() if waits}
-        return {(id, "deleted") for id in gone}
+        return gone
 
 
 def _past(row: Row, now: datetime) -> bool:

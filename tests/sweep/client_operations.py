@@ -237,6 +237,11 @@ async def delete_with_blockers(room: Room, blocker: Any) -> None:
     await got(room.client.delete(waiting.chain_id, cascade=True))
 
 
+@operation(cancelled)
+async def prune(room: Room, _: Any) -> None:
+    await got(room.client.prune(older_than=timedelta()))
+
+
 @operation()
 async def pause(room: Room, _: Any) -> None:
     await got(room.client.pause(approve))

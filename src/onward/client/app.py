@@ -18,13 +18,14 @@ from onward.client.completion import Completion
 from onward.client.handle import ChainHandle
 from onward.client.listing import Listing
 from onward.client.operations import ANOTHER_LOOP, Operations
+from onward.client.pruning import PruneOptions
 from onward.client.schema import opened_before_fork, prepare_schema
 from onward.client.sync import SyncOnward
 from onward.connect import connect
 from onward.crypto import Encryption
 from onward.define.attempt import SyncTransaction, Transaction
 from onward.define.codec import Limits
-from onward.define.job_type import JobType, Step, wrong_encryption
+from onward.define.job_type import JobType, Step, wrong_encryption, wrong_retention
 from onward.define.middleware import Middleware, Resource
 from onward.define.registry import RegisteredType, Registry
 from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
@@ -33,8 +34,9 @@ from onward.errands import to_the_end
 from onward.errors import ConfigurationError, DefinitionError, require
 from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, Posting, ThreadAnnouncer
 from onward.lifecycle.effects import Awaited, describe
+from onward.lifecycle.pruning import kept_by
 from onward.lifecycle.store import Store
-from onward.model import Blocker, Chain, ChainId, Job, JobId, Page
+from onward.model import Blocker, Chain, ChainId, Job, JobId, Page, Retention
 from onward.notify.contract import NotifyAdapter
 from onward.observe import events
 from onward.observe.logs import LogObserver
@@ -50,8 +52,10 @@ from onward.options import (
 from onward.state.driver import NO_SYNC_DRIVER, Driver, run_now
 from onward.state.process import Process
 from onward.state.statement import checked_identifier
+from onward.worker.chores import Chore, Chores
 from onward.worker.maintenance import Scans
 from onward.worker.options import WorkerKeywords, WorkerOptions
+from onward.worker.pruning import Pruning
 from onward.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -63,6 +67,7 @@ O = TypeVar("O")  # noqa: E741 - output
 T = TypeVar("T")
 
 
+DEFAULT_RETENTION = Retention()
 _NEVER_CLOSED = (
     "the app was opened in an event loop that has ended, and never closed: use `async with app`, or "
     "`await app.close()` before its loop ends"
@@ -104,13 +109,15 @@ class Onward:
         required_middleware: Sequence[Middleware] = (),
         is_transient: Callable[[BaseException], bool] | None = None,
         encryption: Encryption | None = None,
+        retention: Retention | None = DEFAULT_RETENTION,
     ) -> None:
         """`target` is an address, a pool, an engine or a sessionmaker. `pgbouncer`: it is behind a transaction pooler.
 
         `resources` and `required_middleware` are those of every worker of the app, also of `onward worker`.
         `is_transient` tells errors of the database that are worth another try, beside those the driver knows.
         `lock_timeout`: how long calls wait for the one write lock of a SQLite file; None: for ever.
-        `encryption`: of payloads, for the types that do not say otherwise.
+        `encryption`: of payloads, for the types that do not say otherwise. `retention`: how long workers leave chains
+        that have ended in the database, likewise; None keeps them.
         Nothing is connected until `async with app` or `app.open()`.
         """
         require(
@@ -124,10 +131,11 @@ class Onward:
             wrong_several("required_middleware", required_middleware, of="middleware"),
             None if is_transient is None else wrong_function("is_transient", is_transient, of="of an error"),
             wrong_encryption(encryption),
+            wrong_retention(retention),
         )
         for name, value in (("schema", schema), ("prefix", prefix)):
             checked_identifier(value, option=name)
-        self.registry = Registry(jobs, limits=Limits(bytes=max_payload), encryption=encryption)
+        self.registry = Registry(jobs, limits=Limits(bytes=max_payload), encryption=encryption, retention=retention)
         self.state, self.driver, suggested, self.place = connect(
             target,
             schema=schema,
@@ -153,11 +161,16 @@ class Onward:
         """The process."""
         self._sync_driver = self._driver_for_threads()
         self._scans: Scans = {}
+        self._chores = Chores(self._store, self._plan_chores(retention))
         self._stack: AsyncExitStack | None = None
         self._opening = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         """In which it was opened last."""
         _check_transaction_types(self.registry, self.driver)
+
+    def _plan_chores(self, retention: Retention | None) -> list[Chore]:
+        prunes = retention is not None or kept_by(self.registry)
+        return [Pruning(self._store, lambda: kept_by(self.registry))] if prunes else []
 
     # -- life
 
@@ -220,6 +233,7 @@ class Onward:
                 stack.push_async_callback(asyncio.to_thread, self._close_sync_driver, self._sync_driver)
                 await to_the_end(asyncio.to_thread(self._open_sync_driver, self._sync_driver))
             self._scans.clear()
+            self._chores.reset()
             self._stack, self._loop = stack.pop_all(), asyncio.get_running_loop()
             self._opened_in, self._ready.tasks, self._ready.loop = Process.id, tasks, self._loop
 
@@ -347,6 +361,15 @@ class Onward:
         """Delete whole chains, with `cascade` also the chains they wait for; returns how many."""
         return await self._operations.delete(asked("delete", *chains), cascade=cascade, tx=tx)
 
+    async def prune(self, *job_types: Step[Any, Any] | str, **options: Unpack[PruneOptions]) -> int:
+        """Delete chains that have ended, now, as workers do in the background; returns how many.
+
+        Those that began with these types, or with any of the app's, and are older than their retention says, or than
+        `older_than`. Options: `status`, completed or failed; `limit`, how many at most; `progress`, called with the
+        number so far after each batch. Each batch is committed; what something unfinished waits for is kept.
+        """
+        return await self._operations.prune(type_names(job_types), options)
+
     async def pause(self, *job_types: Step[Any, Any] | str, tx: object = None) -> None:
         """Have workers leave these types alone; what runs goes on."""
         await self._operations.pause(type_names(job_types), tx=tx)
@@ -435,6 +458,7 @@ class Onward:
                 required_middleware=(*self._required_middleware, *checked.required_middleware),
             ),
             scans=self._scans,
+            chores=self._chores,
         )
 
     @property

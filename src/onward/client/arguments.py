@@ -132,19 +132,20 @@ def filter_of(filters: Filters) -> Filter:
     require(None if chains is None else wrong_several("chains", chains, of="handles or UUIDs"))
     return Filter(
         type_names=None if types is None else type_names(types),
-        statuses=_words("status", JobStatus, filters.get("status")),
+        statuses=words("status", JobStatus, filters.get("status")),
         chain_ids=None if chains is None else asked("chains=", *chains).ids,
         root_ids=None if root_id is None else [checked_id("root_id", root_id)],
         created_from=_instant("created_from", filters.get("created_from")),
         created_before=_instant("created_before", filters.get("created_before")),
-        reasons=_words("reason", FailureReason, filters.get("reason")),
+        reasons=words("reason", FailureReason, filters.get("reason")),
         error_types=_texts("error_type", filters.get("error_type")),
         failed_from=_instant("failed_from", filters.get("failed_from")),
         failed_before=_instant("failed_before", filters.get("failed_before")),
     )
 
 
-def _words(option: str, kind: type[W], value: str | Sequence[str] | None) -> list[W] | None:
+def words(option: str, kind: type[W], value: str | Sequence[str] | None) -> list[W] | None:
+    """Of a closed set, one or several."""
     try:
         return None if value is None else [kind(one) for one in ([value] if isinstance(value, str) else value)]
     except (ValueError, TypeError):

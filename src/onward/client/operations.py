@@ -12,6 +12,7 @@ import msgspec
 from onward.client.arguments import Asked, checked_id
 from onward.client.awaiting import WaitFor
 from onward.client.completion import Completion, current_job
+from onward.client.pruning import PruneOptions, prune, rules_of
 from onward.client.waiting import Deadline, why_not_ended
 from onward.define.registry import Registry
 from onward.define.request import NewChain
@@ -201,6 +202,11 @@ class Operations:
             again=lambda is_unknown: asked.checked(self.store.state, (is_unknown and if_unknown) or change),
         )
         return len({change.chain_id for change in changes})
+
+    async def prune(self, type_names: Sequence[str], options: PruneOptions) -> int:
+        """Delete chains that were kept for long enough; returns how many."""
+        rules = rules_of(self.registry, type_names, options)
+        return await prune(self.store, rules, limit=options.get("limit"), progress=options.get("progress"))
 
     async def pause(self, type_names: Sequence[str], *, tx: object) -> None:
         """Have workers leave types alone. A name that the app does not know is most likely misspelled."""

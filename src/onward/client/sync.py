@@ -23,6 +23,7 @@ from onward.client.completion import SyncCompletion
 from onward.client.handle import SyncChainHandle
 from onward.client.listing import every
 from onward.client.operations import Operations
+from onward.client.pruning import PruneOptions
 from onward.client.schema import prepare_schema
 from onward.define.job_type import JobType, Step
 from onward.define.registry import Registry
@@ -202,6 +203,10 @@ class SyncOnward:
     def delete(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
         """Delete whole chains; returns how many."""
         return run_now(self._operations.delete(asked("delete", *chains), cascade=cascade, tx=tx))
+
+    def prune(self, *job_types: Step[Any, Any] | str, **options: Unpack[PruneOptions]) -> int:
+        """Delete chains that have ended, now; the options are those of `Onward.prune`. Returns how many."""
+        return run_now(self._operations.prune(type_names(job_types), options))
 
     def pause(self, *job_types: Step[Any, Any] | str, tx: object = None) -> None:
         """Have workers leave these types alone."""

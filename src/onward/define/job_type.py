@@ -20,7 +20,7 @@ from onward.define.signature import (
     without_marks,
 )
 from onward.errors import ConfigurationError, DefinitionError
-from onward.model import Backoff
+from onward.model import Backoff, Retention
 from onward.options import (
     LONGEST_NAME,
     given,
@@ -50,6 +50,8 @@ BUILT_IN = "onward."
 """How the names of the library's own types begin; middleware that is required of the application's is not of these."""
 UNSET_TIMEOUT = timedelta.max
 """Stands for "as the library says", since None means no timeout."""
+UNSET_RETENTION = Retention()
+"""Stands, itself and no other that is equal, for "as the app says", since None means to keep everything."""
 SHORTEST_LEASE = timedelta(seconds=1)
 _ELSEWHERE_CALLED = {
     **dict.fromkeys(("retries", "max_retries", "attempts", "tries", "max_tries"), "max_attempts"),
@@ -90,6 +92,7 @@ class TypeOptions(TypedDict, total=False):
     executor: Executor
     on_blocker_failure: OnBlockerFailure
     encryption: Encryption | Literal[False] | None
+    retention: Retention | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +111,7 @@ class Definition:
     executor: Executor = "auto"
     on_blocker_failure: OnBlockerFailure = "fail"
     encryption: Encryption | Literal[False] | None = None
+    retention: Retention | None = UNSET_RETENTION
     slice: "Slice | None" = None
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
     output_upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
@@ -127,8 +131,14 @@ class Definition:
             wrong_choice("executor", self.executor, get_args(Executor)),
             wrong_choice("on_blocker_failure", self.on_blocker_failure, get_args(OnBlockerFailure)),
             self.encryption is not False and wrong_encryption(self.encryption),
+            wrong_retention(self.retention) or self._retention_in_vain(),
         ]
         return [f"{self.name or 'job'}: {problem}" for problem in problems if problem]
+
+    def _retention_in_vain(self) -> str | None:
+        if not self.internal or self.retention is UNSET_RETENTION:
+            return None
+        return "no chain begins with an internal type: say retention= where its chains begin"
 
 
 def wrong_backoff(backoff: object) -> str | None:
@@ -145,6 +155,13 @@ def wrong_encryption(encryption: object) -> str | None:
     if encryption is None:
         return None
     return wrong_kind("encryption", encryption, Encryption, such="an onward.crypto.Encryption")
+
+
+def wrong_retention(retention: object) -> str | None:
+    """What is wrong with the option of that name, of a type or an app."""
+    if retention is None:
+        return None
+    return wrong_kind("retention", retention, Retention, such="a Retention(completed=…, failed=…)")
 
 
 def _wrong_types(option: str, value: object, kinds: Any) -> str | None:
@@ -306,7 +323,8 @@ def job(name: str, **options: Any) -> Any:
     `continues_to` are the steps it may continue to, `internal` whether it is no more than one; `blocked_by` the types
     it may wait for, `on_blocker_failure` what follows if one fails; `lease` how long a job is held without renewal,
     `timeout` how long a handler may run, `backoff` and `max_attempts` when, and how often, it is tried again;
-    `executor` where it runs; `version` and `encryption` are those of its payloads.
+    `executor` where it runs; `version` and `encryption` are those of its payloads; `retention` is how long chains that
+    begin with it are kept.
 
     >>> @job("greet")
     ... async def greet(attempt: Attempt[str]) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from onward.crypto import Encryption
 from onward.define.codec import Codec, Limits
-from onward.define.job_type import UNSET_TIMEOUT, Definition, JobType, Required, Step, Upcaster
+from onward.define.job_type import UNSET_RETENTION, UNSET_TIMEOUT, Definition, JobType, Required, Step, Upcaster
 from onward.define.middleware import Middleware, middleware_problems, needs_event_loop
 from onward.define.outputs import may_hold, name_of
 from onward.define.sealing import Guard, PayloadCodec, SealedCodec, Sealing
@@ -26,7 +26,7 @@ from onward.errors import (
     UndeclaredStep,
     UnknownJobType,
 )
-from onward.model import Backoff, ChainId, JobId
+from onward.model import Backoff, ChainId, JobId, Retention
 from onward.options import given
 
 DEFAULT_TIMEOUT = timedelta(hours=1)
@@ -42,6 +42,8 @@ class RegisteredType:
     output: PayloadCodec | None
     """None for a type that always continues."""
     encryption: Encryption | None
+    retention: Retention | None
+    """Of the chains that begin with it."""
     guard: Guard | None
     """None for a type that has neither encryption nor secrets."""
     continues_to: frozenset[str]
@@ -157,8 +159,9 @@ class Registry(Mapping[str, RegisteredType]):
         *,
         limits: Limits | None = None,
         encryption: Encryption | None = None,
+        retention: Retention | None = None,
     ) -> None:
-        self.limits, self._encryption = limits or Limits(), encryption
+        self.limits, self._encryption, self._retention = limits or Limits(), encryption, retention
         self._types: dict[str, RegisteredType] = {}
         self.add(jobs)
 
@@ -170,7 +173,7 @@ class Registry(Mapping[str, RegisteredType]):
         types: dict[str, RegisteredType] = {}
         for step in steps:
             try:
-                types[step.name] = register(step, self.limits, self._encryption_of(step))
+                types[step.name] = register(step, self.limits, self._encryption_of(step), self._retention)
             except DefinitionError as error:
                 problems.extend(error.problems)
         problems.extend(_middleware_problems(types.values()))
@@ -223,7 +226,9 @@ class Registry(Mapping[str, RegisteredType]):
         return [registered for registered in self._types.values() if registered.step.run is not None]
 
 
-def register(step: Step[Any, Any], limits: Limits, encryption: Encryption | None = None) -> RegisteredType:
+def register(
+    step: Step[Any, Any], limits: Limits, encryption: Encryption | None = None, retention: Retention | None = None
+) -> RegisteredType:
     """The type on its own, with its codecs."""
     signature, definition = step.signature, step.definition
     sealing, secrets, output_secrets = Sealing(step.name, encryption), secrets_of(*signature.marked_input), None
@@ -238,6 +243,7 @@ def register(step: Step[Any, Any], limits: Limits, encryption: Encryption | None
         input=_sealed(input, sealing, secrets),
         output=_sealed(output, sealing, output_secrets) if output else None,
         encryption=encryption,
+        retention=retention if definition.retention is UNSET_RETENTION else definition.retention,
         guard=Guard(sealing, secrets, output_secrets) if encryption or secrets or output_secrets else None,
         continues_to=frozenset(map(_name, definition.continues_to)),
         blocked_by=frozenset(map(_name, definition.blocked_by)),

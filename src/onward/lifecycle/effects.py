@@ -15,7 +15,7 @@ from onward.observe import events
 from onward.observe.events import Event
 from onward.observe.observer import Observers
 from onward.options import LONGEST_ERROR, LONGEST_TRACEBACK, cut
-from onward.state.contract import Change, ChangeKind, NewJob, Settlement, Started
+from onward.state.contract import Change, ChangeKind, NewJob, Pruned, Settlement, Started
 
 _LONGEST_NAME = 200
 _MOST_PIECES = 1_000
@@ -83,6 +83,12 @@ class EffectsOf:
         for change in changes:
             self._changed(effects, change, everybody=True)
         return effects
+
+    def pruned(self, pruned: Pruned) -> Effects:
+        """Of chains that were kept for long enough."""
+        told = pruned.chains and self._wants(events.ChainsPruned)
+        event = events.ChainsPruned(completed=pruned.completed, failed=pruned.failed, jobs=pruned.jobs)
+        return Effects(events=[event] if told else [])
 
     def settlements(
         self, settlements: Collection[Settlement], changes: Collection[Change], *, everybody: bool = False

@@ -72,6 +72,14 @@ class ChainDeleted(_ChainEvent, frozen=True, kw_only=True):
     """A chain is gone."""
 
 
+class ChainsPruned(_Event, frozen=True, kw_only=True):
+    """A batch of chains is gone that were kept for long enough; none of them is told by itself."""
+
+    completed: int
+    failed: int
+    jobs: int
+
+
 class JobCreated(_JobEvent, frozen=True, kw_only=True):
     """A job exists."""
 
@@ -170,7 +178,7 @@ class NotifyRecovered(_Event, frozen=True, kw_only=True):
 
 Event: TypeAlias = (
     WorkerStarted | WorkerStopping | WorkerStopped | WorkerFailed
-    | ChainStarted | ChainCompleted | ChainFailed | ChainDeleted
+    | ChainStarted | ChainCompleted | ChainFailed | ChainDeleted | ChainsPruned
     | JobCreated | JobBlocked | JobUnblocked | JobTriggered | JobCompleted | JobFailed | JobReaped
     | AttemptStarted | AttemptCompleted | AttemptFailed | LeaseRenewed | LeaseLost | AlreadyCompleted
     | StateError | StateRecovered | NotifyError | NotifyRecovered

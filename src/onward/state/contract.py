@@ -271,6 +271,40 @@ class JobCounts(msgspec.Struct, frozen=True):
     failed: int = 0
 
 
+class Keeping(msgspec.Struct, frozen=True):
+    """How many seconds chains that began with a type are kept after their end; None: for ever."""
+
+    type_name: str
+    completed: float | None
+    failed: float | None
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """How many chains a batch has deleted, of how many jobs, and where the next one begins."""
+
+    completed: int
+    failed: int
+    jobs: int
+    reached: str
+    """A place in the order of ids, for the database that named it; the first of all is ""."""
+    is_end: bool
+
+    @property
+    def chains(self) -> int:
+        return self.completed + self.failed
+
+
+class PruningTurn(msgspec.Struct, frozen=True):
+    """Whether a worker is the one that prunes."""
+
+    walks: str | None
+    """What whoever had the turn before left there about how far it came; None: another has it."""
+    next_in: float
+    """Seconds until the turn is over."""
+    now: float
+    """The database's time, in seconds since 1970."""
+
+
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs or chains to list; None means any."""
 
@@ -448,6 +482,22 @@ class StateAdapter(Protocol):
 
     def delete(self, chain_ids: Sequence[ChainId], *, cascade: bool) -> Operation[Sequence[Change]]:
         """Delete whole chains; those that do not exist are no change. Raises ChainReferenced with nothing deleted."""
+        ...
+
+    def prune(
+        self, rules: Sequence[Keeping], *, place: str = "", before: float | None = None, chains: int, rows: int
+    ) -> Operation[Pruned]:
+        """Delete whole chains that have been kept for long enough, in the order of their ids from `place` on.
+
+        None that something unfinished waits for, and none that somebody has locked. At most so many `chains`, with
+        about so many `rows` of all tables, unless a chain alone has more; ten times as many are read.
+
+        `before`: no further than to the ids that were made so many seconds ago, as far as they tell.
+        """
+        ...
+
+    def take_pruning_turn(self, *, worker: WorkerId, lease: float, walks: str | None) -> Operation[PruningTurn]:
+        """Have the turn for `lease` seconds, if it is nobody else's, and leave there how far one came."""
         ...
 
     def pause(self, type_names: Sequence[str]) -> Operation[None]:

@@ -9,6 +9,7 @@ from onward.conformance.state.deduplicating import TestDeduplication
 from onward.conformance.state.expiring import TestExpiring, TestGivingBack, TestTimingOut
 from onward.conformance.state.failing import TestFailingBlockers, TestRetrying
 from onward.conformance.state.leases import TestLockedJobs, TestProgress, TestReaping, TestRenewing, TestStrays
+from onward.conformance.state.pruning import TestPruning, TestPruningBesideOthers, TestPruningTurns
 from onward.conformance.state.races import TestChainsThatMoveOn, TestRaces
 from onward.conformance.state.reading import TestFinding, TestListing
 from onward.conformance.state.schema import TestSchema
@@ -34,6 +35,9 @@ __all__ = [
     "TestListing",
     "TestLockedJobs",
     "TestProgress",
+    "TestPruning",
+    "TestPruningBesideOthers",
+    "TestPruningTurns",
     "TestRaces",
     "TestRacesOfChanges",
     "TestReaping",

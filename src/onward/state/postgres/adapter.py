@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -23,11 +24,14 @@ from onward.state.contract import (
     Filter,
     HeldAttempt,
     JobCounts,
+    Keeping,
     LeaseCommands,
     NewJob,
     Position,
     ProgressReport,
     Promoted,
+    Pruned,
+    PruningTurn,
     Reaped,
     Renewal,
     Settlement,
@@ -49,6 +53,7 @@ _MOST = 2**31 - 1
 """What an integer column holds at most; only a hand can have written a count so high."""
 _LONGEST_WINDOW = 3e9
 """Seconds, about a century: the server cannot subtract much more from a time."""
+_FIRST = "00000000-0000-0000-0000-000000000000"
 _MIGRATION_LOCK = 7_036_874_417_766_406
 """One process migrates at a time; the number only has to be ours."""
 _READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
@@ -421,6 +426,25 @@ class PostgresState:
 
         return Command(self.sql("delete"), {"chain_ids": list(chain_ids), "cascade": cascade}, read)
 
+    def prune(
+        self, rules: Sequence[Keeping], *, place: str = "", before: float | None = None, chains: int, rows: int
+    ) -> Operation[Pruned]:
+        parameters = {
+            "type_names": [rule.type_name for rule in rules],
+            "keep_completed": [_storable(rule.completed) for rule in rules],
+            "keep_failed": [_storable(rule.failed) for rule in rules],
+            "place": UUID(place or _FIRST),
+            "before": _storable(before),
+            "most_chains": min(chains, _MOST),
+            "most_rows": rows,
+            "now": self.clock(),
+        }
+        return self._isolated(Command(self.sql("prune"), parameters, lambda rows: Pruned(*tuple(rows[0])[:-1])))
+
+    def take_pruning_turn(self, *, worker: WorkerId, lease: float, walks: str | None) -> Command[PruningTurn]:
+        parameters = {"worker": worker, "lease": lease, "walks": walks, "now": self.clock()}
+        return Command(self.sql("hold_retention"), parameters, lambda rows: PruningTurn(*rows[0]))
+
     def pause(self, type_names: Sequence[str]) -> Command[None]:
         return Command(self.sql("pause"), {"type_names": list(type_names), "now": self.clock()}, nothing)
 
@@ -463,6 +487,10 @@ class PostgresState:
 
     def blockers_of(self, job_ids: Sequence[JobId]) -> Command[dict[JobId, list[Blocker]]]:
         return Command(self.sql("blockers_of"), {"job_ids": list(job_ids)}, _blockers)
+
+
+def _storable(seconds: float | None) -> float | None:
+    return None if seconds is None else min(seconds, _LONGEST_WINDOW)
 
 
 def _best_first(rows: Rows) -> list[TakenJob]:

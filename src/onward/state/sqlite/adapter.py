@@ -26,10 +26,13 @@ from onward.state.contract import (
     Filter,
     HeldAttempt,
     JobCounts,
+    Keeping,
     LeaseCommands,
     NewJob,
     ProgressReport,
     Promoted,
+    Pruned,
+    PruningTurn,
     Reaped,
     Renewal,
     Settlement,
@@ -45,6 +48,7 @@ from onward.state.rows import JOB_COLUMNS, REASON, STATUS, write_error, write_er
 from onward.state.sqlite import values
 from onward.state.sqlite.expiry import LOOK_AGAIN, ExpiredLease, Watched
 from onward.state.sqlite.graph import Graph
+from onward.state.sqlite.pruning import Pruning
 from onward.state.sqlite.retrying import Comeback
 from onward.state.sqlite.starting import start_checked
 from onward.state.sqlite.values import duration, many
@@ -397,6 +401,31 @@ class SqliteState:
     async def delete(self, connection: Connection, chain_ids: Sequence[ChainId], *, cascade: bool) -> Sequence[Change]:
         async with transaction(connection):
             return await self._graph.delete(connection, chain_ids, cascade=cascade)
+
+    @steps
+    async def prune(
+        self,
+        connection: Connection,
+        rules: Sequence[Keeping],
+        *,
+        place: str = "",
+        before: float | None = None,
+        chains: int,
+        rows: int,
+    ) -> Pruned:
+        return await Pruning(connection, self.sql, rules, now=self._now()).prune(place, before, chains, rows)
+
+    @steps
+    async def take_pruning_turn(
+        self, connection: Connection, *, worker: WorkerId, lease: float, walks: str | None
+    ) -> PruningTurn:
+        now = self._now()
+        held_by, held_until, _ = (await connection.fetch(self.sql("retention"), {}))[0]
+        if held_by != worker and held_until > now:
+            return PruningTurn(None, (held_until - now) / 1_000_000, now / 1_000_000)
+        parameters = {"worker": worker, "until": now + duration(lease), "walks": walks, "now": now}
+        held = await connection.fetch(self.sql("hold_retention"), parameters)
+        return PruningTurn(held[0][0] if held else None, lease, now / 1_000_000)
 
     def pause(self, type_names: Sequence[str]) -> Command[None]:
         return Command(self.sql("pause"), {"type_names": many(list(type_names)), "now": self._now()}, nothing)

@@ -1,0 +1,5 @@
+-- Be the one who prunes for a while longer, or from now on if nobody is.
+UPDATE /*schema*/retention SET
+  held_by = :worker, held_until = :until, walks = CASE WHEN held_by = :worker THEN coalesce(:walks, walks) ELSE walks END
+WHERE held_by = :worker OR held_until <= :now
+RETURNING walks
