@@ -109,6 +109,8 @@ class Place(ABC):
     address: Any
     tables: str
     """What their names begin with."""
+    never: str
+    """How a time is spelled that has not come."""
     admin: Any
 
     async def prepare(self, state: StateAdapter, driver: Driver) -> None:
@@ -116,7 +118,9 @@ class Place(ABC):
         try:
             for table in tables:
                 self.admin.execute(f"DELETE FROM {self.tables}{table}")
-            self.admin.execute(f"UPDATE {self.tables}retention SET held_by = NULL, held_until = NULL, walks = '{{}}'")
+            self.admin.execute(
+                f"UPDATE {self.tables}retention SET held_by = NULL, held_until = {self.never}, walks = '{{}}'"
+            )
         except (psycopg.errors.UndefinedTable, sqlite3.OperationalError):
             async with driver.connection() as connection:
                 await connection.run(state.migrate())
@@ -130,7 +134,7 @@ class Place(ABC):
 
 
 class Postgres(Place):
-    tables = "conformance."
+    tables, never = "conformance.", "NULL"
 
     def __init__(self, address: str, admin: psycopg.Connection) -> None:
         self.address, self.admin = address, admin
@@ -143,7 +147,7 @@ class Postgres(Place):
 
 
 class Sqlite(Place):
-    tables = "onward_"
+    tables, never = "onward_", "0"
 
     def __init__(self, address: Path, admin: sqlite3.Connection) -> None:
         self.address, self.admin = address, admin
