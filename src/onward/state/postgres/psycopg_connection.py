@@ -22,7 +22,7 @@ from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows, as_one
 from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, PlainConnection, Result, run_in_turn
 from onward.state.postgres.literals import inlined
-from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
+from onward.state.postgres.session import Session, reads_only
 from onward.state.postgres.settings import hide_row
 from onward.state.statement import spell
 from onward.transport import cut_off, has_news
@@ -30,6 +30,12 @@ from onward.transport import cut_off, has_news
 T = TypeVar("T")
 _LOOK_EVERY = 0.1
 """Seconds between looks of psycopg's for something other than an answer."""
+
+
+def user_of(raw: Any) -> str | None:
+    """Whom the server takes us for."""
+    user: str | None = None if raw.closed else raw.info.parameter_status("session_authorization")
+    return user
 
 
 async def answer(value: Any) -> Any:
@@ -118,7 +124,7 @@ class PsycopgConnection(PlainConnection):
         self._own_wait: Any = vars(raw).get("wait")
         self._limit = limit
         self._ours, self._theirs = _Asking(self, patience, limit), _Asking(self, None, None)
-        self._session = session or Session()
+        self._session = session or Session(user_of(raw))
         self._is_to_be_reset = self._session.needs_reset and native is None
         """Before the first statement what the last borrower left behind is forgotten."""
         self._begun = begun
@@ -270,9 +276,10 @@ class PsycopgConnection(PlainConnection):
             self._raw.wait = self._wait
 
     async def _begin(self, message: str) -> int:
-        count = await self._send(f"{RESET_FIRST}{message}" if self._is_to_be_reset else message)
+        reset = self._session.reset_first(user_of(self._raw)) if self._is_to_be_reset else ""
+        count = await self._send(reset + message)
         self._has_begun = True
-        if self._is_to_be_reset:
+        if reset:
             self._is_to_be_reset = self._session.needs_reset = False
         return count
 
@@ -340,7 +347,7 @@ class PsycopgConnection(PlainConnection):
 
     async def reset(self) -> None:
         """Have the server forget what the last borrower left behind."""
-        await self._send(RESET)
+        await self._send(self._session.reset(user_of(self._raw)))
         self._is_to_be_reset = self._session.needs_reset = False
 
     # -- between the end of a block and the commit
