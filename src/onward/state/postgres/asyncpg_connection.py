@@ -148,30 +148,34 @@ class AsyncpgConnection:
 
     async def _run_in_one_message(self, command: Command[T], *, begin: bool) -> T:
         try:
-            call = await self._call(command)
-            answer = await (self._begin_with(call) if begin else self._command(f"{call};COMMIT"))
+            if command.sql not in self._session.prepared:
+                await self._prepare(command)
+            call = self._session.call(command)
+            answer = await (self._begin(f"BEGIN;{call}", calls=True) if begin else self._command(f"{call};COMMIT"))
         except BaseException:
             await self.rollback()  # it may have begun, or the statement failed so that COMMIT was not even tried
             raise
         return command.read([()] * _changed(answer) if begin else ())
 
-    async def _begin_with(self, call: str) -> str:
-        # Prepared, as what is called is: to plan it takes twice as long as all else that is reset. If it is gone, so is
-        # that, and it is begun again; who only begins expects no such thing.
-        unlock = await self._session.call(UNLOCK, self._command) if self._is_to_be_reset else ""
-        return await self._begin(f"BEGIN;{call}", unlock)
+    async def _prepare(self, command: Command[Any]) -> None:
+        if self._is_to_be_reset and not self.in_transaction:
+            await self.reset()
+        await self._session.prepare(command, self._command)
 
-    async def _begin(self, message: str, unlock: str = UNLOCK.sql) -> str:
+    async def _begin(self, message: str, *, calls: bool = False) -> str:
+        """`calls`: something prepared. Where that may be gone, and what has to be is begun anew, what unlocks may be, too:
+        to plan it takes longer than all else that is reset.
+        """
         if not self._is_to_be_reset:
             return await self._command(message)
-        answer = await self._command(self._session.reset_first(user_of(self._raw), unlock) + message)
-        self._is_to_be_reset = self._session.needs_reset = False
+        session, unlock = self._session, UNLOCK.sql
+        if calls:
+            if unlock not in session.prepared:
+                await session.prepare(UNLOCK, self._command)
+            unlock = session.call(UNLOCK)
+        answer = await self._command(session.reset_first(user_of(self._raw), unlock) + message)
+        self._is_to_be_reset = session.needs_reset = False
         return answer
-
-    async def _call(self, command: Command[Any]) -> str:
-        if self._is_to_be_reset and not self._session.has_prepared(command) and not self.in_transaction:
-            await self.reset()
-        return await self._session.call(command, self._command)
 
     async def _command(self, sql: str) -> str:
         with self._ours:
@@ -278,7 +282,8 @@ _SUSPENDED: Any = _Suspended()
 
 def user_of(raw: Any) -> str | None:
     """Whom the server takes us for."""
-    return None if raw.is_closed() else getattr(raw.get_settings(), "session_authorization", None)
+    user: str | None = getattr(raw.get_settings(), "session_authorization", None)
+    return user
 
 
 def _reads_only(raw: Any) -> bool | None:

@@ -55,6 +55,7 @@ _WRITERS: dict[type[Any], Callable[[Any], str]] = {
 def _writer_for(value: Any) -> Callable[[Any], str]:
     for kind, write in _WRITERS.items():
         if isinstance(value, kind):
+            _WRITERS[type(value)] = write  # of a client's own kind of UUID, say
             return write
     raise TypeError(f"a value of type {type(value).__name__} has no literal")
 
@@ -86,4 +87,5 @@ def inlined(sql: str, parameters: Mapping[str, Any]) -> str:
 
 def call(name: str, values: Sequence[Any]) -> str:
     """Runs a statement that was prepared under this name."""
-    return f"EXECUTE {name}({', '.join(map(literal, values))})" if values else f"EXECUTE {name}"
+    written = [(_WRITERS.get(type(value)) or _writer_for(value))(value) for value in values]
+    return f"EXECUTE {name}({', '.join(written)})" if written else f"EXECUTE {name}"

@@ -34,23 +34,20 @@ class Session:
         """
         return f"BEGIN;{self.reset(user, unlock)};COMMIT;"
 
-    def has_prepared(self, command: Command[Any]) -> bool:
-        return command.sql in self.prepared
-
     def heed(self, code: str | None, error: BaseException) -> None:
         """What we prepared is gone (DEALLOCATE, DISCARD), or of no use since a table was altered."""
         if code == "26000" or "cached plan" in str(error):
             self.prepared.clear()
 
-    async def call(self, command: Command[Any], run: Callable[[str], Awaitable[object]]) -> str:
-        """SQL that runs a statement, prepared in this session once: so that it can go along with another."""
-        spelled = spell(command.sql, "dollar")
-        name = self.prepared.get(command.sql)
-        if name is None:
-            name = new_name(command.sql)
-            await run(f"PREPARE {name} AS {spelled.sql}")
-            self.prepared[command.sql] = name
-        return call(name, spelled.positional(command.parameters))
+    async def prepare(self, command: Command[Any], run: Callable[[str], Awaitable[object]]) -> None:
+        """So that it can go along with another in one message; once in a session."""
+        name = new_name(command.sql)
+        await run(f"PREPARE {name} AS {spell(command.sql, 'dollar').sql}")
+        self.prepared[command.sql] = name
+
+    def call(self, command: Command[Any]) -> str:
+        """SQL that runs a statement that has been prepared."""
+        return call(self.prepared[command.sql], spell(command.sql, "dollar").positional(command.parameters))
 
 
 def reads_only(*, standby: str | None, by_default: str | None) -> bool | None:
