@@ -11,7 +11,6 @@ from uuid import UUID
 
 from onward.state.statement import spell
 
-_PLACE = re.compile(r"\$(\d+)")
 _SPECIAL = re.compile(r"[\\']")
 
 
@@ -80,9 +79,8 @@ def inlined(sql: str, parameters: Mapping[str, Any]) -> str:
     >>> inlined("SELECT :n::integer, :word::text", {"n": 1, "word": "it's"})
     "SELECT 1::integer, E'it''s'::text"
     """
-    spelled = spell(sql, "dollar")
-    values = [literal(parameters[name]) for name in spelled.names]
-    return _PLACE.sub(lambda found: values[int(found[1]) - 1], spelled.sql)
+    spelled = spell(sql, "percent")
+    return spelled.sql % {name: literal(parameters[name]) for name in spelled.names}
 
 
 def call(name: str, values: Sequence[Any]) -> str:

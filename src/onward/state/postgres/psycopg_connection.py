@@ -32,9 +32,9 @@ _LOOK_EVERY = 0.1
 """Seconds between looks of psycopg's for something other than an answer."""
 
 
-def user_of(raw: Any) -> str | None:
+def user_of(raw: Any) -> bytes | None:
     """Whom the server takes us for."""
-    user: str | None = None if raw.closed else raw.info.parameter_status("session_authorization")
+    user: bytes | None = raw.pgconn.parameter_status(b"session_authorization")
     return user
 
 
@@ -144,7 +144,7 @@ class PsycopgConnection(PlainConnection):
 
     @property
     def in_transaction(self) -> bool:
-        return self._begun or self._raw.info.transaction_status != TransactionStatus.IDLE
+        return self._begun or self._raw.pgconn.transaction_status != TransactionStatus.IDLE
 
     @property
     def needs_reset(self) -> bool:
@@ -159,7 +159,7 @@ class PsycopgConnection(PlainConnection):
         if self._raw.closed:
             if not self._raw.broken:
                 raise TransactionClosed(CLOSED_BY_HAND)
-        elif self._has_begun and self._raw.info.transaction_status == TransactionStatus.IDLE:
+        elif self._has_begun and self._raw.pgconn.transaction_status == TransactionStatus.IDLE:
             raise TransactionClosed(ENDED_BY_HAND)
 
     @property
@@ -220,10 +220,10 @@ class PsycopgConnection(PlainConnection):
                 results = await answer(raw.wait(_exchange(raw.pgconn, sql.encode())))
             finally:
                 raw.lock.release()
-        for result in results:
-            if result.status == ExecStatus.FATAL_ERROR:
-                raise psycopg.errors.error_from_result(result)
-        return int(results[-1].ntuples)
+        last = results[-1]
+        if last.status == ExecStatus.FATAL_ERROR:  # which ends the message
+            raise psycopg.errors.error_from_result(last)
+        return int(last.ntuples)
 
     def asks(self, *, limited: bool) -> None:
         """From now on it is one of ours or the user's, through us, that waits for an answer."""
@@ -233,9 +233,11 @@ class PsycopgConnection(PlainConnection):
 
     def has_asked(self, error: BaseException | None) -> None:
         """Remember what an error says of the connection."""
-        self._is_asking = self._is_limited = False
-        self._restore_wait()
-        if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        self._is_asking = False
+        if self._is_limited:
+            self._is_limited = False
+            self._restore_wait()
+        if error is not None and isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
             # A server that says of itself that it can write means this transaction only.
             self._refused_to_write = self._refused_to_write or self._reads_only is not False
 
@@ -288,7 +290,7 @@ class PsycopgConnection(PlainConnection):
             if more and not (begin or commit or self.in_transaction):
                 first, more = as_one(first, more)
             # In other encodings a sign may be spelled with a byte that means a quote or a backslash alone.
-            is_plain = self.native is None and self._raw.info.encoding == "utf-8"
+            is_plain = self.native is None and self._raw.pgconn.parameter_status(b"client_encoding") == b"UTF8"
             if begin != commit and not more and first.needs != "rows" and is_plain:
                 return await self._run_in_one_message(first, begin=begin)
         return await run_in_turn(self, first, *more, begin=begin, commit=commit)

@@ -13,21 +13,21 @@ UNLOCK = Command("SELECT pg_catalog.pg_advisory_unlock_all()", {}, nothing, "not
 class Session:
     """What is remembered for as long as a session lives, whoever borrows it."""
 
-    def __init__(self, user: str | None) -> None:
+    def __init__(self, user: str | bytes | None) -> None:
         self._user = user
         self.needs_reset = False
         """Whether statements of the application's ran in it since it was last reset."""
         self.prepared: dict[str, str] = {}
         """The names of our statements, by their text; none whose PREPARE has not been answered."""
 
-    def reset(self, user: str | None, unlock: str = UNLOCK.sql) -> str:
+    def reset(self, user: str | bytes | None, unlock: str = UNLOCK.sql) -> str:
         """SQL that has the server forget all that the last borrower did, but for prepared statements, which we want to
         keep. Who the `user` is now, of whom the server tells unasked, need not be asked for if it is who it was.
         """
         as_oneself = "" if user is not None and user == self._user else "RESET SESSION AUTHORIZATION;"
         return f"{as_oneself}RESET ALL;RESET ROLE;CLOSE ALL;UNLISTEN *;{unlock};DISCARD TEMP;DISCARD SEQUENCES"
 
-    def reset_first(self, user: str | None, unlock: str = UNLOCK.sql) -> str:
+    def reset_first(self, user: str | bytes | None, unlock: str = UNLOCK.sql) -> str:
         """The same before a BEGIN in the same message.
 
         In a transaction of its own: statements before a BEGIN would join what that begins, and be undone with it.
