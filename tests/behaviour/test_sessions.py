@@ -272,6 +272,25 @@ async def test_the_reset_costs_no_round_trip_of_its_own(driver: AsyncpgDriver) -
     assert ["RESET ALL" in message for message in sent] == [True, False, False] * 3
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param("-- A look, perhaps at nothing.\nSELECT 1 WHERE :n::int > 1", id="a query without rows"),
+        pytest.param("UPDATE traced SET n = :n::int", id="no query"),
+    ],
+)
+async def test_whatever_the_next_begins_with_no_lock_of_the_session_is_left(client: Onward, first: str) -> None:
+    for _ in range(3):  # not all of it is prepared at first
+        async with client.driver.connection() as connection:
+            await connection.query("SELECT pg_advisory_lock(4711)", {})
+        async with client.driver.connection() as connection:
+            assert await connection.run(Command(first, {"n": 1}, len, "count"), begin=True) == 0
+            seen = (await connection.fetch(SEEN, {}))[0][0]
+            await connection.rollback()
+
+        assert seen == NOTHING
+
+
 async def test_connections_on_which_only_our_own_statements_ran_are_not_reset(driver: AsyncpgDriver) -> None:
     for _ in range(2):
         async with driver.connection() as connection:

@@ -163,8 +163,8 @@ class AsyncpgConnection:
         await self._session.prepare(command, self._command)
 
     async def _begin(self, message: str, *, calls: bool = False) -> str:
-        """`calls`: something prepared. Where that may be gone, and what has to be is begun anew, what unlocks may be, too:
-        to plan it takes longer than all else that is reset.
+        """`calls`: something prepared. If that is gone, and it is begun anew, so may what unlocks be, too: to plan that
+        takes half as long as all that is reset.
         """
         if not self._is_to_be_reset:
             return await self._command(message)
