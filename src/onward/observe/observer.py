@@ -38,13 +38,13 @@ class Observers:
         self._observers = tuple(observers)
         self._subscribers = Subscribers[Event](self._failed)
         self._wanted = frozenset[type[Event]]()
-        self._ask_at = 0.0
-        """Not now: modules build apps before anybody has set up logging."""
+        self._asked_at = -_ASK_AGAIN
+        """Not yet: modules build apps before anybody has set up logging."""
         self._database, self._hints = Outage(), Outage()
 
     def wants(self, *kinds: type[Event]) -> bool:
         """Whether anybody listens to any of these."""
-        if time.monotonic() >= self._ask_at:
+        if time.monotonic() >= self._asked_at + _ASK_AGAIN:
             self._ask()
         return not self._wanted.isdisjoint(kinds)
 
@@ -52,7 +52,7 @@ class Observers:
         """Tell everybody who wants to know."""
         if isinstance(event, _OF_OUTAGES):
             event = self._in_outage(event)
-        if time.monotonic() >= self._ask_at:
+        if time.monotonic() >= self._asked_at + _ASK_AGAIN:
             self._ask()
         self._subscribers.tell(event)
 
@@ -84,7 +84,7 @@ class Observers:
         by_kind = {kind: tuple(o.observe for o in self._observers if self._is_wanted(o, kind)) for kind in kinds}
         self._subscribers.by_kind = by_kind
         self._wanted = frozenset(kind for kind in kinds if by_kind[kind])
-        self._ask_at = now + _ASK_AGAIN
+        self._asked_at = now
 
     def _failed(self, subscriber: Subscriber, event: Event, error: BaseException) -> None:
         name = type(getattr(subscriber, "__self__", subscriber)).__qualname__
