@@ -52,7 +52,7 @@ _WRITERS: dict[type[Any], Callable[[Any], str]] = {
 
 
 def _writer_for(value: Any) -> Callable[[Any], str]:
-    for kind, write in _WRITERS.items():
+    for kind, write in tuple(_WRITERS.items()):  # threads add to it
         if isinstance(value, kind):
             _WRITERS[type(value)] = write  # of a client's own kind of UUID, say
             return write
