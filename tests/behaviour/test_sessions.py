@@ -163,7 +163,7 @@ async def test_prepared_statements_outlive_the_reset_between_two_borrowers(drive
         await connection.run(FIRST, begin=True)
         await connection.run(LAST, commit=True)
 
-        assert connection._session.prepared == names
+        assert names.items() <= connection._session.prepared.items()
 
 
 # -- what a borrower leaves behind
@@ -215,6 +215,20 @@ async def test_what_a_trigger_sets_is_gone_for_the_next(client: Onward) -> None:
     assert (left, seen) == ("ACME pg_monitor 1 true", NOTHING)
 
 
+@pytest.mark.parametrize("how", ["SET SESSION AUTHORIZATION pg_monitor", "SET ROLE pg_monitor"])
+async def test_the_next_is_oneself_again_whoever_the_last_one_became(client: Onward, how: str) -> None:
+    who = "SELECT current_user || ' ' || session_user"
+    async with client.transaction() as tx:
+        oneself = await tx.fetchval(who)
+        await tx.execute(how)
+        became = await tx.fetchval(who)
+    async with client.transaction() as tx:
+        seen = await tx.fetchval(who)
+
+    assert "pg_monitor" in became
+    assert seen == oneself
+
+
 async def test_the_reset_is_not_undone_with_the_transaction_it_travels_with(client: Onward) -> None:
     async with client.transaction() as tx:
         await tx.execute("INSERT INTO traced VALUES (1)")
@@ -240,9 +254,11 @@ async def test_a_lone_call_after_a_borrower_finds_a_session_as_new(client: Onwar
 
 async def test_the_reset_costs_no_round_trip_of_its_own(driver: AsyncpgDriver) -> None:
     sent: list[str] = []
-    async with driver.connection() as connection:
-        await connection.run(FIRST, begin=True)
-        await connection.run(LAST, commit=True)
+    for _ in range(2):  # what it runs is prepared once
+        async with driver.connection() as connection:
+            await connection.run(FIRST, begin=True)
+            await connection.run(LAST, commit=True)
+            await connection.query("SELECT 1", {})
     for _ in range(3):
         async with driver.connection() as connection:
             with connection._raw.query_logger(lambda record: sent.append(record.query)):
@@ -252,7 +268,27 @@ async def test_the_reset_costs_no_round_trip_of_its_own(driver: AsyncpgDriver) -
                 await asyncio.sleep(0)  # asyncpg tells a moment later
 
     assert len(sent) == 9
-    assert ["RESET ALL" in message for message in sent] == [False] * 3 + [True, False, False] * 2
+    assert not any("AUTHORIZATION" in message for message in sent)
+    assert ["RESET ALL" in message for message in sent] == [True, False, False] * 3
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param("-- A look, perhaps at nothing.\nSELECT 1 WHERE :n::int > 1", id="a query without rows"),
+        pytest.param("UPDATE traced SET n = :n::int", id="no query"),
+    ],
+)
+async def test_whatever_the_next_begins_with_no_lock_of_the_session_is_left(client: Onward, first: str) -> None:
+    for _ in range(3):  # not all of it is prepared at first
+        async with client.driver.connection() as connection:
+            await connection.query("SELECT pg_advisory_lock(4711)", {})
+        async with client.driver.connection() as connection:
+            assert await connection.run(Command(first, {"n": 1}, len, "count"), begin=True) == 0
+            seen = (await connection.fetch(SEEN, {}))[0][0]
+            await connection.rollback()
+
+        assert seen == NOTHING
 
 
 async def test_connections_on_which_only_our_own_statements_ran_are_not_reset(driver: AsyncpgDriver) -> None:

@@ -84,7 +84,8 @@ class OpenTransaction:
 
     async def _run(self, run: Callable[[str, dict[str, Any]], Awaitable[T]], sql: str, parameters: dict[str, Any]) -> T:
         self.check()
-        require(wrong_kind("sql", sql, str, such="the text of a statement"))
+        if type(sql) is not str:
+            require(wrong_kind("sql", sql, str, such="the text of a statement"))
         for name in spell(sql, "percent").names:
             if name not in parameters:
                 raise ConfigurationError(f"the statement has :{name}, which was not given: pass {name}=…")

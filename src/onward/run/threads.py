@@ -4,6 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
@@ -17,12 +18,21 @@ class _Ended(Generic[T]):
 
     result: T
     error: BaseException | None = None
+    waiter: asyncio.Future[None] | None = None
+    """Of whoever waits on the event loop."""
+    is_over = False
 
     def come_to(self, function: Callable[..., T], *arguments: Any) -> None:
         try:
             self.result = function(*arguments)
         except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
             self.error = error
+
+    def tell(self) -> None:
+        """On the event loop."""
+        self.is_over = True
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
 
 async def in_thread(
@@ -32,12 +42,17 @@ async def in_thread(
 
     It cannot be cancelled: it is waited for, unless `leaves`, asked when whoever waits is cancelled, says to leave it.
     """
-    ended = _Ended[T]()
-    context = copy_context()
-    work = asyncio.get_running_loop().run_in_executor(threads, lambda: context.run(ended.come_to, function, *arguments))
-    while not work.done():
+    ended, loop, context = _Ended[T](), asyncio.get_running_loop(), copy_context()
+
+    def tell(_: object) -> None:
+        with suppress(RuntimeError):  # the event loop has ended without waiting
+            loop.call_soon_threadsafe(ended.tell)
+
+    threads.submit(context.run, ended.come_to, function, *arguments).add_done_callback(tell)
+    while not ended.is_over:
+        ended.waiter = loop.create_future()
         try:
-            await asyncio.wait([work])
+            await ended.waiter
         except asyncio.CancelledError:
             if leaves():
                 raise

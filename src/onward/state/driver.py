@@ -4,8 +4,8 @@ A sync driver keeps the same contract: its coroutines never suspend, so that `ru
 loop. Everything above a driver is therefore written once.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
@@ -277,19 +277,21 @@ async def _run_one(connection: Connection, operation: Operation[T]) -> T:
     return await operation.take(connection)
 
 
-@asynccontextmanager
-async def transaction(connection: Connection) -> AsyncIterator[None]:
+class transaction:  # noqa: N801 - said of a block; not a generator, of each of which an event loop would keep account
     """The transaction the connection is in, or one of its own."""
-    if connection.in_transaction:
-        yield
-        return
-    await connection.begin()
-    try:
-        yield
-    except BaseException:
-        await connection.rollback()
-        raise
-    await connection.commit()
+
+    __slots__ = ("_connection", "_is_own")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._is_own = connection, not connection.in_transaction
+
+    async def __aenter__(self) -> None:
+        if self._is_own:
+            await self._connection.begin()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._is_own:
+            await (self._connection.commit() if kind is None else self._connection.rollback())
 
 
 def run_now(operation: Coroutine[Any, Any, T]) -> T:

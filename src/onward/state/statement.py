@@ -91,9 +91,10 @@ def spell(sql: str, style: ParameterStyle) -> Spelled:
 
 
 def _in_order(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
-    if len(names) > 1:
-        return itemgetter(*names)
-    return lambda parameters: [parameters[name] for name in names]
+    if len(names) == 1:
+        only = names[0]
+        return lambda parameters: (parameters[only],)
+    return itemgetter(*names) if names else lambda parameters: ()
 
 
 def with_servers_own(sql: str) -> str:
@@ -152,10 +153,10 @@ class Statements:
 
     def __call__(self, name: str, *, repeat: int = 1) -> str:
         """The statement in `sql/<name>.sql`; its repeated part, if it has one, that many times."""
-        key = name, repeat
-        if key not in self._loaded:
-            self._loaded[key] = self._load(f"sql/{name}", repeat)
-        return self._loaded[key]
+        sql = self._loaded.get((name, repeat))
+        if sql is None:
+            sql = self._loaded[name, repeat] = self._load(f"sql/{name}", repeat)
+        return sql
 
     def names(self) -> list[str]:
         """Every statement there is."""

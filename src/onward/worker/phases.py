@@ -147,15 +147,16 @@ class Phases:
         finally:
             self._queueing.discard(self)
         self._lending, self._interrupt = lending, link.cut_off
-        fence: Any = {"job_id": self._job.id, "attempt": self._job.attempt, "holder": self._worker}
+        job, holder = self._job, self._worker
         if locked:
-            self._is_held = await link.run(store.state.hold_attempt(**fence), begin=True)
+            hold = store.state.hold_attempt(job_id=job.id, attempt=job.attempt, holder=holder)
+            self._is_held = await link.run(hold, begin=True)
         else:
             await link.begin()
         self.tx = tx = store.own(link)
         self._began = time.monotonic()
         if locked and not self._is_held:
-            await link.run(store.state.lock_attempt(**fence))
+            await link.run(store.state.lock_attempt(job_id=job.id, attempt=job.attempt, holder=holder))
         return tx
 
     async def _begin_again(self, error: BaseException, *, locked: bool) -> OpenTransaction:

@@ -15,10 +15,10 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 from onward.errands import Errands, to_the_end
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
-from onward.state.postgres.asyncpg_connection import AsyncpgConnection, OwnConnection
+from onward.state.postgres.asyncpg_connection import AsyncpgConnection, OwnConnection, user_of
 from onward.state.postgres.cache import ConnectionCache, Lent
 from onward.state.postgres.patience import PoolPatience, PoolWatch
-from onward.state.postgres.session import RESET, Session
+from onward.state.postgres.session import Session
 from onward.state.postgres.settings import (
     CHECK_CLIENT,
     INSISTED,
@@ -136,7 +136,11 @@ class AsyncpgDriver:
         return self._watch.patience(process=process, give_up=raw.terminate)
 
     def _session_of(self, raw: Any) -> Session:
-        return self._sessions.setdefault(getattr(raw, "_con", None) or raw, Session())
+        raw = getattr(raw, "_con", None) or raw
+        session = self._sessions.get(raw)
+        if session is None:
+            session = self._sessions[raw] = Session(user_of(raw))
+        return session
 
     async def _release(self, connection: AsyncpgConnection) -> None:
         connection.resume()
@@ -150,7 +154,7 @@ class AsyncpgDriver:
         """For the pool, when no statement is under way any more and the transaction has ended."""
         session = self._session_of(raw)
         if session.needs_reset and self._cache is not None:
-            await raw.execute(RESET)
+            await raw.execute(session.reset(user_of(raw)))
             session.needs_reset = False
 
     async def replace_all(self) -> None:

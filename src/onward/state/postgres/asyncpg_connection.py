@@ -9,7 +9,7 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows, as_one
 from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, run_in_turn
-from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
+from onward.state.postgres.session import UNLOCK, Session, reads_only
 from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.statement import spell
 
@@ -47,7 +47,7 @@ class AsyncpgConnection:
         self._raw = getattr(raw, "_con", None) or raw
         ask_safely(self._raw)
         self._prepared = prepared
-        self._session = session or Session()
+        self._session = session or Session(user_of(self._raw))
         self.is_cut_short = False
         """Whether a statement was cancelled, and nothing has been asked since."""
         self._is_to_be_reset = False
@@ -148,24 +148,34 @@ class AsyncpgConnection:
 
     async def _run_in_one_message(self, command: Command[T], *, begin: bool) -> T:
         try:
-            call = await self._call(command)
-            answer = await (self._begin(f"BEGIN;{call}") if begin else self._command(f"{call};COMMIT"))
+            if command.sql not in self._session.prepared:
+                await self._prepare(command)
+            call = self._session.call(command)
+            answer = await (self._begin(f"BEGIN;{call}", calls=True) if begin else self._command(f"{call};COMMIT"))
         except BaseException:
             await self.rollback()  # it may have begun, or the statement failed so that COMMIT was not even tried
             raise
         return command.read([()] * _changed(answer) if begin else ())
 
-    async def _begin(self, message: str) -> str:
-        reset = RESET_FIRST if self._is_to_be_reset else ""
-        answer = await self._command(reset + message)
-        if reset:
-            self._is_to_be_reset = self._session.needs_reset = False
-        return answer
-
-    async def _call(self, command: Command[Any]) -> str:
-        if self._is_to_be_reset and not self._session.has_prepared(command) and not self.in_transaction:
+    async def _prepare(self, command: Command[Any]) -> None:
+        if self._is_to_be_reset and not self.in_transaction:
             await self.reset()
-        return await self._session.call(command, self._command)
+        await self._session.prepare(command, self._command)
+
+    async def _begin(self, message: str, *, calls: bool = False) -> str:
+        """`calls`: something prepared. If that is gone, and it is begun anew, so may what unlocks be, too: to plan that
+        takes half as long as all that is reset.
+        """
+        if not self._is_to_be_reset:
+            return await self._command(message)
+        session, unlock = self._session, UNLOCK.sql
+        if calls:
+            if unlock not in session.prepared:
+                await session.prepare(UNLOCK, self._command)
+            unlock = session.call(UNLOCK)
+        answer = await self._command(session.reset_first(user_of(self._raw), unlock) + message)
+        self._is_to_be_reset = session.needs_reset = False
+        return answer
 
     async def _command(self, sql: str) -> str:
         with self._ours:
@@ -193,7 +203,7 @@ class AsyncpgConnection:
 
     async def reset(self) -> None:
         """Have the server forget what the last borrower left behind."""
-        await self._command(RESET)
+        await self._command(self._session.reset(user_of(self._raw)))
         self._is_to_be_reset = self._session.needs_reset = False
 
     async def end_unfinished(self) -> None:
@@ -268,6 +278,12 @@ class _Suspended(metaclass=_RefusesAll):
 
 
 _SUSPENDED: Any = _Suspended()
+
+
+def user_of(raw: Any) -> str | None:
+    """Whom the server takes us for."""
+    user: str | None = getattr(raw.get_settings(), "session_authorization", None)
+    return user
 
 
 def _reads_only(raw: Any) -> bool | None:

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from onward.state.statement import spell
 
-_PLACE = re.compile(r"\$(\d+)")
 _SPECIAL = re.compile(r"[\\']")
 
 
@@ -53,8 +52,9 @@ _WRITERS: dict[type[Any], Callable[[Any], str]] = {
 
 
 def _writer_for(value: Any) -> Callable[[Any], str]:
-    for kind, write in _WRITERS.items():
+    for kind, write in tuple(_WRITERS.items()):  # threads add to it
         if isinstance(value, kind):
+            _WRITERS[type(value)] = write  # of a client's own kind of UUID, say
             return write
     raise TypeError(f"a value of type {type(value).__name__} has no literal")
 
@@ -79,11 +79,11 @@ def inlined(sql: str, parameters: Mapping[str, Any]) -> str:
     >>> inlined("SELECT :n::integer, :word::text", {"n": 1, "word": "it's"})
     "SELECT 1::integer, E'it''s'::text"
     """
-    spelled = spell(sql, "dollar")
-    values = [literal(parameters[name]) for name in spelled.names]
-    return _PLACE.sub(lambda found: values[int(found[1]) - 1], spelled.sql)
+    spelled = spell(sql, "percent")
+    return spelled.sql % {name: literal(parameters[name]) for name in spelled.names}
 
 
 def call(name: str, values: Sequence[Any]) -> str:
     """Runs a statement that was prepared under this name."""
-    return f"EXECUTE {name}({', '.join(map(literal, values))})" if values else f"EXECUTE {name}"
+    written = [(_WRITERS.get(type(value)) or _writer_for(value))(value) for value in values]
+    return f"EXECUTE {name}({', '.join(written)})" if written else f"EXECUTE {name}"

@@ -24,7 +24,7 @@ from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, run_now, value_fault
 from onward.state.postgres.cache import ConnectionCache, Lent
 from onward.state.postgres.patience import PoolWatch, is_busy
-from onward.state.postgres.psycopg_connection import Limit, PsycopgConnection, answer, end_when_cancelled
+from onward.state.postgres.psycopg_connection import Limit, PsycopgConnection, answer, end_when_cancelled, user_of
 from onward.state.postgres.session import Session
 from onward.state.postgres.settings import (
     CHECK_CLIENT,
@@ -159,7 +159,9 @@ class _Psycopg(ABC):
             await self._unbroken(self._take_back(raw, connection, autocommit))
 
     def _of_pool(self, raw: Any) -> PsycopgConnection:
-        native, session = None if self._own_pool else raw, self._sessions.setdefault(raw, Session())
+        native, session = None if self._own_pool else raw, self._sessions.get(raw)
+        if session is None:
+            session = self._sessions[raw] = Session(user_of(raw))
         if not self.is_async:
             limit = Limit(STATEMENT, lambda: run_now(is_busy(self, self._process_of(raw))))
             return PsycopgConnection(raw, native=native, session=session, limit=limit)

@@ -22,7 +22,7 @@ from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows, as_one
 from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, PlainConnection, Result, run_in_turn
 from onward.state.postgres.literals import inlined
-from onward.state.postgres.session import RESET, RESET_FIRST, Session, reads_only
+from onward.state.postgres.session import Session, reads_only
 from onward.state.postgres.settings import hide_row
 from onward.state.statement import spell
 from onward.transport import cut_off, has_news
@@ -30,6 +30,12 @@ from onward.transport import cut_off, has_news
 T = TypeVar("T")
 _LOOK_EVERY = 0.1
 """Seconds between looks of psycopg's for something other than an answer."""
+
+
+def user_of(raw: Any) -> bytes | None:
+    """Whom the server takes us for."""
+    user: bytes | None = raw.pgconn.parameter_status(b"session_authorization")
+    return user
 
 
 async def answer(value: Any) -> Any:
@@ -118,7 +124,7 @@ class PsycopgConnection(PlainConnection):
         self._own_wait: Any = vars(raw).get("wait")
         self._limit = limit
         self._ours, self._theirs = _Asking(self, patience, limit), _Asking(self, None, None)
-        self._session = session or Session()
+        self._session = session or Session(user_of(raw))
         self._is_to_be_reset = self._session.needs_reset and native is None
         """Before the first statement what the last borrower left behind is forgotten."""
         self._begun = begun
@@ -138,7 +144,7 @@ class PsycopgConnection(PlainConnection):
 
     @property
     def in_transaction(self) -> bool:
-        return self._begun or self._raw.info.transaction_status != TransactionStatus.IDLE
+        return self._begun or self._raw.pgconn.transaction_status != TransactionStatus.IDLE
 
     @property
     def needs_reset(self) -> bool:
@@ -153,7 +159,7 @@ class PsycopgConnection(PlainConnection):
         if self._raw.closed:
             if not self._raw.broken:
                 raise TransactionClosed(CLOSED_BY_HAND)
-        elif self._has_begun and self._raw.info.transaction_status == TransactionStatus.IDLE:
+        elif self._has_begun and self._raw.pgconn.transaction_status == TransactionStatus.IDLE:
             raise TransactionClosed(ENDED_BY_HAND)
 
     @property
@@ -214,10 +220,10 @@ class PsycopgConnection(PlainConnection):
                 results = await answer(raw.wait(_exchange(raw.pgconn, sql.encode())))
             finally:
                 raw.lock.release()
-        for result in results:
-            if result.status == ExecStatus.FATAL_ERROR:
-                raise psycopg.errors.error_from_result(result)
-        return int(results[-1].ntuples)
+        last = results[-1]
+        if last.status == ExecStatus.FATAL_ERROR:  # which ends the message
+            raise psycopg.errors.error_from_result(last)
+        return int(last.ntuples)
 
     def asks(self, *, limited: bool) -> None:
         """From now on it is one of ours or the user's, through us, that waits for an answer."""
@@ -227,9 +233,11 @@ class PsycopgConnection(PlainConnection):
 
     def has_asked(self, error: BaseException | None) -> None:
         """Remember what an error says of the connection."""
-        self._is_asking = self._is_limited = False
-        self._restore_wait()
-        if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        self._is_asking = False
+        if self._is_limited:
+            self._is_limited = False
+            self._restore_wait()
+        if error is not None and isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
             # A server that says of itself that it can write means this transaction only.
             self._refused_to_write = self._refused_to_write or self._reads_only is not False
 
@@ -270,9 +278,10 @@ class PsycopgConnection(PlainConnection):
             self._raw.wait = self._wait
 
     async def _begin(self, message: str) -> int:
-        count = await self._send(f"{RESET_FIRST}{message}" if self._is_to_be_reset else message)
+        reset = self._session.reset_first(user_of(self._raw)) if self._is_to_be_reset else ""
+        count = await self._send(reset + message)
         self._has_begun = True
-        if self._is_to_be_reset:
+        if reset:
             self._is_to_be_reset = self._session.needs_reset = False
         return count
 
@@ -281,7 +290,7 @@ class PsycopgConnection(PlainConnection):
             if more and not (begin or commit or self.in_transaction):
                 first, more = as_one(first, more)
             # In other encodings a sign may be spelled with a byte that means a quote or a backslash alone.
-            is_plain = self.native is None and self._raw.info.encoding == "utf-8"
+            is_plain = self.native is None and self._raw.pgconn.parameter_status(b"client_encoding") == b"UTF8"
             if begin != commit and not more and first.needs != "rows" and is_plain:
                 return await self._run_in_one_message(first, begin=begin)
         return await run_in_turn(self, first, *more, begin=begin, commit=commit)
@@ -340,7 +349,7 @@ class PsycopgConnection(PlainConnection):
 
     async def reset(self) -> None:
         """Have the server forget what the last borrower left behind."""
-        await self._send(RESET)
+        await self._send(self._session.reset(user_of(self._raw)))
         self._is_to_be_reset = self._session.needs_reset = False
 
     # -- between the end of a block and the commit

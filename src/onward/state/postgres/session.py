@@ -3,48 +3,51 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from onward.state.command import Command
+from onward.state.command import Command, nothing
 from onward.state.postgres.literals import call, new_name
 from onward.state.statement import spell
 
-RESET = (
-    "RESET SESSION AUTHORIZATION;RESET ALL;RESET ROLE;CLOSE ALL;UNLISTEN *;"
-    "SELECT pg_catalog.pg_advisory_unlock_all();DISCARD TEMP;DISCARD SEQUENCES"
-)
-"""Has a session forget all that its last borrower did to it, but for prepared statements, which we want to keep."""
-RESET_FIRST = f"BEGIN;{RESET};COMMIT;"
-"""The same before a BEGIN in the same message.
-
-In a transaction of its own: statements before a BEGIN would join what that begins, and be undone with it.
-"""
+UNLOCK = Command("SELECT pg_catalog.pg_advisory_unlock_all()", {}, nothing, "nothing")
 
 
 class Session:
     """What is remembered for as long as a session lives, whoever borrows it."""
 
-    def __init__(self) -> None:
+    def __init__(self, user: str | bytes | None) -> None:
+        self._user = user
         self.needs_reset = False
         """Whether statements of the application's ran in it since it was last reset."""
         self.prepared: dict[str, str] = {}
         """The names of our statements, by their text; none whose PREPARE has not been answered."""
 
-    def has_prepared(self, command: Command[Any]) -> bool:
-        return command.sql in self.prepared
+    def reset(self, user: str | bytes | None, unlock: str = UNLOCK.sql) -> str:
+        """SQL that has the server forget all that the last borrower did, but for prepared statements, which we want to
+        keep. Who the `user` is now, of whom the server tells unasked, need not be asked for if it is who it was.
+        """
+        as_oneself = "" if user is not None and user == self._user else "RESET SESSION AUTHORIZATION;"
+        return f"{as_oneself}RESET ALL;RESET ROLE;CLOSE ALL;UNLISTEN *;{unlock};DISCARD TEMP;DISCARD SEQUENCES"
+
+    def reset_first(self, user: str | bytes | None, unlock: str = UNLOCK.sql) -> str:
+        """The same before a BEGIN in the same message.
+
+        In a transaction of its own: statements before a BEGIN would join what that begins, and be undone with it.
+        """
+        return f"BEGIN;{self.reset(user, unlock)};COMMIT;"
 
     def heed(self, code: str | None, error: BaseException) -> None:
         """What we prepared is gone (DEALLOCATE, DISCARD), or of no use since a table was altered."""
         if code == "26000" or "cached plan" in str(error):
             self.prepared.clear()
 
-    async def call(self, command: Command[Any], run: Callable[[str], Awaitable[object]]) -> str:
-        """SQL that runs a statement, prepared in this session once: so that it can go along with another."""
-        spelled = spell(command.sql, "dollar")
-        name = self.prepared.get(command.sql)
-        if name is None:
-            name = new_name(command.sql)
-            await run(f"PREPARE {name} AS {spelled.sql}")
-            self.prepared[command.sql] = name
-        return call(name, spelled.positional(command.parameters))
+    async def prepare(self, command: Command[Any], run: Callable[[str], Awaitable[object]]) -> None:
+        """So that it can go along with another in one message; once in a session."""
+        name = new_name(command.sql)
+        await run(f"PREPARE {name} AS {spell(command.sql, 'dollar').sql}")
+        self.prepared[command.sql] = name
+
+    def call(self, command: Command[Any]) -> str:
+        """SQL that runs a statement that has been prepared."""
+        return call(self.prepared[command.sql], spell(command.sql, "dollar").positional(command.parameters))
 
 
 def reads_only(*, standby: str | None, by_default: str | None) -> bool | None:

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -207,7 +207,7 @@ class SqliteState:
         others = [settlement for settlement in settlements if settlement.next and not settlement.is_plain]
         plain = [settlement for settlement in settlements if settlement.is_plain] if others else settlements
         changes: list[Change] = []
-        async with transaction(connection), _all_or_nothing(connection, needed=bool(others)):
+        async with transaction(connection), _all_or_nothing(connection) if others else nullcontext():
             now = self._now()
             if plain:
                 changes.extend(await self._settle_plain(connection, plain, now=now))
@@ -494,11 +494,8 @@ def _path(name: str) -> str:
 
 
 @asynccontextmanager
-async def _all_or_nothing(connection: Connection, *, needed: bool) -> AsyncIterator[None]:
+async def _all_or_nothing(connection: Connection) -> AsyncIterator[None]:
     """A refusal half-way undoes what came before it, and leaves a transaction of the caller's usable."""
-    if not needed:
-        yield
-        return
     await connection.script("SAVEPOINT onward_settle;")
     try:
         yield

@@ -7,10 +7,10 @@ WITH settled AS (
     SELECT 'complete' AS kind, NULL::json AS output, :holder::text AS completed_by,
       coalesce(:now::timestamptz, statement_timestamp()) AS at
   ) o
-  WHERE job.id = :id::uuid AND /*schema*/insist((
+  WHERE job.id = :id::uuid AND coalesce((
     SELECT true FROM /*schema*/job held
     WHERE held.id = :id::uuid AND held.attempt = :attempt::integer AND held.leased_by = :holder::text
-      AND held.ended_at IS NULL))
+      AND held.ended_at IS NULL), /*schema*/insist(NULL))
   RETURNING job.id, job.chain_id, job.chain_index, job.root_id, o.at
 )
 INSERT INTO /*schema*/job (
