@@ -9,11 +9,10 @@ brings less than asked for is completed from the beginning, and one in so often 
 """
 
 import time
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
-
-import msgspec
 
 from onward.state.contract import Position, TakenJob, TypeClaim
 
@@ -34,7 +33,13 @@ class TakeCursor:
 
     claims: Sequence[TypeClaim]
     _reached: dict[tuple[str, int], Position] = field(default_factory=dict)
+    _brought: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """What the last take was made of, if it was a full one."""
     _look_back_at: float = 0.0
+    _keyed: Sequence[tuple[TypeClaim, tuple[str, int]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._keyed = [(claim, (claim.type_name, claim.payload_version)) for claim in self.claims]
 
     async def take(self, take: Take, limit: int) -> Sequence[TakenJob]:
         """At most `limit` jobs; fewer only if there are no more."""
@@ -45,7 +50,9 @@ class TakeCursor:
             taken.extend(await self._take_from_the_beginning(take, limit - len(taken)))
         if len(taken) < limit:
             self._reached.clear()
+            self._brought.clear()
             return taken
+        self._brought = Counter((job.type_name, job.payload_version) for job in taken)
         for job in taken:
             key, position = (job.type_name, job.payload_version), Position(job.rank, job.scheduled_at)
             self._reached[key] = max(self._reached.get(key, position), position)
@@ -54,14 +61,16 @@ class TakeCursor:
     async def _take_from_the_beginning(self, take: Take, limit: int) -> Sequence[TakenJob]:
         self._reached.clear()
         began = time.monotonic()
-        taken = await take(types=self.claims, limit=limit)
+        taken = await take(types=self._claims_from_here(), limit=limit)
         ended = time.monotonic()
         self._look_back_at = ended + max(_LOOK_BACK_EVERY, (ended - began) / _LOOK_BACK_FOR_AT_MOST)
         return taken
 
-    def _claims_from_here(self) -> list[TypeClaim]:
-        reached = self._reached
+    def _claims_from_here(self) -> Sequence[TypeClaim]:
+        reached, brought = self._reached, self._brought
+        if not brought:
+            return self.claims
         return [
-            msgspec.structs.replace(claim, after=reached.get((claim.type_name, claim.payload_version)))
-            for claim in self.claims
+            TypeClaim(claim.type_name, claim.payload_version, claim.lease, reached.get(key), brought[key])
+            for claim, key in self._keyed
         ]

@@ -43,7 +43,10 @@ from onward.state.rows import REASON, STATUS, read_blocker, read_chain, read_job
 from onward.state.statement import Statements, checked_identifier, with_servers_own
 
 T = TypeVar("T")
-_MOST_TO_GO_ON = 16
+_MOST_BRANCHES = 8
+"""Of a statement that has one for each type."""
+_MOST_CANDIDATES = 10_000
+"""That a take looks at of a type, where others have locked those before; as the statements with branches do."""
 _BEGINNING = Position(-(2**31), datetime.min.replace(tzinfo=UTC))
 _MOST = 2**31 - 1
 """What an integer column holds at most; only a hand can have written a count so high."""
@@ -150,25 +153,55 @@ class PostgresState:
 
     # -- take, settle
 
-    def take(self, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId) -> Command[Sequence[TakenJob]]:
+    def take(self, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId) -> Operation[Sequence[TakenJob]]:
+        if len(types) > _MOST_BRANCHES:
+            return self._take_many(types, limit, worker)
         # Padded to a power of two, so that few different statements exist; a NULL type matches nothing.
         places = 1 << (len(types) - 1).bit_length()
         padding = [None] * (places - len(types))
-        # Twice as many branches cost more than twice as much: with many types that would outweigh the gain.
-        goes_on = places <= _MOST_TO_GO_ON and any(claim.after for claim in types)
+        goes_on = any(claim.after for claim in types)
         return Command(
             self.sql("take_after" if goes_on else "take", repeat=places),
             {
                 **(_positions(types, padding) if goes_on else {}),
-                "type_names": [claim.type_name for claim in types] + padding,
-                "versions": [claim.payload_version for claim in types] + padding,
-                "leases": [claim.lease for claim in types] + padding,
-                "worker": worker,
+                **self._claims(types, worker, padding),
                 "limit": limit,
-                "now": self.clock(),
             },
             _best_first,
         )
+
+    @steps
+    async def _take_many(
+        self, connection: Connection, types: Sequence[TypeClaim], limit: int, worker: WorkerId
+    ) -> Sequence[TakenJob]:
+        """Look at a few jobs of each type, and at more if these were too few: most are of one type, or others have locked
+        them.
+        """
+        parameters = {
+            **self._claims(types, worker),
+            "from_ranks": [claim.after and claim.after.rank for claim in types],
+            "from_times": [(claim.after or _BEGINNING).scheduled_at for claim in types],
+        }
+        usual, most = 4 * limit // len(types) + 4, 0
+        firsts = [min(usual if claim.brought is None else 2 * claim.brought + 4, limit) for claim in types]
+        taken: list[Sequence[Any]] = []
+        while True:
+            parameters |= {"firsts": firsts, "limit": limit - len(taken)}
+            rows = await connection.fetch(self.sql("take_many"), parameters)
+            taken += [tuple(row)[:-1] for row in rows if row[0] is not None]
+            if len(taken) == limit or not rows[0][-1] or most == _MOST_CANDIDATES:
+                return _best_first(taken)
+            most = min(most * 8 or max(limit, 32), _MOST_CANDIDATES)
+            firsts = [most] * len(types)
+
+    def _claims(self, types: Sequence[TypeClaim], worker: WorkerId, padding: Sequence[None] = ()) -> dict[str, Any]:
+        return {
+            "type_names": [*(claim.type_name for claim in types), *padding],
+            "versions": [*(claim.payload_version for claim in types), *padding],
+            "leases": [*(claim.lease for claim in types), *padding],
+            "worker": worker,
+            "now": self.clock(),
+        }
 
     def promote(self, *, type_names: Sequence[str], limit: int) -> Command[Promoted]:
         parameters = {"type_names": list(type_names), "limit": limit, "now": self.clock()}
