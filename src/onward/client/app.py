@@ -63,6 +63,7 @@ O = TypeVar("O")  # noqa: E741 - output
 T = TypeVar("T")
 
 
+_SHORTEST_AGEING = timedelta(milliseconds=1)
 _NEVER_CLOSED = (
     "the app was opened in an event loop that has ended, and never closed: use `async with app`, or "
     "`await app.close()` before its loop ends"
@@ -104,6 +105,7 @@ class Onward:
         required_middleware: Sequence[Middleware] = (),
         is_transient: Callable[[BaseException], bool] | None = None,
         encryption: Encryption | None = None,
+        ageing: timedelta | None = None,
     ) -> None:
         """`target` is an address, a pool, an engine or a sessionmaker. `pgbouncer`: it is behind a transaction pooler.
 
@@ -111,6 +113,8 @@ class Onward:
         `is_transient` tells errors of the database that are worth another try, beside those the driver knows.
         `lock_timeout`: how long calls wait for the one write lock of a SQLite file; None: for ever.
         `encryption`: of payloads, for the types that do not say otherwise.
+        `ageing`: how long a job must have waited to be taken before a new one whose priority is higher by one; None:
+        those of higher priority always come first.
         Nothing is connected until `async with app` or `app.open()`.
         """
         require(
@@ -124,6 +128,7 @@ class Onward:
             wrong_several("required_middleware", required_middleware, of="middleware"),
             None if is_transient is None else wrong_function("is_transient", is_transient, of="of an error"),
             wrong_encryption(encryption),
+            None if ageing is None else wrong_duration("ageing", ageing, least=_SHORTEST_AGEING),
         )
         for name, value in (("schema", schema), ("prefix", prefix)):
             checked_identifier(value, option=name)
@@ -136,7 +141,7 @@ class Onward:
             pgbouncer=pgbouncer,
             lock_timeout=None if lock_timeout is None else lock_timeout.total_seconds(),
         )
-        self._is_transient = is_transient
+        self._is_transient, self._ageing = is_transient, ageing
         self._resources, self._required_middleware = tuple(resources), tuple(required_middleware)
         self._migrate = self.state.migrates_unasked if migrate is None else migrate
         self._observers = Observers((LogObserver(),) if observers is None else observers)
@@ -433,6 +438,7 @@ class Onward:
                 checked,
                 resources=(*self._resources, *checked.resources),
                 required_middleware=(*self._required_middleware, *checked.required_middleware),
+                ageing=self._ageing,
             ),
             scans=self._scans,
         )

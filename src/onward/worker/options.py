@@ -52,6 +52,8 @@ class WorkerOptions:
     """How long the event loop may be blocked before that is logged."""
     resources: Sequence[Resource] = ()
     required_middleware: Sequence[Middleware] = ()
+    ageing: timedelta | None = None
+    """How long a wait makes up for one step of priority; None: none does. The app's."""
 
     def __post_init__(self) -> None:
         require(

@@ -32,6 +32,8 @@ class TakeCursor:
     """The claims of a worker, and how far it has come with each."""
 
     claims: Sequence[TypeClaim]
+    by_rank: bool = True
+    """Whether jobs are taken by rank: if not, there is no one position that was reached."""
     _reached: dict[tuple[str, int], Position] = field(default_factory=dict)
     _brought: Counter[tuple[str, int]] = field(default_factory=Counter)
     """What the last take was made of, if it was a full one."""
@@ -53,7 +55,7 @@ class TakeCursor:
             self._brought.clear()
             return taken
         self._brought = Counter((job.type_name, job.payload_version) for job in taken)
-        for job in taken:
+        for job in taken if self.by_rank else ():
             key, position = (job.type_name, job.payload_version), Position(job.rank, job.scheduled_at)
             self._reached[key] = max(self._reached.get(key, position), position)
         return taken

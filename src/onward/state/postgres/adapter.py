@@ -35,6 +35,7 @@ from onward.state.contract import (
     TakenJob,
     TimedOut,
     TypeClaim,
+    best_first,
     to_remove,
 )
 from onward.state.driver import Connection, Dialect, transaction
@@ -153,9 +154,11 @@ class PostgresState:
 
     # -- take, settle
 
-    def take(self, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId) -> Operation[Sequence[TakenJob]]:
-        if len(types) > _MOST_BRANCHES:
-            return self._take_many(types, limit, worker)
+    def take(
+        self, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId, ageing: float | None = None
+    ) -> Operation[Sequence[TakenJob]]:
+        if len(types) > _MOST_BRANCHES or ageing is not None:
+            return self._take_many(types, limit, worker, ageing)
         # Padded to a power of two, so that few different statements exist; a NULL type matches nothing.
         places = 1 << (len(types) - 1).bit_length()
         padding = [None] * (places - len(types))
@@ -172,26 +175,26 @@ class PostgresState:
 
     @steps
     async def _take_many(
-        self, connection: Connection, types: Sequence[TypeClaim], limit: int, worker: WorkerId
+        self, connection: Connection, types: Sequence[TypeClaim], limit: int, worker: WorkerId, ageing: float | None
     ) -> Sequence[TakenJob]:
-        """Look at a few jobs of each type, and at more if these were too few: most are of one type, or others have locked
-        them.
-        """
+        """Look at a few jobs of each type, and at more if these were too few: most are of one type, or locked."""
+        name = "take_many" if ageing is None else "take_aged"
         parameters = {
             **self._claims(types, worker),
+            "ageing": ageing,
             "from_ranks": [claim.after and claim.after.rank for claim in types],
             "from_times": [(claim.after or _BEGINNING).scheduled_at for claim in types],
         }
         usual, most = 4 * limit // len(types) + 4, 0
-        firsts = [min(usual if claim.brought is None else 2 * claim.brought + 4, limit) for claim in types]
+        firsts = [usual if claim.brought is None else 2 * claim.brought + 4 for claim in types]
         taken: list[Sequence[Any]] = []
         while True:
             parameters |= {"firsts": firsts, "limit": limit - len(taken)}
-            rows = await connection.fetch(self.sql("take_many"), parameters)
+            rows = await connection.fetch(self.sql(name), parameters)
             taken += [tuple(row)[:-1] for row in rows if row[0] is not None]
             if len(taken) == limit or not rows[0][-1] or most == _MOST_CANDIDATES:
-                return _best_first(taken)
-            most = min(most * 8 or max(limit, 32), _MOST_CANDIDATES)
+                return _best_first(taken, ageing)
+            most = min(most * 4 or max(4 * limit, 128), _MOST_CANDIDATES)
             firsts = [most] * len(types)
 
     def _claims(self, types: Sequence[TypeClaim], worker: WorkerId, padding: Sequence[None] = ()) -> dict[str, Any]:
@@ -498,10 +501,8 @@ class PostgresState:
         return Command(self.sql("blockers_of"), {"job_ids": list(job_ids)}, _blockers)
 
 
-def _best_first(rows: Rows) -> list[TakenJob]:
-    taken = [TakenJob(*row) for row in rows]
-    taken.sort(key=attrgetter("rank", "scheduled_at", "id"))
-    return taken
+def _best_first(rows: Rows, ageing: float | None = None) -> list[TakenJob]:
+    return best_first([TakenJob(*row) for row in rows], ageing)
 
 
 def _renewals(rows: Rows) -> list[Renewal]:

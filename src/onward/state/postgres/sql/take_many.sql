@@ -1,13 +1,7 @@
--- Claim as take.sql does, of many types: one short statement for any number of them, where a branch for each would be
--- planned for longer than it runs, and be too long for a client to keep it prepared.
--- Of each type the first few are looked at. If one has more, nothing that comes after the last of these is claimed: it might
--- not be the next. Then the answer says so, in its last column; it has a row, without a job, also if nothing was claimed.
-WITH claim AS (
-  SELECT asked.*
-  FROM unnest(:type_names::text[], :versions::integer[], :from_ranks::integer[], :from_times::timestamptz[],
-    :firsts::integer[]) AS asked(type_name, payload_version, from_rank, from_time, first)
-  WHERE NOT EXISTS (SELECT FROM /*schema*/paused_type paused WHERE paused.type_name = asked.type_name)
-), found AS MATERIALIZED (
+-- Claim as take.sql does, of many types: one short statement for any number of them. With a branch for each it would be
+-- planned for longer than it runs wherever it cannot be kept prepared, and asyncpg keeps none of more than 15 KiB.
+-- Of each type the first few are looked at.
+WITH /*include fragments/unpaused*/, found AS MATERIALIZED (
   SELECT ahead.*
   FROM claim CROSS JOIN LATERAL (
     SELECT *, row_number() OVER (ORDER BY rank, scheduled_at, id) = claim.first AS is_last
@@ -24,12 +18,4 @@ WITH claim AS (
     ) waiting
     ORDER BY rank, scheduled_at, id LIMIT claim.first
   ) ahead
-), cut AS (
-  SELECT rank, scheduled_at, id FROM found WHERE is_last ORDER BY rank, scheduled_at, id LIMIT 1
-), merged AS (
-  SELECT * FROM found WHERE ((rank, scheduled_at, id) <= (SELECT rank, scheduled_at, id FROM cut)) IS NOT FALSE
-), taken AS (
-  /*include fragments/claim*/
-)
-SELECT taken.*, cut.id IS NOT NULL
-FROM (SELECT) answer LEFT JOIN cut ON true LEFT JOIN taken ON true
+), /*include fragments/claim_found*/
