@@ -51,7 +51,7 @@ from onward.state.driver import NO_SYNC_DRIVER, Driver, run_now
 from onward.state.process import Process
 from onward.state.statement import checked_identifier
 from onward.worker.maintenance import Scans
-from onward.worker.options import WorkerKeywords, WorkerOptions
+from onward.worker.options import WorkerKeywords, WorkerOptions, wrong_ageing
 from onward.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ O = TypeVar("O")  # noqa: E741 - output
 T = TypeVar("T")
 
 
-_SHORTEST_AGEING = timedelta(milliseconds=1)
 _NEVER_CLOSED = (
     "the app was opened in an event loop that has ended, and never closed: use `async with app`, or "
     "`await app.close()` before its loop ends"
@@ -128,7 +127,7 @@ class Onward:
             wrong_several("required_middleware", required_middleware, of="middleware"),
             None if is_transient is None else wrong_function("is_transient", is_transient, of="of an error"),
             wrong_encryption(encryption),
-            None if ageing is None else wrong_duration("ageing", ageing, least=_SHORTEST_AGEING),
+            wrong_ageing(ageing),
         )
         for name, value in (("schema", schema), ("prefix", prefix)):
             checked_identifier(value, option=name)
@@ -419,7 +418,7 @@ class Onward:
         blocked for longer than `stall`, 1 s, is logged. `backoff` is that of the types without one, and `name` the
         first part of the worker's identity. `resources` are opened when it starts and closed when it has stopped;
         handlers get them by type. Every slice it works for must have `required_middleware`, the very instances, in
-        this order.
+        this order. `ageing` is the app's, unless you say otherwise.
         """
         checked = WorkerOptions(**options)
         types = self.registry.handled() if jobs is None else _chosen(self.registry, jobs)
@@ -438,7 +437,7 @@ class Onward:
                 checked,
                 resources=(*self._resources, *checked.resources),
                 required_middleware=(*self._required_middleware, *checked.required_middleware),
-                ageing=self._ageing,
+                ageing=checked.ageing or self._ageing,
             ),
             scans=self._scans,
         )
