@@ -7,7 +7,7 @@ from msgspec import structs
 
 from onward.conformance.state.session import LEASE, WORKER, completing, retrying
 from onward.conformance.state.store import Store
-from onward.model import JobError, RunningJob
+from onward.model import JobError, JobId, RunningJob
 from onward.state.contract import Position, TypeClaim
 from onward.state.rows import write_errors
 
@@ -253,7 +253,8 @@ class TestTaking:
         assert taken == [id for *_, id in sorted(jobs)]
 
     async def test_with_ageing_a_job_of_low_priority_is_taken_while_better_ones_keep_coming(self, store: Store) -> None:
-        low, taken = store.job(priority=-3), []
+        low = store.job(priority=-3)
+        taken: list[JobId] = []
         async with store.connect() as session:
             await session.start(low)
             while low.id not in taken and len(taken) < 100:
