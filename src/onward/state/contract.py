@@ -91,8 +91,8 @@ class TypeClaim(msgspec.Struct, frozen=True):
     lease: float
     after: Position | None = None
     """Pass over waiting jobs of the same rank that come before; an adapter may read them all the same."""
-    brought: int | None = None
-    """How many of it the last take brought, if that is known: about as many are expected now."""
+    expected: float | None = None
+    """How many of it the take may bring, by what the last ones did; None if that is not known."""
 
 
 class TakenJob(msgspec.Struct, frozen=True, gc=False):

@@ -193,13 +193,13 @@ class TestTaking:
 
         assert taken == [job.id for job in sorted(jobs, key=lambda job: (-job.priority, job.id))]
 
-    @pytest.mark.parametrize("brought", [0, 3, 100])
+    @pytest.mark.parametrize("expected", [0.0, 3.5, 100.0])
     async def test_what_a_take_is_told_to_expect_does_not_decide_what_it_brings(
-        self, store: Store, brought: int
+        self, store: Store, expected: float
     ) -> None:
         names = [f"type-{n}" for n in range(12)]
         jobs = [store.job(name) for name in names for _ in range(3)] + [store.job(names[0]) for _ in range(30)]
-        claims = [TypeClaim(name, 1, LEASE, brought=brought) for name in names]
+        claims = [TypeClaim(name, 1, LEASE, expected=expected) for name in names]
         async with store.reserve() as session:
             await session.start(*jobs)
 

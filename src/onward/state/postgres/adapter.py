@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
+from math import sqrt
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -185,17 +186,16 @@ class PostgresState:
             "from_ranks": [claim.after and claim.after.rank for claim in types],
             "from_times": [(claim.after or _BEGINNING).scheduled_at for claim in types],
         }
-        usual, most = 4 * limit // len(types) + 4, 0
-        firsts = [usual if claim.brought is None else 2 * claim.brought + 4 for claim in types]
+        usual = 2 * limit / len(types)
+        firsts = [_enough(usual if claim.expected is None else claim.expected) for claim in types]
         taken: list[Sequence[Any]] = []
         while True:
             parameters |= {"firsts": firsts, "limit": limit - len(taken)}
             rows = await connection.fetch(self.sql(name), parameters)
             taken += [tuple(row)[:-1] for row in rows if row[0] is not None]
-            if len(taken) == limit or not rows[0][-1] or most == _MOST_CANDIDATES:
+            if len(taken) == limit or not rows[0][-1] or min(firsts) == _MOST_CANDIDATES:
                 return _best_first(taken, ageing)
-            most = min(most * 4 or max(4 * limit, 128), _MOST_CANDIDATES)
-            firsts = [most] * len(types)
+            firsts = [min(first * 4, _MOST_CANDIDATES) for first in firsts]
 
     def _claims(self, types: Sequence[TypeClaim], worker: WorkerId, padding: Sequence[None] = ()) -> dict[str, Any]:
         return {
@@ -499,6 +499,11 @@ class PostgresState:
 
     def blockers_of(self, job_ids: Sequence[JobId]) -> Command[dict[JobId, list[Blocker]]]:
         return Command(self.sql("blockers_of"), {"job_ids": list(job_ids)}, _blockers)
+
+
+def _enough(expected: float) -> int:
+    """So many that where jobs of many types come in any order, there are seldom more of one."""
+    return min(int(expected + 3 * sqrt(expected)) + 3, _MOST_CANDIDATES)
 
 
 def _best_first(rows: Rows, ageing: float | None = None) -> list[TakenJob]:
