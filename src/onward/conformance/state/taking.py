@@ -82,7 +82,9 @@ class TestTaking:
     async def test_nothing_to_take_is_an_empty_answer(self, store: Store) -> None:
         async with store.connect() as session:
             assert list(await session.take()) == []
-            assert list(await session.connection.run(store.state.take(types=[], limit=1, worker=WORKER))) == []
+            for ageing in (None, 60.0):
+                take = store.state.take(types=[], limit=1, worker=WORKER, ageing=ageing)
+                assert list(await session.connection.run(take)) == []
 
     async def test_the_limit_is_kept(self, store: Store) -> None:
         async with store.connect() as session:

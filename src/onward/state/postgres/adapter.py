@@ -186,7 +186,7 @@ class PostgresState:
             "from_ranks": [claim.after and claim.after.rank for claim in types],
             "from_times": [(claim.after or _BEGINNING).scheduled_at for claim in types],
         }
-        usual = 2 * limit / len(types)
+        usual = 2 * limit / max(len(types), 1)
         firsts = [_enough(usual if claim.expected is None else claim.expected) for claim in types]
         taken: list[Sequence[Any]] = []
         while True:
