@@ -51,6 +51,8 @@ def cases(*, full: bool, factor: float = 1.0) -> list[Case]:
     held = Case(group="snapshot", label="none", jobs=int(seconds * 30_000), seconds=seconds)
     found = [small, replace(small, label="large", history=large, backlog=waiting), held]
     found.append(replace(held, label="held", snapshot=True))
+    several = [Case(group="many", label=str(types), types=types, jobs=jobs) for types in (1, 37, 100)]
+    found += several + [replace(case, label=f"{case.label} held", snapshot=True) for case in several]
     if not full:
         return found
     sizes = [int(size * factor) for size in (1_000, 100_000, 1_000_000, 5_000_000)]

@@ -52,6 +52,10 @@ TARGETS = (
     Target(suite="target", figure="drain", ours="large", of=("small",), least=1 / 1.3),
     Target(suite="target", figure="take_p99", ours="large", of=("large",), of_figure="take_p50", most=10.0),
     Target(suite="snapshot", figure="drain", ours="held", of=("none",), least=0.8),
+    Target(suite="many", figure="drain", ours="37", of=("1",), least=0.8),
+    Target(suite="many", figure="drain", ours="100", of=("1",), least=0.6),
+    Target(suite="many", figure="drain", ours="37 held", of=("37",), least=0.7),
+    Target(suite="many", figure="drain", ours="100 held", of=("100",), least=0.7),
     Target(suite="postgres", figure="cpu", ours="onward", of=("pgqueuer",), most=0.75),
     Target(suite="postgres", figure="rss", ours="onward", most=60.0),
 )

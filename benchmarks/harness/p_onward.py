@@ -22,6 +22,7 @@ import uvloop
 from onward import Attempt, JobType, Next, Onward, job
 from onward.define.job_type import Step
 from onward.define.request import NewChain
+from onward.worker.take_cursor import TakeCursor
 
 BACKEND = os.environ.get("ONWARD_BACKEND", "postgres")
 WORK = os.environ.get("ONWARD_WORK", "return")
@@ -171,16 +172,15 @@ class OnDatabase:
         if TAKES is None:
             yield
             return
-        state, seconds = self.app.state, list[float]()
-        take = state.take
+        take, seconds = TakeCursor.take, list[float]()
 
-        async def timed(*arguments: Any, **options: Any) -> Any:
+        async def timed(*arguments: Any) -> Any:
             began = time.perf_counter()
-            taken = await take(*arguments, **options)
+            taken = await take(*arguments)
             seconds.append(time.perf_counter() - began)
             return taken
 
-        state.take = timed  # type: ignore[method-assign]
+        TakeCursor.take = timed  # type: ignore[method-assign]
         try:
             yield
         finally:

@@ -227,11 +227,11 @@ async def test_no_strange_value_gets_past_the_door(app: Onward, scale: Callable[
 
 OPTIONS = (
     *("target", "jobs", "migrate", "schema", "prefix", "observers", "max_payload", "pool_size", "pgbouncer"),
-    *("lock_timeout", "resources", "required_middleware", "is_transient"),
+    *("lock_timeout", "resources", "required_middleware", "is_transient", "ageing"),
 )
 WORKERS = (
     *("concurrency", "jobs", "name", "poll", "grace", "lease", "backoff", "guardian", "stall", "resources"),
-    "required_middleware",
+    *("required_middleware", "ageing"),
 )
 ONCE = ("jobs", "observers")
 """Gone through once, so that a generator will do; one without end is nobody's mistake."""

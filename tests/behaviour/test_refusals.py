@@ -163,6 +163,7 @@ def test_a_worker_says_what_is_wrong_with_its_options(make_app: Any, options: An
         ({"pool_size": "5"}, "pool_size='5': expected a whole number"),
         ({"max_payload": 0}, "max_payload=0 is out of range"),
         ({"lock_timeout": 5}, "lock_timeout=5: expected a timedelta"),
+        ({"ageing": timedelta(0)}, "ageing=0:00:00 is too short"),
         ({"target": "postgres"}, "cannot tell the database from postgres: use postgresql://"),
     ],
 )

@@ -221,6 +221,24 @@ async def test_a_higher_priority_goes_first_and_equals_keep_their_order(opened: 
     assert order == [6, 7, 8, 3, 4, 5, 0, 1, 2]
 
 
+async def test_with_ageing_low_priority_gets_its_turn_though_better_work_never_ends(running: Any) -> None:
+    """Each urgent job starts the next two: without ageing there is always one that goes first."""
+
+    @job("low")
+    async def low(attempt: Attempt[None]) -> str:
+        return "had its turn"
+
+    @job("urgent")
+    async def urgent(attempt: Attempt[None]) -> None:
+        await app.start_many([urgent.with_input(None, priority=5)] * 2)
+
+    app: Onward = await running(low, urgent, ageing=timedelta(milliseconds=20), worker={"concurrency": 1})
+    await app.start_many([urgent.with_input(None, priority=5)] * 2)
+    chain = await app.start(low, None)
+
+    assert await chain.wait(timeout=SOON) == "had its turn"
+
+
 async def test_a_paused_type_waits_until_it_is_resumed(running: Any) -> None:
     app: Onward = await running(double)
     await app.pause(double)

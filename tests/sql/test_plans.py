@@ -14,7 +14,7 @@ from onward.state.statement import spell
 
 STATE = PostgresState(schema="plans")
 FINISHED, PENDING, DEFERRED, RUNNING, TYPES = 1_000_000, 100_000, 10_000, 1_000, 10
-BATCH = 100
+BATCH = FIRST = 100
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 
 LOAD = """
@@ -124,6 +124,67 @@ def test_taking_onward_seeks_past_what_was_taken(connection: psycopg.Connection)
     assert read(better) + read(further) <= BATCH + 2
     assert_no_backlog_is_sorted(plan, at_most=2)
     assert_the_table_is_not_scanned(plan)
+
+
+def test_taking_of_many_types_reads_a_few_rows_of_each(connection: psycopg.Connection) -> None:
+    names = [f"type-{n}" for n in range(37)]  # ten of them have work
+
+    plan = explained(connection, STATE.sql("take_many"), **many(names))
+
+    branches = [node for node in plan if node.get("Index Name") == "job_pending"]
+    assert plan[0]["Actual Rows"] == BATCH
+    assert len(branches) == 2
+    assert all("ROW(rank, scheduled_at) >=" in n["Index Cond"] or "rank <" in n["Index Cond"] for n in branches)
+    assert sum(read(node) for node in branches) <= TYPES * FIRST + len(names)
+    assert_no_backlog_is_sorted(plan, at_most=TYPES * FIRST)
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_taking_onward_of_many_types_seeks_past_what_was_taken(connection: psycopg.Connection) -> None:
+    found = connection.execute(
+        "SELECT rank, scheduled_at FROM plans.job WHERE type_name = 'type-1' AND status = 'pending' AND NOT deferred "
+        "ORDER BY rank, scheduled_at OFFSET 5000 LIMIT 1"
+    ).fetchone()
+    assert found is not None
+    names = [f"type-{n}" for n in range(37)]
+
+    plan = explained(
+        connection,
+        STATE.sql("take_many"),
+        **{**many(names), "from_ranks": [found[0]] * 37, "from_times": [found[1]] * 37},
+    )
+
+    branches = [node for node in plan if node.get("Index Name") == "job_pending"]
+    assert sum(read(node) for node in branches) <= 2 * TYPES * FIRST + len(names)
+    assert all(node.get("Rows Removed by Filter", 0) == 0 for node in branches)
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_taking_with_ageing_reads_a_few_rows_of_each_priority(connection: psycopg.Connection) -> None:
+    names, ranks = [f"type-{n}" for n in range(TYPES)], 3
+
+    plan = explained(connection, STATE.sql("take_aged"), **many(names), ageing=60.0)
+
+    hops = [node for node in plan if node.get("Index Name") == "job_pending"]
+    assert plan[0]["Actual Rows"] == BATCH
+    assert sum(read(node) for node in hops) <= TYPES * ranks * (FIRST + 2)
+    assert_no_backlog_is_sorted(plan, at_most=TYPES * ranks * FIRST)
+    assert_the_table_is_not_scanned(plan)
+
+
+def many(names: list[str]) -> dict[str, Any]:
+    count = len(names)
+    return {
+        "type_names": names,
+        "versions": [1] * count,
+        "leases": [60.0] * count,
+        "from_ranks": [None] * count,
+        "from_times": [datetime(1, 1, 1, tzinfo=UTC)] * count,
+        "firsts": [FIRST] * count,
+        "worker": "worker-1",
+        "limit": BATCH,
+        "now": None,
+    }
 
 
 def test_settling_looks_every_job_up_by_its_id(connection: psycopg.Connection) -> None:

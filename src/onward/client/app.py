@@ -54,7 +54,7 @@ from onward.state.process import Process
 from onward.state.statement import checked_identifier
 from onward.worker.chores import Chore, Chores
 from onward.worker.maintenance import Scans
-from onward.worker.options import WorkerKeywords, WorkerOptions
+from onward.worker.options import WorkerKeywords, WorkerOptions, wrong_ageing
 from onward.worker.pruning import Pruning
 from onward.worker.worker import Worker
 
@@ -110,6 +110,7 @@ class Onward:
         is_transient: Callable[[BaseException], bool] | None = None,
         encryption: Encryption | None = None,
         retention: Retention | None = DEFAULT_RETENTION,
+        ageing: timedelta | None = None,
     ) -> None:
         """`target` is an address, a pool, an engine or a sessionmaker. `pgbouncer`: it is behind a transaction pooler.
 
@@ -118,6 +119,8 @@ class Onward:
         `lock_timeout`: how long calls wait for the one write lock of a SQLite file; None: for ever.
         `encryption`: of payloads, for the types that do not say otherwise. `retention`: how long workers leave chains
         that have ended in the database, likewise; None keeps them.
+        `ageing`: how long a job must have waited to be taken before a new one whose priority is higher by one; None:
+        those of higher priority always come first.
         Nothing is connected until `async with app` or `app.open()`.
         """
         require(
@@ -132,6 +135,7 @@ class Onward:
             None if is_transient is None else wrong_function("is_transient", is_transient, of="of an error"),
             wrong_encryption(encryption),
             wrong_retention(retention),
+            wrong_ageing(ageing),
         )
         for name, value in (("schema", schema), ("prefix", prefix)):
             checked_identifier(value, option=name)
@@ -144,7 +148,7 @@ class Onward:
             pgbouncer=pgbouncer,
             lock_timeout=None if lock_timeout is None else lock_timeout.total_seconds(),
         )
-        self._is_transient = is_transient
+        self._is_transient, self._ageing = is_transient, ageing
         self._resources, self._required_middleware = tuple(resources), tuple(required_middleware)
         self._migrate = self.state.migrates_unasked if migrate is None else migrate
         self._observers = Observers((LogObserver(),) if observers is None else observers)
@@ -437,7 +441,7 @@ class Onward:
         blocked for longer than `stall`, 1 s, is logged. `backoff` is that of the types without one, and `name` the
         first part of the worker's identity. `resources` are opened when it starts and closed when it has stopped;
         handlers get them by type. Every slice it works for must have `required_middleware`, the very instances, in
-        this order.
+        this order. `ageing` is the app's, unless you say otherwise.
         """
         checked = WorkerOptions(**options)
         types = self.registry.handled() if jobs is None else _chosen(self.registry, jobs)
@@ -456,6 +460,7 @@ class Onward:
                 checked,
                 resources=(*self._resources, *checked.resources),
                 required_middleware=(*self._required_middleware, *checked.required_middleware),
+                ageing=checked.ageing or self._ageing,
             ),
             scans=self._scans,
             chores=self._chores,

@@ -7,6 +7,7 @@ been written, and leaves the caller's transaction usable. Time is the database's
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -90,6 +91,8 @@ class TypeClaim(msgspec.Struct, frozen=True):
     lease: float
     after: Position | None = None
     """Pass over waiting jobs of the same rank that come before; an adapter may read them all the same."""
+    expected: float | None = None
+    """How many of it the take may bring, by what the last ones did; None if that is not known."""
 
 
 class TakenJob(msgspec.Struct, frozen=True, gc=False):
@@ -117,6 +120,15 @@ class TakenJob(msgspec.Struct, frozen=True, gc=False):
     def priority(self) -> int:
         """As the application gave it; higher ones come first, where lower ranks do."""
         return -self.rank
+
+
+def best_first(taken: list[TakenJob], ageing: float | None) -> list[TakenJob]:
+    """In the order in which `take` is to return them."""
+    if ageing is None:
+        taken.sort(key=attrgetter("rank", "scheduled_at", "id"))
+    else:
+        taken.sort(key=lambda job: (job.scheduled_at.timestamp() + job.rank * ageing, job.scheduled_at, job.id))
+    return taken
 
 
 SettlementKind: TypeAlias = Literal["complete", "continue", "requeue", "fail"]
@@ -371,8 +383,12 @@ class StateAdapter(Protocol):
         ...
 
     # -- take, settle
-    def take(self, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId) -> Operation[Sequence[TakenJob]]:
+    def take(
+        self, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId, ageing: float | None = None
+    ) -> Operation[Sequence[TakenJob]]:
         """Claim the best pending jobs for `worker`, best first. Committed at once; never taken twice.
+
+        With `ageing` one step of priority counts as much as so many seconds of waiting; without, more than any.
 
         A row that cannot be read fails alone, here and in `reap` and `unanswered_takes`; listings
         show it with its problem.

@@ -16,6 +16,11 @@ _SHORTEST = timedelta(milliseconds=1)
 _LEAST_GRACE = 1.0
 
 
+def wrong_ageing(value: object) -> str | None:
+    """What is wrong with it, if anything; also as an app's option."""
+    return None if value is None else wrong_duration("ageing", value, least=_SHORTEST)
+
+
 class WorkerKeywords(TypedDict, total=False):
     """How a worker is to work; what is not said is as in `WorkerOptions`."""
 
@@ -29,6 +34,7 @@ class WorkerKeywords(TypedDict, total=False):
     stall: timedelta | None
     resources: Sequence[Resource]
     required_middleware: Sequence[Middleware]
+    ageing: timedelta | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +58,8 @@ class WorkerOptions:
     """How long the event loop may be blocked before that is logged."""
     resources: Sequence[Resource] = ()
     required_middleware: Sequence[Middleware] = ()
+    ageing: timedelta | None = None
+    """How long a wait makes up for one step of priority; None: none does."""
 
     def __post_init__(self) -> None:
         require(
@@ -65,6 +73,7 @@ class WorkerOptions:
             None if self.stall is None else wrong_duration("stall", self.stall, least=_SHORTEST),
             wrong_several("resources", self.resources, of="resources"),
             wrong_several("required_middleware", self.required_middleware, of="middleware"),
+            wrong_ageing(self.ageing),
         )
 
     @property

@@ -52,7 +52,8 @@ class JobSource:
         self._attempts, self._store, self._notify, self._chores = attempts, store, notify, chores
         self._settler, self._types, self._worker = attempts.settler, attempts.types, attempts.worker
         self._maintenance = self._plan_maintenance(options, reserved, scans)
-        self._reserved, self._cursor = reserved, TakeCursor(self._maintenance.claims)
+        self._reserved, self._cursor = reserved, TakeCursor(self._maintenance.claims, by_rank=options.ageing is None)
+        self._ageing = None if options.ageing is None else options.ageing.total_seconds()
         self._is_unsure = False
         """Whether jobs may have been taken that nobody was told of."""
         self.loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=options.concurrency, is_jammed=self._is_jammed)
@@ -101,7 +102,7 @@ class JobSource:
         self, connection: Connection, *, limit: int
     ) -> tuple[Sequence[TakenJob], Mapping[JobId, Sequence[Blocker]]]:
         async def take(*, types: Sequence[TypeClaim], limit: int) -> Sequence[TakenJob]:
-            return await connection.run(state.take(types=types, limit=limit, worker=self._worker))
+            return await connection.run(state.take(types=types, limit=limit, worker=self._worker, ageing=self._ageing))
 
         state = self._store.state
         taken = await self._cursor.take(take, limit)

@@ -9,17 +9,18 @@ brings less than asked for is completed from the beginning, and one in so often 
 """
 
 import time
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
-
-import msgspec
 
 from onward.state.contract import Position, TakenJob, TypeClaim
 
 _LOOK_BACK_EVERY = 0.25
 _LOOK_BACK_FOR_AT_MOST = 0.05
 """Of the time: where looking back takes long, it is done less often."""
+
+_LAST_COUNTS = 0.25
 
 
 class Take(Protocol):
@@ -33,20 +34,30 @@ class TakeCursor:
     """The claims of a worker, and how far it has come with each."""
 
     claims: Sequence[TypeClaim]
+    by_rank: bool = True
+    """Whether jobs are taken by rank: if not, there is no one position that was reached."""
     _reached: dict[tuple[str, int], Position] = field(default_factory=dict)
+    _shares: dict[tuple[str, int], float] = field(default_factory=dict)
+    """What the last full takes were made of, the very last counting most."""
     _look_back_at: float = 0.0
+    _keyed: Sequence[tuple[TypeClaim, tuple[str, int]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._keyed = [(claim, (claim.type_name, claim.payload_version)) for claim in self.claims]
 
     async def take(self, take: Take, limit: int) -> Sequence[TakenJob]:
         """At most `limit` jobs; fewer only if there are no more."""
         taken: list[TakenJob] = []
         if self._reached and time.monotonic() < self._look_back_at:
-            taken.extend(await take(types=self._claims_from_here(), limit=limit))
+            taken.extend(await take(types=self._claims_from_here(limit), limit=limit))
         if len(taken) < limit:
             taken.extend(await self._take_from_the_beginning(take, limit - len(taken)))
         if len(taken) < limit:
             self._reached.clear()
+            self._shares.clear()
             return taken
-        for job in taken:
+        self._learn_shares(taken)
+        for job in taken if self.by_rank else ():
             key, position = (job.type_name, job.payload_version), Position(job.rank, job.scheduled_at)
             self._reached[key] = max(self._reached.get(key, position), position)
         return taken
@@ -54,14 +65,23 @@ class TakeCursor:
     async def _take_from_the_beginning(self, take: Take, limit: int) -> Sequence[TakenJob]:
         self._reached.clear()
         began = time.monotonic()
-        taken = await take(types=self.claims, limit=limit)
+        taken = await take(types=self._claims_from_here(limit), limit=limit)
         ended = time.monotonic()
         self._look_back_at = ended + max(_LOOK_BACK_EVERY, (ended - began) / _LOOK_BACK_FOR_AT_MOST)
         return taken
 
-    def _claims_from_here(self) -> list[TypeClaim]:
-        reached = self._reached
+    def _learn_shares(self, taken: Sequence[TakenJob]) -> None:
+        counts = Counter((job.type_name, job.payload_version) for job in taken)
+        weight = _LAST_COUNTS if self._shares else 1.0
+        for _, key in self._keyed:
+            before = self._shares.get(key, 0.0)
+            self._shares[key] = before + (counts[key] / len(taken) - before) * weight
+
+    def _claims_from_here(self, limit: int) -> Sequence[TypeClaim]:
+        reached, shares = self._reached, self._shares
+        if not shares:
+            return self.claims
         return [
-            msgspec.structs.replace(claim, after=reached.get((claim.type_name, claim.payload_version)))
-            for claim in self.claims
+            TypeClaim(claim.type_name, claim.payload_version, claim.lease, reached.get(key), shares[key] * limit)
+            for claim, key in self._keyed
         ]

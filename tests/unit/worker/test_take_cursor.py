@@ -21,9 +21,11 @@ class Backlog:
     def __init__(self, *jobs: tuple[str, int, int]) -> None:
         self.waiting = [job_at(*job) for job in jobs]
         self.asked: list[dict[str, Position | None]] = []
+        self.told: list[tuple[float | None, ...]] = []
 
     async def take(self, types: Sequence[TypeClaim], limit: int) -> Sequence[TakenJob]:
         self.asked.append({claim.type_name: claim.after for claim in types})
+        self.told.append(tuple(claim.expected for claim in types))
         onward = self.asked[-1]
         found = [job for job in self.waiting if not passed_over(job, onward[job.type_name])]
         taken = sorted(found, key=lambda job: (job.rank, job.scheduled_at))[:limit]
@@ -62,6 +64,27 @@ async def test_a_full_take_is_followed_by_one_from_there(clock: list[float]) -> 
         {"a": None, "b": None},
         {"a": Position(0, BEGAN + timedelta(seconds=3)), "b": None},
     ]
+
+
+async def test_a_take_is_told_what_to_expect_of_each_type(clock: list[float]) -> None:
+    backlog = Backlog(*[("a", 0, n) for n in range(6)], *[("b", 1, n) for n in range(6)])
+    taking = TakeCursor(CLAIMS)
+
+    for limit in (4, 4, 8):
+        await taking.take(backlog.take, limit)
+
+    # All of the first was of one type, half of the second. The third found too little, and was completed.
+    assert backlog.told == [(None, None), (4.0, 0.0), (7.0, 1.0), (3.5, 0.5)]
+
+
+async def test_where_jobs_are_not_taken_by_rank_every_take_begins_at_the_beginning(clock: list[float]) -> None:
+    backlog = Backlog(*[("a", 0, n) for n in range(12)])
+    taking = TakeCursor(CLAIMS, by_rank=False)
+
+    for _ in range(3):
+        await taking.take(backlog.take, 4)
+
+    assert backlog.asked == [{"a": None, "b": None}] * 3
 
 
 async def test_less_than_asked_for_is_completed_from_the_beginning(clock: list[float]) -> None:

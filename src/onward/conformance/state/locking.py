@@ -90,6 +90,21 @@ class TestRowLocks:
                     assert [job.id for job in await worker.take()] == [free.id]
             assert [job.id for job in await worker.take()] == [locked.id]
 
+    @pytest.mark.parametrize("ageing", [None, timedelta(seconds=1)], ids=["by-rank", "aged"])
+    async def test_of_many_types_those_behind_many_that_are_locked_are_found(
+        self, store: Store, ageing: timedelta | None
+    ) -> None:
+        locked, free = [store.job("type-1") for _ in range(200)], store.job("type-1")
+        async with store.connect() as client, store.reserve() as worker:
+            await client.start(*locked, free)
+            async with client.transaction():
+                await client.connection.run(store.state.cancel([job.id for job in locked]))
+
+                async with store.promptly():
+                    taken = await worker.take(*(f"type-{n}" for n in range(12)), limit=1, ageing=ageing)
+
+        assert [job.id for job in taken] == [free.id]
+
     async def test_that_a_locked_job_was_passed_over_can_be_asked(self, store: Store) -> None:
         job = store.job()
         claims = [TypeClaim(job.type_name, job.payload_version, LEASE)]

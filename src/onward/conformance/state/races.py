@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -46,6 +47,31 @@ class TestRaces:
         taken = [job_id for share in shares for job_id in share]
         assert len(taken) == len(set(taken))
         assert set(taken) == {job.id for job in jobs}
+
+    @pytest.mark.parametrize("ageing", [None, timedelta(seconds=1)], ids=["by-rank", "aged"])
+    async def test_takers_of_many_types_are_never_turned_away_while_there_is_work(
+        self, store: Store, ageing: timedelta | None
+    ) -> None:
+        """Nine of ten jobs are of one type, so that all takers want the same rows."""
+        names = [f"type-{n}" for n in range(12)]
+        jobs = [store.job(names[n % 12 if n % 10 == 0 else 0], priority=n % 2) for n in range(60 * store.rounds)]
+        async with store.connect() as session:
+            await session.start(*jobs)
+        taken: list[JobId] = []
+        turned_away: list[int] = []
+
+        async def take_all(worker: str) -> None:
+            async with store.reserve() as session:
+                while len(taken) < len(jobs):
+                    mine = await session.take(*names, limit=5, worker=worker, ageing=ageing)
+                    taken.extend(job.id for job in mine)
+                    if len(mine) < 5 and len(jobs) - len(taken) > 8 * 5:
+                        turned_away.append(len(jobs) - len(taken))
+
+        await store.together(*[partial(take_all, f"worker-{n}") for n in range(8)])
+
+        assert sorted(taken) == sorted(job.id for job in jobs)
+        assert turned_away == []
 
     async def test_two_last_blockers_that_complete_at_the_same_moment_unblock_once(self, store: Store) -> None:
         for _ in range(store.rounds):

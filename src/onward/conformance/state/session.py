@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from onward.model import (
@@ -69,9 +69,12 @@ class Session:
         worker: WorkerId = WORKER,
         version: int = 1,
         lease: float = LEASE,
+        ageing: timedelta | None = None,
     ) -> Sequence[TakenJob]:
         claims = [TypeClaim(name, version, lease) for name in type_names or ["work"]]
-        return await self.connection.run(self.state.take(types=claims, limit=limit, worker=worker))
+        seconds = None if ageing is None else ageing.total_seconds()
+        take = self.state.take(types=claims, limit=limit, worker=worker, ageing=seconds)
+        return await self.connection.run(take)
 
     async def take_one(self, type_name: str = "work", *, worker: WorkerId = WORKER, lease: float = LEASE) -> TakenJob:
         taken = await self.take(type_name, limit=1, worker=worker, lease=lease)

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from onward.conformance.state.session import LEASE, WORKER, completing, retrying
 from onward.conformance.state.store import Store
-from onward.model import JobError, RunningJob
+from onward.model import JobError, JobId, RunningJob
 from onward.state.contract import Position, TypeClaim
 from onward.state.rows import write_errors
 
@@ -82,7 +82,9 @@ class TestTaking:
     async def test_nothing_to_take_is_an_empty_answer(self, store: Store) -> None:
         async with store.connect() as session:
             assert list(await session.take()) == []
-            assert list(await session.connection.run(store.state.take(types=[], limit=1, worker=WORKER))) == []
+            for ageing in (None, 60.0):
+                take = store.state.take(types=[], limit=1, worker=WORKER, ageing=ageing)
+                assert list(await session.connection.run(take)) == []
 
     async def test_the_limit_is_kept(self, store: Store) -> None:
         async with store.connect() as session:
@@ -181,6 +183,108 @@ class TestTaking:
             taken = await session.take(*names, limit=100)
 
         assert [job.id for job in taken] == [job.id for job in jobs]
+
+    @pytest.mark.parametrize("limit", [1, 7, 40])
+    async def test_many_types_are_taken_in_order_whichever_has_most(self, store: Store, limit: int) -> None:
+        names = [f"type-{n}" for n in range(12)]
+        jobs = [store.job(names[n % 12 if n % 3 else 5], priority=n * 7 % 4) for n in range(80)]
+        async with store.reserve() as session:
+            await session.start(*jobs)
+
+            taken = [job.id for _ in range(-(-80 // limit)) for job in await session.take(*names, limit=limit)]
+
+        assert taken == [job.id for job in sorted(jobs, key=lambda job: (-job.priority, job.id))]
+
+    @pytest.mark.parametrize("expected", [0.0, 3.5, 100.0])
+    async def test_what_a_take_is_told_to_expect_does_not_decide_what_it_brings(
+        self, store: Store, expected: float
+    ) -> None:
+        names = [f"type-{n}" for n in range(12)]
+        jobs = [store.job(name) for name in names for _ in range(3)] + [store.job(names[0]) for _ in range(30)]
+        claims = [TypeClaim(name, 1, LEASE, expected=expected) for name in names]
+        async with store.reserve() as session:
+            await session.start(*jobs)
+
+            sizes = [
+                len(await session.connection.run(store.state.take(types=claims, limit=25, worker=WORKER)))
+                for _ in range(4)
+            ]
+
+        assert sizes == [25, 25, 16, 0]
+
+    async def test_of_many_types_one_that_is_paused_stays_and_the_positions_of_others_hold(self, store: Store) -> None:
+        names = [f"type-{n}" for n in range(12)]
+        first, second = [store.job(name) for name in names], [store.job(name) for name in names]
+        better = store.job("type-3", priority=1)
+        async with store.reserve() as session:
+            await session.start(*first)
+            store.clock.advance(timedelta(seconds=1))
+            here = Position(0, store.clock.now)
+            await session.start(*second, better)
+            await session.connection.run(store.state.pause(["type-7"]))
+
+            claims = [TypeClaim(name, 1, LEASE, None if name == "type-5" else here) for name in names]
+            taken = await session.connection.run(store.state.take(types=claims, limit=100, worker=WORKER))
+
+            found = {job.id for job in taken}
+            assert taken[0].id == better.id
+            assert {job.id for job in second if job.type_name != "type-7"} <= found
+            assert first[5].id in found
+            assert not {first[7].id, second[7].id} & found
+
+    # -- ageing
+
+    @pytest.mark.parametrize("types", [1, 12])
+    @pytest.mark.parametrize("limit", [1, 6, 100])
+    async def test_with_ageing_a_step_of_priority_counts_as_much_as_a_wait(
+        self, store: Store, types: int, limit: int
+    ) -> None:
+        began, step, jobs = store.clock.now, timedelta(minutes=5), []
+        names = [f"type-{n}" for n in range(types)]
+        async with store.reserve() as session:
+            for n in range(40):
+                job = store.job(names[n % types], priority=n * 7 % 5 - 2, at=store.clock.now)
+                await session.start(job)
+                jobs.append((store.clock.now - began - job.priority * step, store.clock.now, job.id))
+                store.clock.advance(timedelta(seconds=77))
+
+            taken = [
+                job.id for _ in range(-(-40 // limit)) for job in await session.take(*names, limit=limit, ageing=step)
+            ]
+
+        assert taken == [id for *_, id in sorted(jobs)]
+
+    async def test_with_ageing_a_job_of_low_priority_is_taken_while_better_ones_keep_coming(self, store: Store) -> None:
+        low = store.job(priority=-3)
+        taken: list[JobId] = []
+        async with store.connect() as session:
+            await session.start(low)
+            while low.id not in taken and len(taken) < 100:
+                store.clock.advance(timedelta(minutes=1))
+                await session.start(store.job(), store.job())
+                taken += [job.id for job in await session.take(limit=2, ageing=timedelta(minutes=5))]
+
+        assert taken.index(low.id) == 28  # what came within less than a quarter of an hour went first
+
+    async def test_ageing_by_a_thousand_years_a_step_is_as_priorities_are_without(self, store: Store) -> None:
+        least, low, high, most = (store.job(priority=n) for n in (-(2**31) + 1, -1, 1, 2**31 - 1))
+        async with store.connect() as session:
+            await session.start(least, low, high, most)
+
+            taken = await session.take(ageing=timedelta(days=365_000))
+
+        assert [job.id for job in taken] == [most.id, high.id, low.id, least.id]
+
+    async def test_with_ageing_a_paused_type_stays_and_others_are_not_asked_for(self, store: Store) -> None:
+        paused, other, foreign = store.job("paused"), store.job("other"), store.job("foreign", priority=5)
+        async with store.connect() as session:
+            await session.start(paused, other, foreign)
+            await session.connection.run(store.state.pause(["paused"]))
+
+            taken = await session.take("paused", "other", ageing=timedelta(seconds=1))
+
+            assert [job.id for job in taken] == [other.id]
+            assert list(await session.take("paused", "other", ageing=timedelta(seconds=1))) == []
 
     async def test_a_take_that_is_rolled_back_leaves_the_job(self, store: Store) -> None:
         job = store.job()

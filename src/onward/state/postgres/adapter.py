@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
+from math import sqrt
 from operator import attrgetter
 from typing import Any, TypeVar
 from uuid import UUID
@@ -39,6 +40,7 @@ from onward.state.contract import (
     TakenJob,
     TimedOut,
     TypeClaim,
+    best_first,
     to_remove,
 )
 from onward.state.driver import Connection, Dialect, transaction
@@ -47,7 +49,10 @@ from onward.state.rows import REASON, STATUS, read_blocker, read_chain, read_job
 from onward.state.statement import Statements, checked_identifier, with_servers_own
 
 T = TypeVar("T")
-_MOST_TO_GO_ON = 16
+_MOST_BRANCHES = 8
+"""Of a statement that has one for each type."""
+_MOST_CANDIDATES = 10_000
+"""That a take looks at of a type, where others have locked those before; as the statements with branches do."""
 _BEGINNING = Position(-(2**31), datetime.min.replace(tzinfo=UTC))
 _MOST = 2**31 - 1
 """What an integer column holds at most; only a hand can have written a count so high."""
@@ -155,25 +160,56 @@ class PostgresState:
 
     # -- take, settle
 
-    def take(self, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId) -> Command[Sequence[TakenJob]]:
+    def take(
+        self, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId, ageing: float | None = None
+    ) -> Operation[Sequence[TakenJob]]:
+        if len(types) > _MOST_BRANCHES or ageing is not None:
+            return self._take_many(types, limit, worker, ageing)
         # Padded to a power of two, so that few different statements exist; a NULL type matches nothing.
         places = 1 << (len(types) - 1).bit_length()
         padding = [None] * (places - len(types))
-        # Twice as many branches cost more than twice as much: with many types that would outweigh the gain.
-        goes_on = places <= _MOST_TO_GO_ON and any(claim.after for claim in types)
+        goes_on = any(claim.after for claim in types)
         return Command(
             self.sql("take_after" if goes_on else "take", repeat=places),
             {
                 **(_positions(types, padding) if goes_on else {}),
-                "type_names": [claim.type_name for claim in types] + padding,
-                "versions": [claim.payload_version for claim in types] + padding,
-                "leases": [claim.lease for claim in types] + padding,
-                "worker": worker,
+                **self._claims(types, worker, padding),
                 "limit": limit,
-                "now": self.clock(),
             },
             _best_first,
         )
+
+    @steps
+    async def _take_many(
+        self, connection: Connection, types: Sequence[TypeClaim], limit: int, worker: WorkerId, ageing: float | None
+    ) -> Sequence[TakenJob]:
+        """Look at a few jobs of each type, and at more if these were too few: most are of one type, or locked."""
+        name = "take_many" if ageing is None else "take_aged"
+        parameters = {
+            **self._claims(types, worker),
+            "ageing": ageing,
+            "from_ranks": [claim.after and claim.after.rank for claim in types],
+            "from_times": [(claim.after or _BEGINNING).scheduled_at for claim in types],
+        }
+        usual = 2 * limit / max(len(types), 1)
+        firsts = [_enough(usual if claim.expected is None else claim.expected) for claim in types]
+        taken: list[Sequence[Any]] = []
+        while True:
+            parameters |= {"firsts": firsts, "limit": limit - len(taken)}
+            rows = await connection.fetch(self.sql(name), parameters)
+            taken += [tuple(row)[:-1] for row in rows if row[0] is not None]
+            if len(taken) == limit or not rows[0][-1] or min(firsts) == _MOST_CANDIDATES:
+                return _best_first(taken, ageing)
+            firsts = [min(first * 4, _MOST_CANDIDATES) for first in firsts]
+
+    def _claims(self, types: Sequence[TypeClaim], worker: WorkerId, padding: Sequence[None] = ()) -> dict[str, Any]:
+        return {
+            "type_names": [*(claim.type_name for claim in types), *padding],
+            "versions": [*(claim.payload_version for claim in types), *padding],
+            "leases": [*(claim.lease for claim in types), *padding],
+            "worker": worker,
+            "now": self.clock(),
+        }
 
     def promote(self, *, type_names: Sequence[str], limit: int) -> Command[Promoted]:
         parameters = {"type_names": list(type_names), "limit": limit, "now": self.clock()}
@@ -493,10 +529,13 @@ def _storable(seconds: float | None) -> float | None:
     return None if seconds is None else min(seconds, _LONGEST_WINDOW)
 
 
-def _best_first(rows: Rows) -> list[TakenJob]:
-    taken = [TakenJob(*row) for row in rows]
-    taken.sort(key=attrgetter("rank", "scheduled_at", "id"))
-    return taken
+def _enough(expected: float) -> int:
+    """So many that where jobs of many types come in any order, there are seldom more of one."""
+    return min(int(expected + 3 * sqrt(expected)) + 3, _MOST_CANDIDATES)
+
+
+def _best_first(rows: Rows, ageing: float | None = None) -> list[TakenJob]:
+    return best_first([TakenJob(*row) for row in rows], ageing)
 
 
 def _renewals(rows: Rows) -> list[Renewal]:

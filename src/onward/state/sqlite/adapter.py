@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
-from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -40,6 +39,7 @@ from onward.state.contract import (
     TakenJob,
     TimedOut,
     TypeClaim,
+    best_first,
     to_remove,
 )
 from onward.state.driver import Connection, Dialect, transaction
@@ -133,19 +133,27 @@ class SqliteState:
 
     @steps
     async def take(
-        self, connection: Connection, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId
+        self,
+        connection: Connection,
+        *,
+        types: Sequence[TypeClaim],
+        limit: int,
+        worker: WorkerId,
+        ageing: float | None = None,
     ) -> Sequence[TakenJob]:
         claims = many([(claim.type_name, claim.payload_version, duration(claim.lease)) for claim in types])
         parameters = {"claims": claims, "limit": limit, "worker": worker, "now": values.instant(self.clock())}
+        name = "take"
+        if ageing is not None:
+            name, parameters["ageing"] = "take_aged", duration(ageing)
         try:
-            taken = await self._taken(connection, await connection.fetch(self.sql("take"), parameters), worker)
+            taken = await self._taken(connection, await connection.fetch(self.sql(name), parameters), worker)
         except Exception as error:
             if _is_no_text(error):
                 # Which rows were taken is not known: those that can be read are the worker's unanswered takes.
                 await self._set_aside(connection, worker)
             raise
-        taken.sort(key=attrgetter("rank", "scheduled_at", "id"))
-        return taken
+        return best_first(taken, ageing)
 
     async def _taken(self, connection: Connection, rows: Rows, worker: WorkerId) -> list[TakenJob]:
         """The jobs in rows that the worker now holds; those that cannot be read are failed."""

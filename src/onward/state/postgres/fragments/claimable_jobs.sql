@@ -1,3 +1,2 @@
 SELECT id, rank, scheduled_at FROM /*schema*/job
-WHERE type_name = (SELECT names[/*n*/1] FROM claimable) AND payload_version = (:versions::integer[])[/*n*/1]
-  AND status = 'pending' AND NOT deferred
+WHERE status = 'pending' AND NOT deferred

@@ -4,6 +4,7 @@
 WITH /*include fragments/claimable*/, merged AS (
   /*for each type, union all*/
   (/*include fragments/claimable_jobs*/
+     AND /*include fragments/of_claimable_type*/
    ORDER BY rank, scheduled_at, id LIMIT 10000)
   /*end*/
 )

@@ -3,20 +3,8 @@
 -- worse than all of them, so that at most claims × limit index entries are read, whatever the backlog.
 -- CROSS JOIN and INDEXED BY: without statistics the planner may start from the wrong end.
 -- The clock is read here and not by the caller, because the statement may have waited for the write lock.
-WITH given AS MATERIALIZED (
-  SELECT value FROM json_each(:claims)
-), claim AS MATERIALIZED (
-  SELECT json_extract(value, '$[0]') AS type_name, json_extract(value, '$[1]') AS payload_version,
-    json_extract(value, '$[2]') AS lease
-  FROM given
-  WHERE json_extract(value, '$[0]') NOT IN (SELECT type_name FROM /*schema*/paused_type)
-)
-UPDATE /*schema*/job AS job SET
-  status = 'running',
-  attempt = job.attempt + 1,
-  ended_at = NULL,
-  leased_by = :worker,
-  leased_until = coalesce(:now, CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)) + best.lease
+WITH /*include fragments/unpaused*/
+/*include fragments/claim*/
 FROM (
   SELECT pending.rowid AS place, claim.lease
   FROM claim CROSS JOIN /*schema*/job pending INDEXED BY /*schema*/job_pending
