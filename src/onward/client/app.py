@@ -50,6 +50,7 @@ from onward.options import (
 from onward.state.driver import NO_SYNC_DRIVER, Driver, run_now
 from onward.state.process import Process
 from onward.state.statement import checked_identifier
+from onward.worker.chores import Chores
 from onward.worker.maintenance import Scans
 from onward.worker.options import WorkerKeywords, WorkerOptions
 from onward.worker.worker import Worker
@@ -153,6 +154,7 @@ class Onward:
         """The process."""
         self._sync_driver = self._driver_for_threads()
         self._scans: Scans = {}
+        self._chores = Chores(self._store)
         self._stack: AsyncExitStack | None = None
         self._opening = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -220,6 +222,7 @@ class Onward:
                 stack.push_async_callback(asyncio.to_thread, self._close_sync_driver, self._sync_driver)
                 await to_the_end(asyncio.to_thread(self._open_sync_driver, self._sync_driver))
             self._scans.clear()
+            self._chores.reset()
             self._stack, self._loop = stack.pop_all(), asyncio.get_running_loop()
             self._opened_in, self._ready.tasks, self._ready.loop = Process.id, tasks, self._loop
 
@@ -435,6 +438,7 @@ class Onward:
                 required_middleware=(*self._required_middleware, *checked.required_middleware),
             ),
             scans=self._scans,
+            chores=self._chores,
         )
 
     @property

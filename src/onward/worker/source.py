@@ -17,6 +17,7 @@ from onward.state.contract import TakenJob, TypeClaim
 from onward.state.driver import Connection
 from onward.worker.attempt import RunningAttempt
 from onward.worker.attempts import Attempts
+from onward.worker.chores import Chores
 from onward.worker.connections import Reserved
 from onward.worker.maintenance import POLL_WITHOUT_HINTS, Maintenance, Scans
 from onward.worker.options import WorkerOptions
@@ -46,8 +47,9 @@ class JobSource:
         options: WorkerOptions,
         reserved: Reserved,
         scans: Scans,
+        chores: Chores,
     ) -> None:
-        self._attempts, self._store, self._notify = attempts, store, notify
+        self._attempts, self._store, self._notify, self._chores = attempts, store, notify, chores
         self._settler, self._types, self._worker = attempts.settler, attempts.types, attempts.worker
         self._maintenance = self._plan_maintenance(options, reserved, scans)
         self._reserved, self._cursor = reserved, TakeCursor(self._maintenance.claims)
@@ -162,7 +164,7 @@ class JobSource:
                 lost.add(hint.key)
             elif hint.kind is HintKind.AWAITED:
                 self._store.awaited.add(hint.key)
-            else:
+            elif not self._chores.hear(hint):
                 self._maintenance.scan_sooner(hint)
                 expected = (expected or 0) + (hint.count if hint.kind is HintKind.READY else 0)
         if lost and self._attempts.run_any_of(lost):

@@ -19,6 +19,7 @@ from onward.observe import events
 from onward.state.contract import Settlement
 from onward.worker.attempt import RunningAttempt
 from onward.worker.attempts import Attempts
+from onward.worker.chores import Chores
 from onward.worker.connections import Reserved
 from onward.worker.guardian.blocked import End
 from onward.worker.maintenance import Scans
@@ -50,10 +51,11 @@ class Worker:
         types: Sequence[RegisteredType],
         options: WorkerOptions,
         scans: Scans,
+        chores: Chores,
     ) -> None:
         self.options = options
         self.id: WorkerId = f"{options.name or f'{socket.gethostname()}-{os.getpid()}'}-{secrets.token_hex(4)}"
-        self._store, self._notify = store, notify
+        self._store, self._notify, self._chores = store, notify, chores
         self._types = worked_types(types, options, store, sync_store)
         self._taking = Reserved(store.driver)
         self._progress = ProgressBoard(store, self.id, self._taking)
@@ -63,7 +65,7 @@ class Worker:
         self._settler = self._attempts.settler
         self._guardian = guardian = self._attempts.guardian
         self._processes = Processes(registry, types, started=guardian.add_process, ended=guardian.remove_process)
-        self._source = JobSource(self._attempts, store, notify, options, self._taking, scans)
+        self._source = JobSource(self._attempts, store, notify, options, self._taking, scans, chores)
         self._tasks: asyncio.TaskGroup | None = None
         self.when_blocked: End | None = None
         """Ends the process, from another thread, when its loop is blocked beyond a timeout; None: not ours to end."""
@@ -142,7 +144,7 @@ class Worker:
             observers.emit(events.WorkerStopped(worker=self.id))
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        listening = self._notify.listen(types=self.type_names, lost=True, awaited=True)
+        listening = self._notify.listen(types=(*self.type_names, *self._chores.names), lost=True, awaited=True)
         self._source.listener = await stack.enter_async_context(listening)
         stack.push_async_callback(self._taking.close)
         threads = ThreadPoolExecutor(max_workers=self.options.concurrency, thread_name_prefix="onward-handler")
@@ -165,10 +167,12 @@ class Worker:
         async with asyncio.TaskGroup() as tasks:
             settling = tasks.create_task(self._settler.run(whatever_comes=True))
             writing = tasks.create_task(self._progress.run())
+            doing = tasks.create_task(self._chores.run())
             try:
                 await self._source.loop.run()
             finally:
                 writing.cancel()
+                doing.cancel()
                 # A group that is cancelled, perhaps once more, would cancel this task too, and leave what was given
                 # back leased.
                 await to_the_end(self._settle_the_rest(settling))
