@@ -18,6 +18,7 @@ from onward.client.completion import Completion
 from onward.client.handle import ChainHandle
 from onward.client.listing import Listing
 from onward.client.operations import ANOTHER_LOOP, Operations
+from onward.client.schedules import ScheduleOperations, Schedules
 from onward.client.schema import opened_before_fork, prepare_schema
 from onward.client.sync import SyncOnward
 from onward.connect import connect
@@ -28,6 +29,7 @@ from onward.define.job_type import JobType, Step, wrong_encryption
 from onward.define.middleware import Middleware, Resource
 from onward.define.registry import RegisteredType, Registry
 from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
+from onward.define.schedule import Schedule, declared
 from onward.define.slice import Slice
 from onward.errands import to_the_end
 from onward.errors import ConfigurationError, DefinitionError, require
@@ -53,6 +55,7 @@ from onward.state.statement import checked_identifier
 from onward.worker.chores import Chores
 from onward.worker.maintenance import Scans
 from onward.worker.options import WorkerKeywords, WorkerOptions
+from onward.worker.schedules import StartScheduled
 from onward.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -92,6 +95,7 @@ class Onward:
         target: Any,
         *,
         jobs: Iterable[Step[Any, Any] | Slice],
+        schedules: Iterable[Schedule[Any]] = (),
         migrate: bool | None = None,
         schema: str = "onward",
         prefix: str = "onward_",
@@ -108,6 +112,7 @@ class Onward:
     ) -> None:
         """`target` is an address, a pool, an engine or a sessionmaker. `pgbouncer`: it is behind a transaction pooler.
 
+        `schedules` start chains by themselves, in whatever worker of the app.
         `resources` and `required_middleware` are those of every worker of the app, also of `onward worker`.
         `is_transient` tells errors of the database that are worth another try, beside those the driver knows.
         `lock_timeout`: how long calls wait for the one write lock of a SQLite file; None: for ever.
@@ -120,6 +125,7 @@ class Onward:
             None if lock_timeout is None else wrong_duration("lock_timeout", lock_timeout),
             None if migrate is None else wrong_flag("migrate", migrate),
             wrong_flag("pgbouncer", pgbouncer),
+            wrong_iterable("schedules", schedules, of="schedules"),
             None if observers is None else wrong_iterable("observers", observers, of="observers"),
             wrong_several("resources", resources, of="resources"),
             wrong_several("required_middleware", required_middleware, of="middleware"),
@@ -154,7 +160,8 @@ class Onward:
         """The process."""
         self._sync_driver = self._driver_for_threads()
         self._scans: Scans = {}
-        self._chores = Chores(self._store)
+        self._given_schedules = tuple(schedules)
+        self._plan_chores()
         self._stack: AsyncExitStack | None = None
         self._opening = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -269,6 +276,13 @@ class Onward:
             awaited=self._awaited,
             is_transient=self._is_transient,
         )
+
+    def _plan_chores(self) -> None:
+        self._schedules = declared(self.registry, self._given_schedules)
+        chores = []
+        if self._schedules:
+            chores.append(StartScheduled(self._store, self.registry, self._notify, self._schedules))
+        self._chores = Chores(self._store, chores)
 
     # -- transactions
 
@@ -405,6 +419,11 @@ class Onward:
         of = asked("blocked_by", chain)
         return _listing(lambda place: self._operations.blocked_by(of, after=place, limit=limit, tx=tx), after, limit)
 
+    @property
+    def schedules(self) -> Schedules:
+        """What is started by itself: `list`, `pause`, `resume`, `run`, `change`, `reset`, `forget`."""
+        return Schedules(ScheduleOperations(lambda: self._operations, lambda: self._schedules), self._ready)
+
     # -- work
 
     def worker(self, *, jobs: Iterable[Step[Any, Any]] | None = None, **options: Unpack[WorkerKeywords]) -> Worker:
@@ -454,6 +473,7 @@ class Onward:
             self._notify,
             self._from_threads,
             self._observers,
+            schedules=lambda: self._schedules,
             migrate=self._migrate,
             is_transient=self._is_transient,
         )
@@ -482,6 +502,7 @@ class Onward:
     def register(self, *jobs: Step[Any, Any] | Slice, resources: Sequence[Resource] = ()) -> None:
         """Add job types, and the resources of their handlers, for workers that are made from now on."""
         self.registry.add(jobs)
+        self._plan_chores()
         self._resources = (*self._resources, *resources)
         _check_transaction_types(self.registry, self.driver)
 

@@ -11,6 +11,7 @@ from onward.crypto import Encryption
 from onward.define.attempt import Attempt
 from onward.define.outcome import Outcome
 from onward.define.request import NewChain, StartOptions
+from onward.define.schedule import Schedule
 from onward.define.signature import (
     Signature,
     caller_names,
@@ -90,6 +91,7 @@ class TypeOptions(TypedDict, total=False):
     executor: Executor
     on_blocker_failure: OnBlockerFailure
     encryption: Encryption | Literal[False] | None
+    schedule: Schedule[Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,7 @@ class Definition:
     executor: Executor = "auto"
     on_blocker_failure: OnBlockerFailure = "fail"
     encryption: Encryption | Literal[False] | None = None
+    schedule: Schedule[Any] | None = None
     slice: "Slice | None" = None
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
     output_upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
@@ -127,6 +130,7 @@ class Definition:
             wrong_choice("executor", self.executor, get_args(Executor)),
             wrong_choice("on_blocker_failure", self.on_blocker_failure, get_args(OnBlockerFailure)),
             self.encryption is not False and wrong_encryption(self.encryption),
+            self.schedule is not None and _wrong_schedule(self.schedule),
         ]
         return [f"{self.name or 'job'}: {problem}" for problem in problems if problem]
 
@@ -138,6 +142,14 @@ def wrong_backoff(backoff: object) -> str | None:
     if not isinstance(backoff, Backoff):
         return wrong_kind("backoff", backoff, Backoff, such="a Backoff(initial=…)")
     return backoff.problem()
+
+
+def _wrong_schedule(schedule: Any) -> str | None:
+    if isinstance(schedule, Schedule) and (schedule.name or schedule.job_type):
+        return (
+            "schedule=: leave out name and job type, which are this type's; others belong to Onward(…, schedules=[…])"
+        )
+    return wrong_kind("schedule", schedule, Schedule, such="a Schedule(input=…, cron='0 3 * * *')")
 
 
 def wrong_encryption(encryption: object) -> str | None:
@@ -306,7 +318,7 @@ def job(name: str, **options: Any) -> Any:
     `continues_to` are the steps it may continue to, `internal` whether it is no more than one; `blocked_by` the types
     it may wait for, `on_blocker_failure` what follows if one fails; `lease` how long a job is held without renewal,
     `timeout` how long a handler may run, `backoff` and `max_attempts` when, and how often, it is tried again;
-    `executor` where it runs; `version` and `encryption` are those of its payloads.
+    `executor` where it runs; `version` and `encryption` are those of its payloads; `schedule` starts it by itself.
 
     >>> @job("greet")
     ... async def greet(attempt: Attempt[str]) -> str:
