@@ -11,6 +11,7 @@ from onward.conformance.state.failing import TestFailingBlockers, TestRetrying
 from onward.conformance.state.leases import TestLockedJobs, TestProgress, TestReaping, TestRenewing, TestStrays
 from onward.conformance.state.races import TestChainsThatMoveOn, TestRaces
 from onward.conformance.state.reading import TestFinding, TestListing
+from onward.conformance.state.scheduling import TestSchedules
 from onward.conformance.state.schema import TestSchema
 from onward.conformance.state.settling import TestCompletingWithoutAWorker, TestRemoving, TestSettling, TestTheFence
 from onward.conformance.state.starting import TestIds, TestScheduling, TestStarting
@@ -40,6 +41,7 @@ __all__ = [
     "TestRemoving",
     "TestRenewing",
     "TestRetrying",
+    "TestSchedules",
     "TestScheduling",
     "TestSchema",
     "TestSettling",
