@@ -306,11 +306,6 @@ async def change_schedule(room: Room, _: Any) -> None:
     assert [one.cron for one in await got(room.client.schedules.list())] == ["0 0 1 1 *"]
 
 
-@operation(stored_schedule)
-async def run_schedule(room: Room, _: Any) -> None:
-    await got(room.client.schedules.run("rare"))
-
-
 # -- life
 
 

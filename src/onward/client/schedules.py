@@ -18,7 +18,7 @@ from onward.model import ChainId, StoredSchedule
 from onward.notify.contract import Hint, HintKind
 from onward.options import LONGEST_NAME, wrong_text
 from onward.state.command import Steps
-from onward.state.driver import Connection, run_now
+from onward.state.driver import Connection, run_now, transaction
 from onward.state.schedules import ScheduleRow
 
 _TRIES = 5
@@ -64,7 +64,12 @@ class ScheduleOperations:
         require(wrong_text("name", name, most=LONGEST_NAME))
         effects = Effects(hints=[Hint(HintKind.DEFERRED, CHORE)])
         doing = f"{doing} a schedule"
-        await self._ready().store.write(Steps(partial(change, name)), lambda _: effects, tx=tx, doing=doing)
+
+        async def write(connection: Connection) -> None:
+            async with transaction(connection):
+                await change(name, connection)
+
+        await self._ready().store.write(Steps(write), lambda _: effects, tx=tx, doing=doing)
 
     async def _pause(self, name: str, connection: Connection, *, paused: bool) -> None:
         rows = self._ready().store.state.schedules
