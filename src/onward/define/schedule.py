@@ -70,7 +70,7 @@ class Schedule(Generic[I]):
 
     @overload
     def __init__(
-        self: "Schedule[I]",
+        self,
         name: str,
         job_type: "JobType[I, Any]",
         input: I | Callable[[datetime], I],
