@@ -274,7 +274,7 @@ async def test_a_change_in_another_process_is_heard(make_app: Callable[..., Onwa
 
 
 async def test_a_change_in_the_code_takes_effect_at_once_and_old_code_stops(
-    make_app: Callable[..., Onward], recorder: Recorder
+    make_app: Callable[..., Onward], recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     old, new = make_app(note, schedules=[often(input="old")]), make_app(note, schedules=[often(input="new")])
     async with old, new, old.worker():
@@ -287,9 +287,12 @@ async def test_a_change_in_the_code_takes_effect_at_once_and_old_code_stops(
             since = len(await inputs(old))
             await recorder.next(events.ScheduleTicked, count=since + 5)
 
-    async with old:
+    async with old, old.worker():
+        while not caplog.messages:
+            await asyncio.sleep(0.01)
         newest = [one.input async for one in old.jobs(limit=5)]
     assert newest[:5] == ["new"] * 5
+    assert "schedule 'often' is declared otherwise by newer code" in caplog.text
 
 
 async def test_what_no_live_code_declares_is_shown_and_starts_nothing(

@@ -1,7 +1,7 @@
 """When a schedule is due: by a cron expression in a time zone, or by elapsed time. Pure: no clock enters."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
@@ -59,8 +59,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return problem or (None if self.cron is None else _wrong_cron(self.cron, self.zone))
 
     @property
-    def zone(self) -> ZoneInfo:
-        return ZoneInfo(self.tz)
+    def zone(self) -> tzinfo:
+        return _zone(self.tz)
 
     def after(self, moment: datetime) -> datetime | None:
         """The first tick later than a moment; None: there is none any more."""
@@ -130,16 +130,20 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 yield tick
 
 
+def _zone(tz: Any) -> tzinfo:
+    return UTC if tz == "UTC" else ZoneInfo(tz)  # there may be no time zones on this system
+
+
 def _wrong_zone(tz: object) -> str | None:
     try:
-        ZoneInfo(tz)  # type: ignore[arg-type]
+        _zone(tz)
     except Exception:  # noqa: BLE001 - whatever it is, it names no zone
         advice = "use a name such as 'Europe/Oslo' or 'UTC'; where the system has no time zones, pip install tzdata"
         return f"{given('tz', tz)}: {advice}"
     return None
 
 
-def _wrong_cron(cron: object, zone: ZoneInfo) -> str | None:
+def _wrong_cron(cron: object, zone: tzinfo) -> str | None:
     such = "such as '0 3 * * *' for every night at three: minute, hour, day, month, weekday"
     if not isinstance(cron, str):
         return f"{given('cron', cron)}: expected text {such}"

@@ -1,6 +1,5 @@
 """SCHEDULE: declarations become rows, ticks that are due become jobs to start. Time is the database's throughout."""
 
-import logging
 import random
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -18,7 +17,6 @@ from onward.observe import events
 from onward.state.contract import NewJob
 from onward.state.schedules import Declaration, FoundSchedules, Move, ScheduleRow
 
-logger = logging.getLogger("onward")
 CHORE = "start what is scheduled"
 """What workers call it; also the key of the hint that has them look."""
 REFRESH = timedelta(seconds=15)

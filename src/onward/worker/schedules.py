@@ -1,5 +1,6 @@
 """The chore that starts what is scheduled: every tick once, whoever else is at it, and whatever becomes of us."""
 
+import logging
 import math
 import random
 import time
@@ -23,6 +24,7 @@ from onward.state.driver import Connection, transaction
 from onward.state.schedules import FoundSchedules, ScheduleRow
 from onward.worker.connections import Reserved
 
+logger = logging.getLogger("onward.worker")
 _AT_MOST = 100
 """Schedules in one transaction."""
 _POLL_WITHOUT_HINTS = 1.0
@@ -51,6 +53,8 @@ class StartScheduled:
         self._rows = store.state.schedules
         self._known = [(one.name, one.fingerprint) for one in schedules.values()]
         self._declare_at = 0.0
+        self._left_alone: set[str] = set()
+        """What newer code declares otherwise."""
         self._in_vain = 0
         """How often in a row others had what was due."""
         self._failures: dict[str, _Failure] = {}
@@ -92,9 +96,17 @@ class StartScheduled:
     async def _declare(self, connection: Connection) -> None:
         found = await connection.run(self._rows.find(list(self._ours)))
         said = declarations(self._ours.values(), found)
+        self._warn(found, {one.name for one in said})
         if said:
             await connection.run(self._rows.declare(said))
         await connection.run(self._rows.refresh(self._known, older_than=REFRESH.total_seconds() / 2))
+
+    def _warn(self, found: FoundSchedules, said: set[str]) -> None:
+        """Of what this worker has to leave to newer code, once."""
+        theirs = {row.name for row in found.rows if row.fingerprint != self._ours[row.name].fingerprint} - said
+        for name in theirs - self._left_alone:
+            logger.warning("schedule %r is declared otherwise by newer code, and not started by this worker", name)
+        self._left_alone = theirs
 
     # -- ticks
 
