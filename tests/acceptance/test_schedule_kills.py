@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,10 @@ SCHEDULES, SECOND = 20, timedelta(seconds=1)
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS * 2 + 120)
 async def test_every_tick_is_started_once_whoever_is_killed_and_whatever_their_clocks_say(
-    target: str, schema: str, launch: Callable[..., subprocess.Popen[bytes]]
+    target: str,
+    schema: str,
+    launch: Callable[..., subprocess.Popen[bytes]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     # The clock of a file is that of whoever writes it: there, what the fastest holds for due is due.
     apart = 3600 if target.startswith("postgres") else 10
@@ -43,6 +47,8 @@ async def test_every_tick_is_started_once_whoever_is_killed_and_whatever_their_c
         stored = await app.schedules.list()
         started = Counter([job.input async for job in app.jobs(limit=1000)])
 
+    with capsys.disabled():
+        sys.stderr.write(f"\n  {kills} kills, {started.total()} ticks started, {len(started)} different\n")
     assert len(stored) == SCHEDULES
     assert kills >= SECONDS / 3
     assert [again for again, times in started.items() if times > 1] == []
