@@ -15,6 +15,7 @@ from onward.define.job_type import JobType, Required, Step, job, required
 from onward.define.middleware import Middleware, Resource
 from onward.define.outcome import Done, Next, Outcome
 from onward.define.request import NewChain, StartedChain
+from onward.define.schedule import Schedule
 from onward.define.slice import Slice
 from onward.errors import AttemptLost, ChainFailed, OnwardError, Permanent, Reschedule, WaitTimeout
 from onward.model import (
@@ -37,6 +38,7 @@ from onward.model import (
     Progress,
     Retention,
     RunningJob,
+    StoredSchedule,
     WorkerId,
     new_id,
 )
@@ -48,6 +50,7 @@ __all__ = [  # noqa: RUF022 - grouped like a table of contents
     # define
     "job", "JobType", "Step", "Slice", "Attempt", "Phase", "Transaction", "SyncTransaction", "Row",
     "Outcome", "Next", "Done", "Backoff", "Retention", "Middleware", "Resource", "required", "Required",
+    "Schedule",
     # start and ask
     "Onward", "SyncOnward", "NewChain", "StartedChain", "Deduplication", "ChainHandle", "SyncChainHandle", "Completion",
     "SyncCompletion", "Listing", "Page", "new_id",
@@ -57,7 +60,7 @@ __all__ = [  # noqa: RUF022 - grouped like a table of contents
     "Observer", "LogObserver",
     # what is stored
     "Chain", "Blocker", "Job", "BlockedJob", "PendingJob", "RunningJob", "CompletedJob", "FailedJob", "JobStatus",
-    "FailureReason", "JobError", "LossReason", "Progress", "JobId", "ChainId", "WorkerId",
+    "FailureReason", "JobError", "LossReason", "Progress", "StoredSchedule", "JobId", "ChainId", "WorkerId",
     # errors that are caught every day; the others are in onward.errors
     "OnwardError", "AttemptLost", "ChainFailed", "WaitTimeout",
 ]  # fmt: skip

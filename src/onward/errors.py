@@ -41,6 +41,7 @@ OnwardError
 │   │   ├── BlockersDeleted         what it waited for is gone
 │   │   └── KeyInUse                a live chain has its deduplication key
 │   └── WaitTimeout
+├── ScheduleNotFound                no schedule of that name is declared or stored
 ├── QueueError                      something about a queue or its provider; carries type, code and whether to try again
 │   ├── QueueConfigurationError     (also a ConfigurationError) an option or a method that the provider lacks
 │   ├── QueueDataError              the data or the id of a job cannot be taken
@@ -427,6 +428,14 @@ class QueueErrorCode(StrEnum):
     JOB_NOT_FOUND = "JOB_NOT_FOUND"
     JOB_FAILED = "JOB_FAILED"
     TIMEOUT = "TIMEOUT"
+
+
+class ScheduleNotFound(OnwardError):
+    """No schedule of that name is declared by this app, or stored."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        super().__init__(f"there is no schedule {name!r}{nearest(name, known)}")
 
 
 class QueueError(OnwardError):

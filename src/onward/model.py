@@ -330,3 +330,37 @@ def new_id() -> UUID:
     7
     """
     return new_ids(1)[0]
+
+
+class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it is stored: what `app.schedules.list()` shows."""
+
+    name: str
+    type_name: str
+    cron: str | None
+    every: timedelta | None
+    tz: str
+    start: datetime | None
+    end: datetime | None
+    is_changed: bool
+    """Whether `cron`, `every` and `tz` were changed at run time."""
+    missed: str
+    overlap: str
+    jitter: timedelta
+    priority: int
+    input: Any
+    """As plain JSON data; None also where code makes it from the tick, or where it is encrypted or has secrets."""
+    next_at: datetime | None
+    """The next tick; None when it is over."""
+    last_tick: datetime | None
+    """The last one that has started a chain."""
+    last_chain_id: ChainId | None
+    skipped: int
+    """Ticks that have started nothing: they were missed, or its last chain had not ended."""
+    paused_at: datetime | None
+    error: str | None
+    """Why the tick that is due could not be started."""
+    is_declared: bool
+    """Whether a live worker's code declares it, as it is stored; if not, nothing is started."""
+    declared_at: datetime
+    """When one last said so."""

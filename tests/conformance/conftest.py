@@ -114,7 +114,7 @@ class Place(ABC):
     admin: Any
 
     async def prepare(self, state: StateAdapter, driver: Driver) -> None:
-        tables = ("job", "blocker", "paused_type")
+        tables = ("job", "blocker", "paused_type", "schedule")
         try:
             for table in tables:
                 self.admin.execute(f"DELETE FROM {self.tables}{table}")

@@ -1,5 +1,6 @@
 """The hot statements read what they need and no more, with a million finished rows behind them."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -260,6 +261,26 @@ def test_promoting_reads_only_what_is_deferred(connection: psycopg.Connection) -
     deferred = [node for node in plan if node.get("Index Name") == "job_deferred"]
     assert deferred
     assert max(read(node) for node in deferred) <= 2 * DEFERRED // TYPES + TYPES
+    assert_the_table_is_not_scanned(plan)
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+@pytest.mark.parametrize("name", ["due_schedules", "find_schedules"])
+def test_schedules_look_their_last_chains_up_by_id(connection: psycopg.Connection, name: str, analyzed: bool) -> None:
+    connection.execute("""
+        INSERT INTO plans.schedule
+          (name, type_name, definition, fingerprint, superseded, next_at, last_chain_id, declared_at)
+        SELECT 'schedule ' || n, 'type-1', '{}', 'f', '[]', now() + (n - 500) * interval '1 s',
+          lpad(to_hex(n * 1000), 32, '0')::uuid, now()
+        FROM generate_series(1, 1000) n""")
+    if analyzed:
+        connection.execute("ANALYZE plans.schedule")
+    known = json.dumps([{"name": f"schedule {n}", "fingerprint": "f"} for n in range(1, 1001)])
+    asked = {"known": known, "limit": BATCH} if name == "due_schedules" else {"wanted": None}
+
+    plan = explained(connection, STATE.sql(name), **asked, now=None)
+
+    assert "job_pkey" in {node.get("Index Name") for node in plan}
     assert_the_table_is_not_scanned(plan)
 
 

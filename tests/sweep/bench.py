@@ -33,6 +33,8 @@ _JOBS = """SELECT type_name, chain_index, status, failures, open_blockers, cance
   failure_reason, chain_ended_at IS NOT NULL, chain_failed, has_dependents, deduplication_key, rank, input, output,
   leased_by IS NOT NULL, attempt FROM {job}"""
 _ATTEMPT = -1
+_SCHEDULES = """SELECT name, fingerprint, changed, paused_at IS NOT NULL, next_at, last_chain_id IS NOT NULL, skipped,
+  error FROM {schedule} ORDER BY 1"""
 
 
 async def got(value: Any) -> Any:
@@ -178,7 +180,7 @@ class Bench(ABC):
 
     def clean(self) -> None:
         """Empty the tables."""
-        for table in ("job", "blocker", "paused_type"):
+        for table in ("job", "blocker", "paused_type", "schedule"):
             self.run(f"DELETE FROM {self.table(table)}")
         self.run(f"DELETE FROM {self.ledger}")
 
@@ -198,20 +200,23 @@ class Bench(ABC):
             jobs = [row[:_ATTEMPT] for row in jobs]
         edges = len(self.run(f"SELECT 1 FROM {self.table('blocker')}"))
         paused = self.run(f"SELECT type_name FROM {self.table('paused_type')} ORDER BY 1")
+        schedules = self.run(_SCHEDULES.format(schedule=self.table("schedule")))
         ledger = self.run(f"SELECT what FROM {self.ledger} ORDER BY 1")
         return (
             *sorted(jobs, key=repr),
             ("edges", edges),
             *(("paused", *p) for p in paused),
+            *(("schedule", *map(_plain, s)) for s in schedules),
             *(("ledger", *w) for w in ledger),
         )
 
     def unfinished(self) -> list[tuple[Any, ...]]:
-        """Chains that have not ended."""
+        """Chains that have not ended, and schedules that are due."""
+        now = "now()" if self.dialect == "postgres" else "unixepoch() * 1000000"
         return self.run(
             f"SELECT type_name, status, attempt, leased_by, leased_until, errors FROM {self.job} "
             "WHERE chain_index = 0 AND chain_ended_at IS NULL"
-        )
+        ) + self.run(f"SELECT name, next_at FROM {self.table('schedule')} WHERE next_at <= {now}")
 
     def running(self) -> list[tuple[Any, ...]]:
         return self.run(f"SELECT id FROM {self.job} WHERE status = 'running'")

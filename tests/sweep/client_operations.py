@@ -6,10 +6,11 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from onward import Attempt, Deduplication, JobType, Next, Onward, job
+from onward import Attempt, Deduplication, JobType, Next, Onward, Schedule, job
 from sweep.bench import Room, entered, got
 
 approve = JobType("approve", input=str, output=str)
+rare = JobType("rare", input=str, output=str, schedule=Schedule(input="x", every=timedelta(days=20)))
 report = JobType("report", input=str, output=str, blocked_by=[approve])
 
 
@@ -23,7 +24,7 @@ async def begin(attempt: Attempt[str]) -> Next[str]:
     return attempt.continue_with(finish, attempt.input)
 
 
-JOBS = [approve, report, begin, finish]
+JOBS = [approve, report, begin, finish, rare]
 Arrange = Callable[[Room], Awaitable[Any]]
 Act = Callable[[Room, Any], Awaitable[Any]]
 
@@ -290,6 +291,24 @@ async def read(room: Room, chain: Any) -> None:
     (waiting,) = (await got(client.blocked_by(chain))).items
     assert [b.chain_id for b in await got(client.blockers_of(waiting.id))] == [chain.id]
     assert list(await got(client.paused())) == []
+
+
+# -- schedules
+
+
+async def stored_schedule(room: Room) -> None:
+    await got(room.client.schedules.resume("rare"))
+
+
+@operation()
+async def pause_schedule(room: Room, _: Any) -> None:
+    await got(room.client.schedules.pause("rare"))
+
+
+@operation(stored_schedule)
+async def change_schedule(room: Room, _: Any) -> None:
+    await got(room.client.schedules.change("rare", cron="0 0 1 1 *"))
+    assert [one.cron for one in await got(room.client.schedules.list())] == ["0 0 1 1 *"]
 
 
 # -- life

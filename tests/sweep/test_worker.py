@@ -14,6 +14,9 @@ from sweep.worker_operations import WORKS
 pytestmark = pytest.mark.timeout(1800)
 DRIVERS = ["sqlite", "asyncpg", "psycopg", "sqlalchemy-asyncpg", "sqlalchemy-psycopg", "sqlalchemy-aiosqlite"]
 
+SELDOM = ["schedules"]
+"""Tried by `make test-all` only."""
+
 
 @pytest.fixture(scope="module", params=DRIVERS)
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
@@ -23,7 +26,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     made.close()
 
 
-@pytest.mark.parametrize("name", WORKS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SELDOM else n for n in WORKS])
 def test_what_a_worker_does_is_done_once_whatever_hits_it(
     bench: Any, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from onward import Attempt, Backoff, Next, Outcome, Permanent, Reschedule, job
+from onward import Attempt, Backoff, Next, Outcome, Permanent, Reschedule, Schedule, job
 from onward.define.outcome import Done
 from onward.state.driver import run_now
 from sweep.bench import Room
@@ -134,6 +134,19 @@ def in_thread(attempt: Attempt[str]) -> str:
         return attempt.input
 
 
+# -- schedules
+
+
+@job("scheduled", schedule=Schedule(input=str, every=timedelta(days=20), missed="all"))
+async def scheduled(attempt: Attempt[str]) -> str:
+    return attempt.input
+
+
+@job("scheduled.in_line", schedule=Schedule(input=str, every=timedelta(days=20), missed="all", overlap="queue"))
+async def in_line(attempt: Attempt[str]) -> str:
+    return attempt.input
+
+
 # -- leases
 
 
@@ -198,6 +211,14 @@ async def _threads(room: Room) -> None:
     await room.app.start_many([in_thread.with_input(str(n)) for n in range(2)])
 
 
+async def _schedules(room: Room) -> None:
+    """Two ticks of each are due."""
+    for kind in (scheduled, in_line):
+        await room.app.schedules.resume(kind.name)
+    back = "interval '40 days'" if room.bench.dialect == "postgres" else "40 * 86400 * 1000000"
+    room.bench.run(f"UPDATE {room.bench.table('schedule')} SET next_at = next_at - {back}")
+
+
 async def _held(room: Room) -> None:
     await room.app.start(held, "held")
 
@@ -232,6 +253,7 @@ WORKS = {
         Work("phases", (first, second, atomic, starting, twice, gathering, plain), _phases),
         Work("leases", (plain, long), _leases),
         Work("threads", (in_thread,), _threads),
+        Work("schedules", (scheduled, in_line), _schedules),
         Work("stopping", (held,), _held, beside=_stop, may_crash=True),
         Work("cancelling", (doomed,), _doomed, beside=_cancel),
     )

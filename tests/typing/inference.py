@@ -5,7 +5,7 @@
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Never, TypedDict, assert_type
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from onward.define.job_type import JobType, Step, job
 from onward.define.middleware import Middleware, Resource
 from onward.define.outcome import Done, Next, Outcome
 from onward.define.request import NewChain
+from onward.define.schedule import Schedule
 from onward.define.slice import Slice
 from onward.model import Blocker, JobError, LossReason
 
@@ -298,3 +299,28 @@ def ways_to_end(attempt: Attempt[Order]) -> None:
 @charge.upcast(1)
 def with_id(old: Any) -> Any:
     return {"id": old}
+
+
+# -- schedules
+
+nightly = JobType("nightly", input=Order, output=str)
+nothing_in = JobType("nothing in", input=type(None), output=str)
+
+
+def of_the_tick(tick: datetime) -> Order:
+    return Order(tick.day)
+
+
+hour = timedelta(hours=1)
+assert_type(Schedule("a", nightly, Order(7), every=hour), Schedule[Order])
+assert_type(Schedule("b", nightly, of_the_tick, cron="0 3 * * *", tz="Europe/Oslo"), Schedule[Order])
+assert_type(Schedule("c", nightly, lambda tick: Order(tick.day), every=hour, missed="all"), Schedule[Order])
+assert_type(Schedule("d", nothing_in, every=hour, overlap="skip"), Schedule[None])
+
+
+@job("own", schedule=Schedule(input=Order(7), every=hour))
+async def own(attempt: Attempt[Order]) -> str:
+    return ""
+
+
+assert_type(own, JobType[Order, str])

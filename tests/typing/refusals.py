@@ -6,11 +6,13 @@ Both complain of a `type: ignore` that hides nothing, so a line that ceases to b
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true, reportUnusedFunction=false
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from onward.define.attempt import Attempt, SyncTransaction
 from onward.define.job_type import JobType, Step, job
 from onward.define.middleware import Resource
 from onward.define.outcome import Done, Next, Outcome
+from onward.define.schedule import Schedule
 from onward.define.slice import Slice
 from onward.model import Deduplication
 
@@ -182,3 +184,11 @@ Slice("slice").job("name", internal=True, max_attempts="3")  # type: ignore[call
 fetch.with_input("a", 5)  # type: ignore[call-arg, arg-type]
 fetch.with_input("a", delay=5)  # type: ignore[arg-type]
 fetch.with_input("a", prio=5)  # type: ignore[call-arg]
+
+
+hour = timedelta(hours=1)
+Schedule("wrong input", fetch, 7, every=hour)  # type: ignore[arg-type]
+Schedule("wrong input made", fetch, lambda tick: tick.day, every=hour)  # type: ignore[arg-type, return-value]
+Schedule("no input", fetch, every=hour)  # type: ignore[arg-type]
+Schedule("wrong choice", fetch, "x", every=hour, missed="never")  # type: ignore[call-overload]
+Schedule("internal", ship, Charged(7), every=hour)  # type: ignore[call-overload]

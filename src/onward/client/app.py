@@ -19,6 +19,7 @@ from onward.client.handle import ChainHandle
 from onward.client.listing import Listing
 from onward.client.operations import ANOTHER_LOOP, Operations
 from onward.client.pruning import PruneOptions
+from onward.client.schedules import ScheduleOperations, Schedules
 from onward.client.schema import opened_before_fork, prepare_schema
 from onward.client.sync import SyncOnward
 from onward.connect import connect
@@ -29,6 +30,7 @@ from onward.define.job_type import JobType, Step, wrong_encryption, wrong_retent
 from onward.define.middleware import Middleware, Resource
 from onward.define.registry import RegisteredType, Registry
 from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
+from onward.define.schedule import Schedule, declared
 from onward.define.slice import Slice
 from onward.errands import to_the_end
 from onward.errors import ConfigurationError, DefinitionError, require
@@ -56,6 +58,7 @@ from onward.worker.chores import Chore, Chores
 from onward.worker.maintenance import Scans
 from onward.worker.options import WorkerKeywords, WorkerOptions, wrong_ageing
 from onward.worker.pruning import Pruning
+from onward.worker.schedules import StartScheduled
 from onward.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -96,6 +99,7 @@ class Onward:
         target: Any,
         *,
         jobs: Iterable[Step[Any, Any] | Slice],
+        schedules: Iterable[Schedule[Any]] = (),
         migrate: bool | None = None,
         schema: str = "onward",
         prefix: str = "onward_",
@@ -114,6 +118,7 @@ class Onward:
     ) -> None:
         """`target` is an address, a pool, an engine or a sessionmaker. `pgbouncer`: it is behind a transaction pooler.
 
+        `schedules` start chains by themselves, in whatever worker of the app.
         `resources` and `required_middleware` are those of every worker of the app, also of `onward worker`.
         `is_transient` tells errors of the database that are worth another try, beside those the driver knows.
         `lock_timeout`: how long calls wait for the one write lock of a SQLite file; None: for ever.
@@ -129,6 +134,7 @@ class Onward:
             None if lock_timeout is None else wrong_duration("lock_timeout", lock_timeout),
             None if migrate is None else wrong_flag("migrate", migrate),
             wrong_flag("pgbouncer", pgbouncer),
+            wrong_iterable("schedules", schedules, of="schedules"),
             None if observers is None else wrong_iterable("observers", observers, of="observers"),
             wrong_several("resources", resources, of="resources"),
             wrong_several("required_middleware", required_middleware, of="middleware"),
@@ -165,16 +171,13 @@ class Onward:
         """The process."""
         self._sync_driver = self._driver_for_threads()
         self._scans: Scans = {}
-        self._chores = Chores(self._store, self._plan_chores(retention))
+        self._given_schedules = tuple(schedules)
+        self._plan_chores()
         self._stack: AsyncExitStack | None = None
         self._opening = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         """In which it was opened last."""
         _check_transaction_types(self.registry, self.driver)
-
-    def _plan_chores(self, retention: Retention | None) -> list[Chore]:
-        prunes = retention is not None or kept_by(self.registry)
-        return [Pruning(self._store, lambda: kept_by(self.registry))] if prunes else []
 
     # -- life
 
@@ -284,6 +287,15 @@ class Onward:
             awaited=self._awaited,
             is_transient=self._is_transient,
         )
+
+    def _plan_chores(self) -> None:
+        self._schedules = declared(self.registry, self._given_schedules)
+        chores: list[Chore] = []
+        if self._schedules:
+            chores.append(StartScheduled(self._store, self.registry, self._notify, self._schedules))
+        if kept_by(self.registry):
+            chores.append(Pruning(self._store, lambda: kept_by(self.registry)))
+        self._chores = Chores(self._store, chores)
 
     # -- transactions
 
@@ -429,6 +441,11 @@ class Onward:
         of = asked("blocked_by", chain)
         return _listing(lambda place: self._operations.blocked_by(of, after=place, limit=limit, tx=tx), after, limit)
 
+    @property
+    def schedules(self) -> Schedules:
+        """What is started by itself: `list`, `pause`, `resume`, `run`, `change`, `reset`, `forget`."""
+        return Schedules(ScheduleOperations(lambda: self._operations, lambda: self._schedules), self._ready)
+
     # -- work
 
     def worker(self, *, jobs: Iterable[Step[Any, Any]] | None = None, **options: Unpack[WorkerKeywords]) -> Worker:
@@ -479,6 +496,7 @@ class Onward:
             self._notify,
             self._from_threads,
             self._observers,
+            schedules=lambda: self._schedules,
             migrate=self._migrate,
             is_transient=self._is_transient,
         )
@@ -507,6 +525,7 @@ class Onward:
     def register(self, *jobs: Step[Any, Any] | Slice, resources: Sequence[Resource] = ()) -> None:
         """Add job types, and the resources of their handlers, for workers that are made from now on."""
         self.registry.add(jobs)
+        self._plan_chores()
         self._resources = (*self._resources, *resources)
         _check_transaction_types(self.registry, self.driver)
 

@@ -1,7 +1,7 @@
 """The client's calls without an event loop: Flask, Django, scripts."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -24,10 +24,12 @@ from onward.client.handle import SyncChainHandle
 from onward.client.listing import every
 from onward.client.operations import Operations
 from onward.client.pruning import PruneOptions
+from onward.client.schedules import ScheduleOperations, SyncSchedules
 from onward.client.schema import prepare_schema
 from onward.define.job_type import JobType, Step
 from onward.define.registry import Registry
 from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
+from onward.define.schedule import Declared
 from onward.errors import ConfigurationError
 from onward.lifecycle.announcer import Posting, ThreadAnnouncer
 from onward.lifecycle.effects import Awaited, describe
@@ -72,6 +74,7 @@ class SyncOnward:
         announcer: ThreadAnnouncer,
         observers: Observers,
         *,
+        schedules: Callable[[], Mapping[str, Declared]],
         migrate: bool,
         is_transient: Callable[[BaseException], bool] | None = None,
     ) -> None:
@@ -87,6 +90,7 @@ class SyncOnward:
             is_transient=is_transient,
         )
         self._ready = Operations(registry, self._store, poll(self._store))
+        self._declared = schedules
         self._opened_in: int | None = None
         """The process."""
 
@@ -255,6 +259,11 @@ class SyncOnward:
     ) -> Iterator[Chain]:
         """All chains, newest first, read in pages of `limit` as they are needed."""
         return every(lambda after: self.chains(after=after, limit=limit, tx=tx, **filters), after)
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        """What is started by itself: `list`, `pause`, `resume`, `run`, `change`, `reset`, `forget`."""
+        return SyncSchedules(ScheduleOperations(lambda: self._operations, self._declared), self._ready)
 
     def blockers_of(self, job_id: JobId, *, tx: object = None) -> Sequence[Blocker]:
         """The chains a job waits, or waited, for."""

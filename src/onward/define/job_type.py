@@ -11,6 +11,7 @@ from onward.crypto import Encryption
 from onward.define.attempt import Attempt
 from onward.define.outcome import Outcome
 from onward.define.request import NewChain, StartOptions
+from onward.define.schedule import Schedule
 from onward.define.signature import (
     Signature,
     caller_names,
@@ -93,6 +94,7 @@ class TypeOptions(TypedDict, total=False):
     on_blocker_failure: OnBlockerFailure
     encryption: Encryption | Literal[False] | None
     retention: Retention | None
+    schedule: Schedule[Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,7 @@ class Definition:
     on_blocker_failure: OnBlockerFailure = "fail"
     encryption: Encryption | Literal[False] | None = None
     retention: Retention | None = UNSET_RETENTION
+    schedule: Schedule[Any] | None = None
     slice: "Slice | None" = None
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
     output_upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
@@ -132,6 +135,7 @@ class Definition:
             wrong_choice("on_blocker_failure", self.on_blocker_failure, get_args(OnBlockerFailure)),
             self.encryption is not False and wrong_encryption(self.encryption),
             wrong_retention(self.retention) or self._retention_in_vain(),
+            self.schedule is not None and _wrong_schedule(self.schedule),
         ]
         return [f"{self.name or 'job'}: {problem}" for problem in problems if problem]
 
@@ -148,6 +152,14 @@ def wrong_backoff(backoff: object) -> str | None:
     if not isinstance(backoff, Backoff):
         return wrong_kind("backoff", backoff, Backoff, such="a Backoff(initial=…)")
     return backoff.problem()
+
+
+def _wrong_schedule(schedule: Any) -> str | None:
+    if isinstance(schedule, Schedule) and (schedule.name or schedule.job_type):
+        return (
+            "schedule=: leave out name and job type, which are this type's; others belong to Onward(…, schedules=[…])"
+        )
+    return wrong_kind("schedule", schedule, Schedule, such="a Schedule(input=…, cron='0 3 * * *')")
 
 
 def wrong_encryption(encryption: object) -> str | None:
@@ -323,8 +335,8 @@ def job(name: str, **options: Any) -> Any:
     `continues_to` are the steps it may continue to, `internal` whether it is no more than one; `blocked_by` the types
     it may wait for, `on_blocker_failure` what follows if one fails; `lease` how long a job is held without renewal,
     `timeout` how long a handler may run, `backoff` and `max_attempts` when, and how often, it is tried again;
-    `executor` where it runs; `version` and `encryption` are those of its payloads; `retention` is how long chains that
-    begin with it are kept.
+    `executor` where it runs; `version` and `encryption` are those of its payloads; `schedule` starts it by itself;
+    `retention` is how long chains that begin with it are kept.
 
     >>> @job("greet")
     ... async def greet(attempt: Attempt[str]) -> str:

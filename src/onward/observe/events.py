@@ -1,5 +1,6 @@
 """One frozen class per fact. Events about stored things are emitted after the commit that made them true."""
 
+from datetime import datetime
 from typing import TypeAlias
 
 import msgspec
@@ -144,6 +145,31 @@ class AlreadyCompleted(_AttemptEvent, frozen=True, kw_only=True):
     """An outcome came too late and changed nothing."""
 
 
+class _ScheduleEvent(_Event, frozen=True, kw_only=True):
+    schedule: str
+    type_name: str
+    tick: datetime
+
+
+class ScheduleTicked(_ScheduleEvent, frozen=True, kw_only=True):
+    """A schedule has started a chain."""
+
+    chain_id: ChainId
+
+
+class ScheduleSkipped(_ScheduleEvent, frozen=True, kw_only=True):
+    """A schedule has passed over ticks: they were missed, or its last chain had not ended."""
+
+    count: int
+    """The tick is the first of so many."""
+
+
+class ScheduleFailed(_ScheduleEvent, frozen=True, kw_only=True):
+    """A schedule could not start a chain; it is tried again."""
+
+    error: JobError
+
+
 class StateError(_Event, frozen=True, kw_only=True):
     """The database did not answer as it should; Onward tries again."""
 
@@ -181,6 +207,7 @@ Event: TypeAlias = (
     | ChainStarted | ChainCompleted | ChainFailed | ChainDeleted | ChainsPruned
     | JobCreated | JobBlocked | JobUnblocked | JobTriggered | JobCompleted | JobFailed | JobReaped
     | AttemptStarted | AttemptCompleted | AttemptFailed | LeaseRenewed | LeaseLost | AlreadyCompleted
+    | ScheduleTicked | ScheduleSkipped | ScheduleFailed
     | StateError | StateRecovered | NotifyError | NotifyRecovered
 )  # fmt: skip
 """Anything an observer may be told."""

@@ -19,6 +19,7 @@ _LEVELS: dict[type[Event], int] = {
     events.AttemptFailed: logging.WARNING,
     events.LeaseLost: logging.WARNING,
     events.AlreadyCompleted: logging.WARNING,
+    events.ScheduleFailed: logging.WARNING,
     events.StateError: logging.WARNING,
     events.StateRecovered: logging.WARNING,
     events.NotifyError: logging.WARNING,

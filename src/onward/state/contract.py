@@ -28,6 +28,7 @@ from onward.model import (
 )
 from onward.state.command import Command, Operation
 from onward.state.driver import Dialect
+from onward.state.schedules import ScheduleStatements
 
 # gc=False below: there are many of these at a time, and none can be part of a cycle.
 
@@ -352,6 +353,7 @@ class StateAdapter(Protocol):
     """Whether writers wait for each other's rows only. If not, all wait for one lock, which says nothing about them."""
     migrates_unasked: bool
     """Whether an app makes and updates the tables when it opens, unless told not to."""
+    schedules: ScheduleStatements
 
     # -- schema
     def schema_version(self) -> Operation[int]:

@@ -15,7 +15,8 @@ from onward.pacing import pause_after
 from onward.worker.connections import Reserved
 
 logger = logging.getLogger("onward.worker")
-_LONGEST_PAUSE = 10.0
+_LONGEST_PAUSE, _LONGEST_OUTAGE = 10.0, 0.5
+"""The latter between looks whether a database that is away is back."""
 _LONGEST_WAIT = 3600.0
 
 
@@ -89,11 +90,11 @@ class Chores:
             wait = await chore.look(reserved)
         except Exception as error:
             place.in_vain += 1
-            if self._store.is_transient(error):
+            if is_transient := self._store.is_transient(error):
                 self._store.observers.emit(events.StateError(doing=chore.name, error=describe(error)))
             elif place.in_vain & (place.in_vain - 1) == 0:  # the first, second, fourth … time
                 logger.exception("a worker could not %s, and tries again", chore.name)
-            return pause_after(place.in_vain, longest=_LONGEST_PAUSE)
+            return pause_after(place.in_vain, longest=_LONGEST_OUTAGE if is_transient else _LONGEST_PAUSE)
         if place.in_vain:
             place.in_vain = 0
             self._store.observers.database_works(chore.name)

@@ -12,6 +12,7 @@ from onward.conformance.state.leases import TestLockedJobs, TestProgress, TestRe
 from onward.conformance.state.pruning import TestPruning, TestPruningBesideOthers, TestPruningTurns
 from onward.conformance.state.races import TestChainsThatMoveOn, TestRaces
 from onward.conformance.state.reading import TestFinding, TestListing
+from onward.conformance.state.scheduling import TestSchedules
 from onward.conformance.state.schema import TestSchema
 from onward.conformance.state.settling import TestCompletingWithoutAWorker, TestRemoving, TestSettling, TestTheFence
 from onward.conformance.state.starting import TestIds, TestScheduling, TestStarting
@@ -44,6 +45,7 @@ __all__ = [
     "TestRemoving",
     "TestRenewing",
     "TestRetrying",
+    "TestSchedules",
     "TestScheduling",
     "TestSchema",
     "TestSettling",

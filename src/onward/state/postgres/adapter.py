@@ -46,6 +46,7 @@ from onward.state.contract import (
 from onward.state.driver import Connection, Dialect, transaction
 from onward.state.refusals import PROBLEMS, Problem, refuse, refuse_lost
 from onward.state.rows import REASON, STATUS, read_blocker, read_chain, read_job, write_error
+from onward.state.schedules import ScheduleStatements
 from onward.state.statement import Statements, checked_identifier, with_servers_own
 
 T = TypeVar("T")
@@ -83,6 +84,9 @@ class PostgresState:
             "onward.state.postgres",
             table=lambda name: f'"{schema}".{name}',
             finish=with_servers_own,
+        )
+        self.schedules = ScheduleStatements(
+            self.sql, now=lambda: self.clock(), write_time=_as_is, read_time=_as_is, read_id=_as_is
         )
 
     # -- schema

@@ -45,6 +45,7 @@ from onward.state.contract import (
 from onward.state.driver import Connection, Dialect, transaction
 from onward.state.refusals import Problem, refuse, refuse_lost
 from onward.state.rows import JOB_COLUMNS, REASON, STATUS, write_error, write_errors
+from onward.state.schedules import ScheduleStatements
 from onward.state.sqlite import values
 from onward.state.sqlite.expiry import LOOK_AGAIN, ExpiredLease, Watched
 from onward.state.sqlite.graph import Graph
@@ -68,6 +69,9 @@ class SqliteState:
         self.prefix = checked_identifier(prefix, option="prefix")
         self.clock: Clock = lambda: None
         self.sql = Statements("onward.state.sqlite", table=lambda name: f'"{prefix}{name}"')
+        self.schedules = ScheduleStatements(
+            self.sql, now=self._now, write_time=values.instant, read_time=values.read_time, read_id=values.some_id
+        )
         self._graph = Graph(self.sql)
         self._watched = Watched()
 

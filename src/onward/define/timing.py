@@ -1,0 +1,164 @@
+"""When a schedule is due: by a cron expression in a time zone, or by elapsed time. Pure: no clock enters."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from onward.errors import ConfigurationError
+from onward.options import given, wrong_duration, wrong_instant
+
+SHORTEST = timedelta(milliseconds=100)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_COUNTED = 1_000
+_LOOK_BACK = timedelta(minutes=1)
+
+
+class Due(NamedTuple):
+    """The ticks from one on whose time has come."""
+
+    ticks: list[datetime]
+    """Those asked for, in order."""
+    passed_over: int
+    """How many others; of a cron expression at most a thousand are counted."""
+    next_at: datetime | None
+    """The tick after all of these."""
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The ticks of a schedule, in UTC: times of one zone compare as its clocks show them, even in an hour that comes
+    twice.
+
+    >>> daily = Timing(cron="30 2 * * *", tz="Europe/Oslo")
+    >>> str(daily.after(datetime(2030, 3, 30, 12, tzinfo=UTC)))  # the clocks go from 2 to 3 that night
+    '2030-03-31 01:00:00+00:00'
+    """
+
+    cron: str | None = None
+    every: timedelta | None = None
+    tz: str = "UTC"
+    start: datetime | None = None
+    end: datetime | None = None
+
+    def problem(self) -> str | None:
+        """What is wrong with it, if something is."""
+        if (self.cron is None) == (self.every is None):
+            return "give cron= or every=, and not both"
+        wrong = (
+            None if self.every is None else wrong_duration("every", self.every, least=SHORTEST),
+            None if self.start is None else wrong_instant("start", self.start),
+            None if self.end is None else wrong_instant("end", self.end),
+            _wrong_zone(self.tz),
+        )
+        problem = next((one for one in wrong if one), None)
+        if problem is None and self.start is not None and self.end is not None and self.end < self.start:
+            problem = f"end={self.end} is before start={self.start}"
+        return problem or (None if self.cron is None else _wrong_cron(self.cron, self.zone))
+
+    @property
+    def zone(self) -> tzinfo:
+        return _zone(self.tz)
+
+    def after(self, moment: datetime) -> datetime | None:
+        """The first tick later than a moment; None: there is none any more."""
+        return next(self._after(moment), None)
+
+    def due(self, first: datetime, now: datetime, *, most: int | None) -> Due:
+        """What is due of the ticks from `first` on: `most` of them, or, if that is None, only the last."""
+        if most is None:
+            return self._last_due(first, now)
+        ticks = [first, *(tick for tick in islice(self._after(first), most) if tick <= now)][:most]
+        return Due(ticks, 0, self.after(ticks[-1]))
+
+    def _last_due(self, first: datetime, now: datetime) -> Due:
+        last, count = first, 0
+        if self.every is not None:
+            last = max(first, self._floor(now if self.end is None else min(now, self.end)))
+            count = max(round((last - first) / self.every), 0)
+        else:
+            for tick in islice(self._after(first), _MOST_COUNTED):
+                if tick > now:
+                    return Due([last], count, tick)
+                last, count = tick, count + 1
+            last = self._newest(last, now) if count == _MOST_COUNTED else last
+        return Due([last], count, self.after(last))
+
+    def _newest(self, since: datetime, now: datetime) -> datetime:
+        """The last tick until now, searched from near now on: the walk from `since` could be a long one."""
+        back = _LOOK_BACK
+        while (start := max(since, now - back)) > since:
+            found = since
+            for tick in self._after(start):
+                if tick > now:
+                    break
+                found = tick
+            if found > since:
+                return found
+            back *= 2
+        return since
+
+    def _after(self, moment: datetime) -> Iterator[datetime]:
+        moment = moment.astimezone(UTC)
+        if self.start is not None and moment < self.start:
+            moment = self.start.astimezone(UTC) - timedelta(microseconds=1)
+        for tick in self._elapsed(moment) if self.cron is None else self._by_the_clock(moment):
+            if self.end is not None and tick > self.end:
+                return
+            yield tick
+
+    def _elapsed(self, moment: datetime) -> Iterator[datetime]:
+        assert self.every is not None
+        tick = self._floor(moment)
+        while True:
+            tick += self.every
+            yield tick
+
+    def _floor(self, moment: datetime) -> datetime:
+        """The last tick until a moment, in UTC: intervals count from `start`, or from 1970."""
+        assert self.every is not None
+        anchor = (self.start or _EPOCH).astimezone(UTC)
+        return anchor + (moment - anchor) // self.every * self.every
+
+    def _by_the_clock(self, moment: datetime) -> Iterator[datetime]:
+        assert self.cron is not None
+        for tick in _cronsim().CronSim(self.cron, moment.astimezone(self.zone)):
+            # In an hour that comes twice the library begins with the first of the two.
+            if (tick := tick.astimezone(UTC)) > moment:
+                yield tick
+
+
+def _zone(tz: Any) -> tzinfo:
+    return UTC if tz == "UTC" else ZoneInfo(tz)  # there may be no time zones on this system
+
+
+def _wrong_zone(tz: object) -> str | None:
+    try:
+        _zone(tz)
+    except Exception:  # noqa: BLE001 - whatever it is, it names no zone
+        advice = "use a name such as 'Europe/Oslo' or 'UTC'; where the system has no time zones, pip install tzdata"
+        return f"{given('tz', tz)}: {advice}"
+    return None
+
+
+def _wrong_cron(cron: object, zone: tzinfo) -> str | None:
+    such = "such as '0 3 * * *' for every night at three: minute, hour, day, month, weekday"
+    if not isinstance(cron, str):
+        return f"{given('cron', cron)}: expected text {such}"
+    library = _cronsim()
+    try:
+        if next(library.CronSim(cron, datetime(2024, 1, 1, tzinfo=zone)), None) is None:
+            return f"{given('cron', cron)}: there is no such day"
+    except library.CronSimError as error:
+        return f"{given('cron', cron)}: {str(error).lower()}; expected an expression {such}"
+    return None
+
+
+def _cronsim() -> Any:
+    try:
+        import cronsim
+    except ImportError as error:
+        raise ConfigurationError("cron= needs the package cronsim: pip install 'onward[cron]'") from error
+    return cronsim

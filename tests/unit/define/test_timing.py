@@ -1,0 +1,142 @@
+"""When schedules are due: over both changes of the clocks, within bounds, and after a long time without workers."""
+
+import sys
+from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from onward import Schedule
+from onward.define.timing import Timing
+from onward.errors import ConfigurationError
+
+OSLO = ZoneInfo("Europe/Oslo")
+SPRING, AUTUMN = datetime(2030, 3, 31, tzinfo=OSLO), datetime(2030, 10, 27, tzinfo=OSLO)
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def ticks(timing: Timing, since: datetime, count: int) -> list[str]:
+    """As the clocks in Oslo show them."""
+    moment, found = since, []
+    for _ in range(count):
+        tick = timing.after(moment)
+        assert tick is not None
+        assert tick > moment
+        moment = tick
+        found.append(f"{moment.astimezone(OSLO):%d %H:%M%z}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cron", "since", "expected"),
+    [
+        ("30 2 * * *", SPRING - HOUR, ["31 03:00+0200", "01 02:30+0200"]),
+        ("0 3 * * *", SPRING - HOUR, ["31 03:00+0200", "01 03:00+0200"]),
+        ("*/30 * * * *", SPRING + HOUR, ["31 01:30+0100", "31 03:00+0200", "31 03:30+0200"]),
+        ("*/30 2 * * *", SPRING - HOUR, ["01 02:00+0200", "01 02:30+0200"]),
+        ("0 30 2 * * *", SPRING - HOUR, ["01 02:30+0200"]),
+        ("30 2 * * *", AUTUMN - HOUR, ["27 02:30+0200", "28 02:30+0100"]),
+        ("*/30 * * * *", AUTUMN + HOUR, ["27 01:30+0200", "27 02:00+0200", "27 02:30+0200", "27 02:00+0100"]),
+        ("*/30 2 * * *", AUTUMN, ["27 02:00+0200", "27 02:30+0200", "27 02:00+0100", "27 02:30+0100"]),
+        ("0 30 2 * * *", AUTUMN, ["27 02:30+0200", "27 02:30+0100", "28 02:30+0100"]),
+    ],
+)
+def test_a_cron_expression_over_a_change_of_the_clocks(cron: str, since: datetime, expected: list[str]) -> None:
+    assert ticks(Timing(cron=cron, tz="Europe/Oslo"), since, len(expected)) == expected
+
+
+@pytest.mark.parametrize("since", [SPRING, AUTUMN])
+def test_an_interval_counts_elapsed_time_whatever_the_clocks_do(since: datetime) -> None:
+    timing = Timing(every=HOUR, tz="Europe/Oslo")
+    found = list(islice(timing._after(since), 10))
+
+    assert {later - earlier for earlier, later in pairwise(found)} == {HOUR}
+
+
+@pytest.mark.parametrize("since", ["2030-10-27 00:45", "2030-10-27 01:15"])
+def test_no_tick_comes_again_in_the_second_of_two_hours(since: str) -> None:
+    timing = Timing(cron="30 2 * * *", tz="Europe/Oslo")
+
+    assert timing.after(at(since)) == at("2030-10-28 01:30")
+
+
+def test_intervals_lie_on_a_grid_that_is_the_same_for_everybody() -> None:
+    free, bound = Timing(every=HOUR), Timing(every=HOUR, start=at("2030-01-01 00:10"))
+
+    assert free.after(at("2030-01-01 05:59:59.999999")) == at("2030-01-01 06:00")
+    assert free.after(at("2030-01-01 06:00")) == at("2030-01-01 07:00")
+    assert bound.after(at("2029-01-01")) == at("2030-01-01 00:10")
+    assert bound.after(at("2030-01-01 00:10")) == at("2030-01-01 01:10")
+
+
+@pytest.mark.parametrize("timing", [{"every": DAY}, {"cron": "0 0 * * *"}])
+def test_start_and_end_belong_to_it(timing: dict[str, object]) -> None:
+    bound = Timing(start=at("2030-01-02"), end=at("2030-01-03"), **timing)  # type: ignore[arg-type]
+
+    assert bound.after(at("2029-12-24")) == at("2030-01-02")
+    assert bound.after(at("2030-01-02")) == at("2030-01-03")
+    assert bound.after(at("2030-01-03")) is None
+    assert bound.due(at("2030-01-02"), at("2030-06-01"), most=None) == ([at("2030-01-03")], 1, None)
+
+
+@pytest.mark.parametrize("timing", [Timing(every=HOUR), Timing(cron="0 * * * *")], ids=["every", "cron"])
+def test_what_is_due(timing: Timing) -> None:
+    first, now, later = at("2030-01-01 01:00"), at("2030-01-01 03:30"), at("2030-01-01 04:00")
+
+    assert timing.due(first, now, most=None) == ([later - HOUR], 2, later)
+    assert timing.due(first, now, most=100) == ([first, first + HOUR, first + 2 * HOUR], 0, later)
+    assert timing.due(first, now, most=2) == ([first, first + HOUR], 0, first + 2 * HOUR)
+    assert timing.due(first, first, most=None) == ([first], 0, first + HOUR)
+
+
+@pytest.mark.parametrize("cron", ["* * * * * *", "*/7 * * * *", "0 3 * * *", "0 0 1 * *", "0 12 29 2 *"])
+def test_the_last_of_very_many_is_found_without_a_walk_through_all_of_them(cron: str) -> None:
+    timing, now = Timing(cron=cron, tz="Europe/Oslo"), at("2049-10-31 12:34:56.789")
+    first = timing.after(at("2030-01-01"))
+    assert first is not None
+
+    [last], _, following = timing.due(first, now, most=None)
+
+    assert last <= now < (following or now)
+    assert timing.after(last) == following
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({}, "give cron= or every=, and not both"),
+        ({"cron": "* * * * *", "every": HOUR}, "give cron= or every=, and not both"),
+        ({"cron": "61 * * * *"}, "bad minute"),
+        ({"cron": "0 0 31 2 *"}, "bad day-of-month"),
+        ({"cron": "hourly"}, "wrong number of fields"),
+        ({"cron": 7}, "expected text such as '0 3 \\* \\* \\*'"),
+        ({"every": 60}, "every=60: expected a timedelta, such as timedelta\\(seconds=60\\)"),
+        ({"every": timedelta(milliseconds=99)}, "too short: expected at least 0.1 seconds"),
+        ({"every": HOUR, "tz": "Mars/Olympus"}, "use a name such as 'Europe/Oslo'"),
+        ({"every": HOUR, "tz": None}, "use a name such as 'Europe/Oslo'"),
+        ({"every": HOUR, "start": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001 - what is refused
+        ({"every": HOUR, "end": "2030"}, "expected a datetime with a time zone"),
+        ({"every": HOUR, "start": SPRING, "end": SPRING - HOUR}, "is before start="),
+        ({"every": HOUR, "missed": "never"}, "use one of 'skip', 'once', 'all'"),
+        ({"every": HOUR, "overlap": "wait"}, "use one of 'allow', 'skip', 'queue'"),
+        ({"every": HOUR, "jitter": 5}, "timedelta\\(seconds=5\\)"),
+        ({"every": HOUR, "priority": "high"}, "expected a whole number"),
+        ({"every": HOUR, "timezone": "UTC"}, "timezone= is not an option: there are cron, every, tz"),
+    ],
+)
+def test_what_is_wrong_is_said_where_it_is_written(options: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        Schedule(**options)  # type: ignore[call-overload]
+
+
+def test_cron_without_its_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+
+    with pytest.raises(ConfigurationError, match=r"pip install 'onward\[cron\]'"):
+        Schedule(cron="* * * * *")
+    Schedule(every=HOUR)
