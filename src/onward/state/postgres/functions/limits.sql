@@ -1,0 +1,70 @@
+-- Take from jobs of a limit, or of types, the places of those that have not started: they are held again.
+CREATE FUNCTION /*schema*/give_up_places(names text[], type_names text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  WITH waiting AS MATERIALIZED (
+    SELECT j.id FROM /*schema*/job j
+    WHERE j.limit_key IS NOT NULL
+      AND (j.status = 'running' OR j.status = 'pending' AND NOT j.deferred AND j.admitted_after = j.attempt)
+      AND j.status = 'pending'
+      AND (split_part(j.limit_key, '/', 1) = ANY(names) OR j.type_name = ANY(type_names))
+    FOR NO KEY UPDATE SKIP LOCKED
+  )
+  UPDATE /*schema*/job j SET admitted_after = NULL FROM waiting WHERE j.id = waiting.id;
+END $$;
+
+-- Set the rules of limits. What code declares (`declared`: the same as text) counts only when it is new: neither what it said
+-- all along, after a change at run time, nor what it said before the last change, as old workers do that start again
+-- while new ones come. Says what became of each.
+CREATE FUNCTION /*schema*/set_limits(
+  names text[], places integer[], everys double precision[], bursts integer[], declared text[], at timestamptz)
+RETURNS TABLE (name text, outcome text)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+  wanted  record;
+  stored  record;
+  changed text[] := '{}';
+BEGIN
+  PERFORM pg_advisory_xact_lock(/*schema*/limit_lock());
+  FOR wanted IN
+    SELECT * FROM unnest(names, places, everys, bursts, declared) w(name, places, every, burst, declared) ORDER BY w.name
+  LOOP
+    SELECT * INTO stored FROM /*schema*/limit_rule r WHERE r.name = wanted.name FOR NO KEY UPDATE;
+    name := wanted.name;
+    outcome := CASE
+      WHEN wanted.declared IS NULL THEN CASE WHEN stored IS NULL THEN 'unknown' ELSE 'changed' END
+      WHEN stored.declared = wanted.declared THEN 'kept'
+      WHEN stored.previous = wanted.declared AND stored.declared_at > at - interval '10 minutes' THEN 'outdated'
+      ELSE 'changed' END;
+    RETURN NEXT;
+    CONTINUE WHEN outcome <> 'changed';
+    INSERT INTO /*schema*/limit_rule (name, places, every, burst, declared, declared_at)
+      VALUES (wanted.name, wanted.places, wanted.every, wanted.burst, wanted.declared, at)
+      ON CONFLICT ON CONSTRAINT limit_rule_pkey DO UPDATE SET places = wanted.places, every = wanted.every, burst = wanted.burst,
+        declared = coalesce(wanted.declared, stored.declared),
+        previous = CASE WHEN wanted.declared IS NULL THEN stored.previous ELSE stored.declared END,
+        declared_at = CASE WHEN wanted.declared IS NULL THEN stored.declared_at ELSE at END,
+        changed_at = CASE WHEN wanted.declared IS NULL THEN at END;
+    changed := array_append(changed, wanted.name);
+  END LOOP;
+  IF cardinality(changed) > 0 THEN
+    -- Slots were given out at another rate: the new one begins after its burst.
+    UPDATE /*schema*/limit_key k SET wake_at = NULL, tat = CASE WHEN r.every IS NOT NULL
+        THEN least(k.tat, at + make_interval(secs => r.every * r.burst)) END
+      FROM /*schema*/limit_rule r WHERE r.name = k.name AND k.name = ANY(changed) AND k.tat IS NOT NULL;
+    PERFORM /*schema*/give_up_places(changed, '{}');
+    INSERT INTO /*schema*/limit_wake (key, is_range, until)
+      SELECT c || '/', true, c || '0' FROM unnest(changed) c;  -- '0' comes after '/'
+  END IF;
+END $$;
+
+-- Workers leave these types alone until they are resumed; what others of a limit could have is given up.
+CREATE FUNCTION /*schema*/pause_types(type_names text[], at timestamptz) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  INSERT INTO /*schema*/paused_type (type_name, paused_at)
+    SELECT asked.name, at FROM unnest(type_names) AS asked(name)
+    ON CONFLICT (type_name) DO NOTHING;
+  PERFORM /*schema*/give_up_places('{}', type_names);
+END $$;
