@@ -9,6 +9,7 @@ from onward.conformance.state.deduplicating import TestDeduplication
 from onward.conformance.state.expiring import TestExpiring, TestGivingBack, TestTimingOut
 from onward.conformance.state.failing import TestFailingBlockers, TestRetrying
 from onward.conformance.state.leases import TestLockedJobs, TestProgress, TestReaping, TestRenewing, TestStrays
+from onward.conformance.state.limiting import TestChangingLimits, TestLimitRaces, TestPlaces, TestRates
 from onward.conformance.state.races import TestChainsThatMoveOn, TestRaces
 from onward.conformance.state.reading import TestFinding, TestListing
 from onward.conformance.state.schema import TestSchema
@@ -20,6 +21,7 @@ __all__ = [
     "TestBlockers",
     "TestCancelling",
     "TestChainsThatMoveOn",
+    "TestChangingLimits",
     "TestCompletingWithoutAWorker",
     "TestContinuing",
     "TestCounting",
@@ -31,11 +33,14 @@ __all__ = [
     "TestFinding",
     "TestGivingBack",
     "TestIds",
+    "TestLimitRaces",
     "TestListing",
     "TestLockedJobs",
+    "TestPlaces",
     "TestProgress",
     "TestRaces",
     "TestRacesOfChanges",
+    "TestRates",
     "TestReaping",
     "TestRemoving",
     "TestRenewing",

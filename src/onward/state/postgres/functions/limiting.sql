@@ -150,7 +150,7 @@ BEGIN
       RETURNING j.type_name
     ), paced AS (
       UPDATE /*schema*/limit_key k SET
-        tat = CASE WHEN cardinality(c.ids) > 0 THEN c.tat + make_interval(secs => c.every * cardinality(c.ids)) ELSE k.tat END,
+        tat = c.tat + make_interval(secs => c.every * cardinality(c.ids)),
         wake_at = CASE WHEN c.more AND c.slots <= cardinality(c.ids)
           THEN c.tat + make_interval(secs => c.every * (cardinality(c.ids) - c.burst + 1)) END
       FROM rest c
