@@ -9,6 +9,7 @@ from typing_extensions import TypeVar, Unpack
 
 from onward.crypto import Encryption
 from onward.define.attempt import Attempt
+from onward.define.limit import Limit, wrong_limit
 from onward.define.outcome import Outcome
 from onward.define.request import NewChain, StartOptions
 from onward.define.signature import (
@@ -90,6 +91,7 @@ class TypeOptions(TypedDict, total=False):
     executor: Executor
     on_blocker_failure: OnBlockerFailure
     encryption: Encryption | Literal[False] | None
+    limit: Limit | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,7 @@ class Definition:
     executor: Executor = "auto"
     on_blocker_failure: OnBlockerFailure = "fail"
     encryption: Encryption | Literal[False] | None = None
+    limit: Limit | None = None
     slice: "Slice | None" = None
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
     output_upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
@@ -127,6 +130,7 @@ class Definition:
             wrong_choice("executor", self.executor, get_args(Executor)),
             wrong_choice("on_blocker_failure", self.on_blocker_failure, get_args(OnBlockerFailure)),
             self.encryption is not False and wrong_encryption(self.encryption),
+            wrong_limit(self.limit),
         ]
         return [f"{self.name or 'job'}: {problem}" for problem in problems if problem]
 
@@ -306,7 +310,8 @@ def job(name: str, **options: Any) -> Any:
     `continues_to` are the steps it may continue to, `internal` whether it is no more than one; `blocked_by` the types
     it may wait for, `on_blocker_failure` what follows if one fails; `lease` how long a job is held without renewal,
     `timeout` how long a handler may run, `backoff` and `max_attempts` when, and how often, it is tried again;
-    `executor` where it runs; `version` and `encryption` are those of its payloads.
+    `executor` where it runs; `version` and `encryption` are those of its payloads; `limit` how many may run at a time, or
+    start.
 
     >>> @job("greet")
     ... async def greet(attempt: Attempt[str]) -> str:

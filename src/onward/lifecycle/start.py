@@ -68,6 +68,7 @@ class _Plan:
             at=chain.at,
             origin_id=family.origin_id,
             root_id=root_id,
+            limit_key=None if job_type.limit is None else job_type.limit.key_of(chain.input),
             parent=parent,
             **self._waiting(job_type, chain.blockers, position, Family(family.origin_id, root_id)),
             deduplication=_checked_key(job_type, chain.deduplication),
@@ -94,6 +95,7 @@ class _Plan:
             at=outcome.at,
             origin_id=after.job_id,
             root_id=after.root_id,
+            limit_key=None if job_type.limit is None else job_type.limit.key_of(outcome.input),
             **self._waiting(job_type, outcome.blockers, position, Family(after.job_id, after.root_id)),
         )
 

@@ -275,8 +275,12 @@ class LimitRule(msgspec.Struct, frozen=True):
 
     @property
     def figures(self) -> str:
-        """What is declared, as text: the same for the same."""
-        return f"{self.places} {self.every} {self.burst}"
+        """What it says, as text: the same for the same."""
+        return msgspec.json.encode((self.places, self.every, self.burst)).decode()
+
+    def as_said(self, figures: str) -> "LimitRule":
+        """The rule of this name that says so."""
+        return LimitRule(self.name, *msgspec.json.decode(figures, type=tuple[int | None, float | None, int]))
 
 
 SetOutcome: TypeAlias = Literal["changed", "kept", "outdated", "unknown"]

@@ -435,7 +435,7 @@ class PostgresState:
 
     # -- limits
 
-    def set_limits(self, rules: Sequence[LimitRule], *, declared: bool) -> Command[Sequence[SetOutcome]]:
+    def set_limits(self, rules: Sequence[LimitRule], *, declared: bool) -> Operation[Sequence[SetOutcome]]:
         def read(rows: Rows) -> Sequence[SetOutcome]:
             outcomes = {name: outcome for name, outcome in rows}
             return [outcomes[rule.name] for rule in rules]
@@ -445,10 +445,11 @@ class PostgresState:
             "places": [rule.places for rule in rules],
             "everys": [rule.every for rule in rules],
             "bursts": [rule.burst for rule in rules],
-            "declared": [rule.figures if declared else None for rule in rules],
+            "figures": [rule.figures for rule in rules],
+            "declared": declared,
             "now": self.clock(),
         }
-        return Command(self.sql("set_limits"), parameters, read)
+        return self._isolated(Command(self.sql("set_limits"), parameters, read))
 
     def admit(self, *, after: int = 0, most: int = 1000, sweep: bool = False) -> Operation[Admitted]:
         def read(rows: Rows) -> Admitted:

@@ -93,7 +93,7 @@ async def set_limits(
     changed = [rule for rule, outcome in zip(rules, outcomes, strict=True) if outcome == "changed"]
     for rule in changed:
         said = {"name": rule.name, "places": rule.places, "every": rule.every, "burst": rule.burst, "now": now}
-        await connection.fetch(sql("set_limit"), {**said, "declared": rule.figures if declared else None})
+        await connection.fetch(sql("set_limit"), {**said, "figures": rule.figures, "declared": declared})
         tat = now + duration(rule.every * rule.burst) if rule.every else now
         await connection.fetch(sql("set_limit_keys"), {**keys_of(rule.name), "tat": tat})
     if changed:

@@ -13,11 +13,12 @@ BEGIN
   UPDATE /*schema*/job j SET admitted_after = NULL FROM waiting WHERE j.id = waiting.id;
 END $$;
 
--- Set the rules of limits. What code declares (`declared`: the same as text) counts only when it is new: neither what it said
+-- Set the rules of limits (`figures`: the same as text). What code declares counts only when it is new: neither what it said
 -- all along, after a change at run time, nor what it said before the last change, as old workers do that start again
 -- while new ones come. Says what became of each.
 CREATE FUNCTION /*schema*/set_limits(
-  names text[], places integer[], everys double precision[], bursts integer[], declared text[], at timestamptz)
+  names text[], places integer[], everys double precision[], bursts integer[], figures text[],
+  is_declared boolean, at timestamptz)
 RETURNS TABLE (name text, outcome text)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
@@ -26,26 +27,30 @@ DECLARE
   stored  record;
   changed text[] := '{}';
 BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RETURN QUERY SELECT NULL::text, 'isolation';
+    RETURN;
+  END IF;
   PERFORM pg_advisory_xact_lock(/*schema*/limit_lock());
   FOR wanted IN
-    SELECT * FROM unnest(names, places, everys, bursts, declared) w(name, places, every, burst, declared) ORDER BY w.name
+    SELECT * FROM unnest(names, places, everys, bursts, figures) w(name, places, every, burst, figures) ORDER BY w.name
   LOOP
     SELECT * INTO stored FROM /*schema*/limit_rule r WHERE r.name = wanted.name FOR NO KEY UPDATE;
     name := wanted.name;
     outcome := CASE
-      WHEN wanted.declared IS NULL THEN CASE WHEN stored IS NULL THEN 'unknown' ELSE 'changed' END
-      WHEN stored.declared = wanted.declared THEN 'kept'
-      WHEN stored.previous = wanted.declared AND stored.declared_at > at - interval '10 minutes' THEN 'outdated'
+      WHEN NOT is_declared THEN CASE WHEN stored IS NULL THEN 'unknown' ELSE 'changed' END
+      WHEN stored.declared = wanted.figures THEN 'kept'
+      WHEN stored.previous = wanted.figures AND stored.declared_at > at - interval '10 minutes' THEN 'outdated'
       ELSE 'changed' END;
     RETURN NEXT;
     CONTINUE WHEN outcome <> 'changed';
     INSERT INTO /*schema*/limit_rule (name, places, every, burst, declared, declared_at)
-      VALUES (wanted.name, wanted.places, wanted.every, wanted.burst, wanted.declared, at)
+      VALUES (wanted.name, wanted.places, wanted.every, wanted.burst, wanted.figures, at)
       ON CONFLICT ON CONSTRAINT limit_rule_pkey DO UPDATE SET places = wanted.places, every = wanted.every, burst = wanted.burst,
-        declared = coalesce(wanted.declared, stored.declared),
-        previous = CASE WHEN wanted.declared IS NULL THEN stored.previous ELSE stored.declared END,
-        declared_at = CASE WHEN wanted.declared IS NULL THEN stored.declared_at ELSE at END,
-        changed_at = CASE WHEN wanted.declared IS NULL THEN at END;
+        declared = CASE WHEN is_declared THEN wanted.figures ELSE stored.declared END,
+        previous = CASE WHEN is_declared THEN stored.declared ELSE stored.previous END,
+        declared_at = CASE WHEN is_declared THEN at ELSE stored.declared_at END,
+        changed_at = CASE WHEN NOT is_declared AND wanted.figures <> stored.declared THEN at END;
     changed := array_append(changed, wanted.name);
   END LOOP;
   IF cardinality(changed) > 0 THEN
