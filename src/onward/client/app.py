@@ -16,6 +16,7 @@ from onward.client.arguments import Filters, asked, checked_id, checked_limit, c
 from onward.client.awaiting import Awaiting
 from onward.client.completion import Completion
 from onward.client.handle import ChainHandle
+from onward.client.limits import LimitOperations, Limits
 from onward.client.listing import Listing
 from onward.client.operations import ANOTHER_LOOP, Operations
 from onward.client.schema import opened_before_fork, prepare_schema
@@ -23,7 +24,7 @@ from onward.client.sync import SyncOnward
 from onward.connect import connect
 from onward.crypto import Encryption
 from onward.define.attempt import SyncTransaction, Transaction
-from onward.define.codec import Limits
+from onward.define.codec import Limits as PayloadLimits
 from onward.define.job_type import JobType, Step, wrong_encryption
 from onward.define.middleware import Middleware, Resource
 from onward.define.registry import RegisteredType, Registry
@@ -127,7 +128,7 @@ class Onward:
         )
         for name, value in (("schema", schema), ("prefix", prefix)):
             checked_identifier(value, option=name)
-        self.registry = Registry(jobs, limits=Limits(bytes=max_payload), encryption=encryption)
+        self.registry = Registry(jobs, limits=PayloadLimits(bytes=max_payload), encryption=encryption)
         self.state, self.driver, suggested, self.place = connect(
             target,
             schema=schema,
@@ -401,6 +402,11 @@ class Onward:
         """The jobs that wait, or waited, for a chain, newest first: a page, or all, as `jobs` does."""
         of = asked("blocked_by", chain)
         return _listing(lambda place: self._operations.blocked_by(of, after=place, limit=limit, tx=tx), after, limit)
+
+    @property
+    def limits(self) -> Limits:
+        """How many may run, and who does: `list`, `keys`, `holding`, `waiting`, `change`, `reset`."""
+        return Limits(LimitOperations(lambda: self._operations))
 
     # -- work
 

@@ -21,6 +21,7 @@ from onward.client.arguments import (
 from onward.client.awaiting import poll
 from onward.client.completion import SyncCompletion
 from onward.client.handle import SyncChainHandle
+from onward.client.limits import LimitOperations, SyncLimits
 from onward.client.listing import every
 from onward.client.operations import Operations
 from onward.client.schema import prepare_schema
@@ -250,6 +251,11 @@ class SyncOnward:
     ) -> Iterator[Chain]:
         """All chains, newest first, read in pages of `limit` as they are needed."""
         return every(lambda after: self.chains(after=after, limit=limit, tx=tx, **filters), after)
+
+    @property
+    def limits(self) -> SyncLimits:
+        """How many may run, and who does: `list`, `keys`, `holding`, `waiting`, `change`, `reset`."""
+        return SyncLimits(LimitOperations(lambda: self._operations))
 
     def blockers_of(self, job_id: JobId, *, tx: object = None) -> Sequence[Blocker]:
         """The chains a job waits, or waited, for."""

@@ -310,8 +310,8 @@ def job(name: str, **options: Any) -> Any:
     `continues_to` are the steps it may continue to, `internal` whether it is no more than one; `blocked_by` the types
     it may wait for, `on_blocker_failure` what follows if one fails; `lease` how long a job is held without renewal,
     `timeout` how long a handler may run, `backoff` and `max_attempts` when, and how often, it is tried again;
-    `executor` where it runs; `version` and `encryption` are those of its payloads; `limit` how many may run at a time, or
-    start.
+    `executor` where it runs; `version` and `encryption` are those of its payloads;
+    `limit` how many may run at a time, or start.
 
     >>> @job("greet")
     ... async def greet(attempt: Attempt[str]) -> str:

@@ -50,8 +50,8 @@ class Rate:
 class Limit:
     """How many jobs may run at a time (`concurrency`), and how often one may start (`rate`), across all workers.
 
-    With a `key`, a function of the input, so many for each key. Under a `name` several job types share one: give them the
-    same. Without, it is the type's own.
+    With a `key`, a function of the input, so many for each key. Under a `name` several job types share one: give them
+    the same. Without, it is the type's own.
 
     >>> Limit("stripe", concurrency=5).concurrency
     5
@@ -63,10 +63,10 @@ class Limit:
     key: Callable[[Any], str | int | float] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        such = "Rate(100, per=timedelta(minutes=1))"
+        such, places = "Rate(100, per=timedelta(minutes=1))", self.concurrency
         require(
             None if self.name is None else wrong_text("Limit: name", self.name, most=LONGEST_NAME),
-            None if self.concurrency is None else wrong_number("Limit: concurrency", self.concurrency, least=1, most=_MOST),
+            None if places is None else wrong_number("Limit: concurrency", places, least=1, most=_MOST),
             None if self.rate is None else wrong_kind("Limit: rate", self.rate, Rate, such=such),
             None if self.key is None else wrong_function("Limit: key", self.key, of="of the input"),
             None if self.concurrency or self.rate else "Limit: give concurrency=, rate=, or both",
@@ -98,9 +98,12 @@ class TypeLimit:
             raise StartRefused(
                 f"{self.type_name!r}: the key= of its limit {self.name!r} raised {type(error).__name__}: {error}"
             ) from error
-        if isinstance(key, bool) or not isinstance(key, str | int | float):
-            raise StartRefused(f"{self.type_name!r}: {given('key', key)} of its limit {self.name!r}: expected text or a number")
-        problem = wrong_text("key", str(key), most=LONGEST_KEY)
+        is_one = isinstance(key, str | int | float) and not isinstance(key, bool)
+        problem = (
+            wrong_text("key", str(key), most=LONGEST_KEY)
+            if is_one
+            else f"{given('key', key)}: expected text or a number"
+        )
         if problem is not None:
             raise StartRefused(f"{self.type_name!r}: its limit {self.name!r}: {problem}")
         return f"{stored_name(self.name)}/{key}"

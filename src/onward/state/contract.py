@@ -284,8 +284,8 @@ class LimitRule(msgspec.Struct, frozen=True):
 
 
 SetOutcome: TypeAlias = Literal["changed", "kept", "outdated", "unknown"]
-"""What became of a rule: set; it is declared as it was all along; it is what was declared before the last change, minutes
-ago; there is none of this name to change."""
+"""What became of a rule: set; it is declared as it was all along; it is what was declared before the last change,
+minutes ago; there is none of this name to change."""
 
 
 class StoredLimit(msgspec.Struct, frozen=True):
@@ -523,8 +523,8 @@ class StateAdapter(Protocol):
     def set_limits(self, rules: Sequence[LimitRule], *, declared: bool) -> Operation[Sequence[SetOutcome]]:
         """Set rules, as code declares them or at run time; in their order, what became of each.
 
-        What code declares counts when it is new. Jobs that run go on; those that have a place and do not run yet are held
-        again where a rule changed.
+        What code declares counts when it is new. Jobs that run go on; those that have a place and do not run yet are
+        held again where a rule changed.
         """
         ...
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from onward.define.limit import TypeLimit, shown_name
 from onward.lifecycle.effects import Effects
+from onward.lifecycle.limits import rule_of
 from onward.lifecycle.store import Store
 from onward.notify.contract import Hint, HintKind
-from onward.state.contract import LimitRule
 from onward.state.driver import Connection
 
 logger = logging.getLogger("onward.worker")
@@ -19,27 +19,15 @@ _WITHOUT_ROOM = 0.05
 """Seconds between looks on behalf of others, while this worker could not take what it lets in."""
 _LOOK_BACK_EVERY = 0.25
 """Seconds for which it goes on after what it has seen; see `worker/take_cursor.py`."""
+_EAGER_FOR = 60.0
+"""Seconds after jobs were let in for which a worker whose types have no limit looks before every take, too."""
 _NEVER = float("inf")
-
-
-def rules_of(limits: Collection[TypeLimit]) -> list[LimitRule]:
-    """What types declare, each limit once."""
-    rules: dict[str, LimitRule] = {}
-    for one in limits:
-        rate = one.limit.rate
-        rules[one.stored_name] = LimitRule(
-            one.stored_name,
-            one.limit.concurrency,
-            None if rate is None else rate.every,
-            1 if rate is None else rate.burst,
-        )
-    return list(rules.values())
 
 
 @dataclass(slots=True)
 class Admission:
-    """A worker whose types have no limit only looks now and then, if there are limits at all: jobs that were started
-    under one must not be stranded when the code has none any more.
+    """A worker whose types have no limit only looks now and then, unless it finds something, and if there are limits at
+    all: jobs that were started under one must not be stranded when the code has none any more.
     """
 
     store: Store
@@ -51,11 +39,17 @@ class Admission:
     _sweep: bool = True
     _after: int = 0
     _look_back_at: float = 0.0
+    _eager_until: float = 0.0
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether to look before every take, and after every attempt that has ended."""
+        return bool(self.limits) or time.monotonic() < self._eager_until
 
     @property
     def is_needed(self) -> bool:
-        """Whether to look before every take."""
-        return bool(self.limits) or time.monotonic() >= self.due
+        """Whether to look before the next take."""
+        return self.is_eager or time.monotonic() >= self.due
 
     async def before_take(self, connection: Connection, *, free: int) -> None:
         """Let in what there are places for, and tell others of what this worker cannot take."""
@@ -70,6 +64,8 @@ class Admission:
         self._after, self._sweep = max(self._after, admitted.reached), False
         wait = _AT_LEAST_EVERY if admitted.next_in is None else min(max(admitted.next_in, 0.001), _AT_LEAST_EVERY)
         self.due = time.monotonic() + (wait if free else max(wait, _WITHOUT_ROOM))
+        if admitted.types:
+            self._eager_until = time.monotonic() + _EAGER_FOR
         ours = sum(count for name, count in admitted.types.items() if name in self.type_names)
         hints = [
             Hint(HintKind.READY, name, count)
@@ -80,13 +76,13 @@ class Admission:
             self.store.release(Effects(hints=hints))
 
     async def _declare(self, connection: Connection) -> None:
-        rules, state = rules_of(self.limits), self.store.state
+        rules, state = list({limit.name: rule_of(limit) for limit in self.limits}.values()), self.store.state
         outcomes = await connection.run(state.set_limits(rules, declared=True)) if rules else ()
         for rule, outcome in zip(rules, outcomes, strict=True):
             if outcome == "outdated":
                 logger.warning(
-                    "limit %r stays as newer code declares it: what this code says was changed minutes ago. If this code is "
-                    "the newer one, say so with app.limits.change(…)",
+                    "limit %r stays as newer code declares it: what this code says was changed minutes ago. If "
+                    "this code is the newer one, say so with app.limits.change(…)",
                     shown_name(rule.name),
                 )
         if not rules and not await connection.run(state.limits()):

@@ -137,7 +137,7 @@ class JobSource:
         return len(self._attempts.queueing) * 2 > self.loop.busy
 
     async def _admit_for_others(self) -> bool:
-        """Let jobs in when it is time, though there is no slot for them here; whether there is, and a take will do so."""
+        """Let jobs in when it is time, though there is no slot for them here; True if there is: a take will do so."""
         if time.monotonic() < self._admission.due:
             return False
         if self.loop.has_room:
@@ -147,7 +147,7 @@ class JobSource:
 
     def _freed(self, job: TakenJob) -> None:
         """An attempt is settled: another may have its place."""
-        if job.type_name in self._limited:
+        if job.type_name in self._limited or (not self._limited and self._admission.is_eager):
             self.wake()
 
     async def wait(self) -> None:

@@ -437,7 +437,7 @@ class PostgresState:
 
     def set_limits(self, rules: Sequence[LimitRule], *, declared: bool) -> Operation[Sequence[SetOutcome]]:
         def read(rows: Rows) -> Sequence[SetOutcome]:
-            outcomes = {name: outcome for name, outcome in rows}
+            outcomes = {row[0]: row[1] for row in rows}
             return [outcomes[rule.name] for rule in rules]
 
         parameters = {

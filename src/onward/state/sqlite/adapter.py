@@ -428,9 +428,7 @@ class SqliteState:
             return await set_limits(connection, self.sql, rules, declared=declared, now=self._now())
 
     @steps
-    async def admit(
-        self, connection: Connection, *, after: int = 0, most: int = 1000, sweep: bool = False
-    ) -> Admitted:
+    async def admit(self, connection: Connection, *, after: int = 0, most: int = 1000, sweep: bool = False) -> Admitted:
         return await Admission(connection, self.sql, self._now()).admit(most=most, sweep=sweep)
 
     def limits(self) -> Command[Sequence[StoredLimit]]:
