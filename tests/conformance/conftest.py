@@ -99,7 +99,7 @@ class Postgres:
         self.address, self._admin = address, admin
 
     async def prepare(self, state: StateAdapter, driver: Driver) -> None:
-        tables = ("job", "blocker", "paused_type", "limit_rule", "limit_key", "limit_wake")
+        tables = ("job", "blocker", "paused_type", "limit_rule", "limit_key", "limit_wake", "limit_place")
         try:
             self._admin.execute(";".join(f"DELETE FROM conformance.{table}" for table in tables).encode())
         except (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedTable):

@@ -86,7 +86,7 @@ class LimitOperations:
     async def _set(self, name: str, make: Callable[[StoredLimit], LimitRule]) -> None:
         """In a transaction of its own: whoever changes a rule keeps all others from admitting jobs meanwhile."""
         stored, operations = _checked(name), self._ready()
-        ours = [kind.limit for kind in operations.registry.values() if kind.limit and kind.limit.name == name]
+        ours = [limit for kind in operations.registry.values() for limit in kind.limits if limit.name == name]
         effects = Effects(hints=[Hint(HintKind.READY, limit.type_name) for limit in ours])
 
         async def change(connection: Connection) -> None:

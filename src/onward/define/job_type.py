@@ -91,7 +91,7 @@ class TypeOptions(TypedDict, total=False):
     executor: Executor
     on_blocker_failure: OnBlockerFailure
     encryption: Encryption | Literal[False] | None
-    limit: Limit | None
+    limit: Limit | Sequence[Limit] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Definition:
     executor: Executor = "auto"
     on_blocker_failure: OnBlockerFailure = "fail"
     encryption: Encryption | Literal[False] | None = None
-    limit: Limit | None = None
+    limit: Limit | Sequence[Limit] | None = None
     slice: "Slice | None" = None
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
     output_upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])

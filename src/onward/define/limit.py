@@ -10,6 +10,7 @@ from onward.options import (
     LONGEST_KEY,
     LONGEST_NAME,
     given,
+    several_keys,
     wrong_duration,
     wrong_function,
     wrong_kind,
@@ -110,17 +111,38 @@ class TypeLimit:
 
 
 def stored_name(name: str) -> str:
-    """A name without the `/` that stands between it and a key."""
-    return name.replace("~", "~0").replace("/", "~1")
+    """A name without the `/` that stands between it and a key, and without what begins several keys."""
+    return name.replace("~", "~0").replace("/", "~1").replace("\x1f", "~2")
 
 
 def shown_name(stored: str) -> str:
-    return stored.replace("~1", "/").replace("~0", "~")
+    return stored.replace("~2", "\x1f").replace("~1", "/").replace("~0", "~")
+
+
+def limits_of(type_name: str, limit: "Limit | Sequence[Limit] | None") -> tuple[TypeLimit, ...]:
+    """In the order in which a job comes by a place of each: one for all types, so that no two wait for each other."""
+    several = () if limit is None else (limit,) if isinstance(limit, Limit) else limit
+    limits = [TypeLimit(type_name, one) for one in several]
+    return tuple(sorted(limits, key=lambda one: (one.limit.key is None, one.name)))
+
+
+def limit_key_of(limits: Sequence[TypeLimit], input: Any) -> str | None:
+    """What a job of these limits is stored under. Raises StartRefused."""
+    if len(limits) < 2:
+        return limits[0].key_of(input) if limits else None
+    return several_keys([limit.key_of(input) for limit in limits])
 
 
 def wrong_limit(value: object) -> str | None:
     """What is wrong with the option of that name."""
-    return None if value is None else wrong_kind("limit", value, Limit, such="a Limit(concurrency=…)")
+    if value is None or isinstance(value, Limit):
+        return None
+    if not isinstance(value, list | tuple) or not all(isinstance(one, Limit) for one in value):
+        return f"{given('limit', value)}: expected a Limit(concurrency=…), or several in a list"
+    names = [one.name for one in value]
+    if len(set(names)) < len(names):
+        return "limit: of several, each needs a name of its own, but for one"
+    return None
 
 
 def limit_problems(limits: Iterable[TypeLimit]) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ _LOOK_BACK_EVERY = 0.25
 """Seconds for which it goes on after what it has seen; see `worker/take_cursor.py`."""
 _EAGER_FOR = 60.0
 """Seconds after jobs were let in for which a worker whose types have no limit looks before every take, too."""
+_MOST_ROUNDS = 4
+"""Where jobs go on from one limit to the next."""
 _NEVER = float("inf")
 
 
@@ -57,19 +60,23 @@ class Admission:
             await self._declare(connection)
             if self.due == _NEVER:
                 return
-        now = time.monotonic()
+        now, types = time.monotonic(), Counter[str]()
         if now >= self._look_back_at:
             self._after, self._look_back_at = 0, now + _LOOK_BACK_EVERY
-        admitted = await connection.run(self.store.state.admit(after=self._after, sweep=self._sweep))
-        self._after, self._sweep = max(self._after, admitted.reached), False
+        for _ in range(_MOST_ROUNDS):
+            admitted = await connection.run(self.store.state.admit(after=self._after, sweep=self._sweep))
+            self._after, self._sweep = max(self._after, admitted.reached), False
+            types.update(admitted.types)
+            if admitted.next_in != 0:
+                break
         wait = _AT_LEAST_EVERY if admitted.next_in is None else min(max(admitted.next_in, 0.001), _AT_LEAST_EVERY)
         self.due = time.monotonic() + (wait if free else max(wait, _WITHOUT_ROOM))
-        if admitted.types:
+        if types:
             self._eager_until = time.monotonic() + _EAGER_FOR
-        ours = sum(count for name, count in admitted.types.items() if name in self.type_names)
+        ours = sum(count for name, count in types.items() if name in self.type_names)
         hints = [
             Hint(HintKind.READY, name, count)
-            for name, count in admitted.types.items()
+            for name, count in types.items()
             if ours > free or name not in self.type_names
         ]
         if hints:

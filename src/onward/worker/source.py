@@ -50,7 +50,7 @@ class JobSource:
     ) -> None:
         self._attempts, self._store, self._notify = attempts, store, notify
         self._settler, self._types, self._worker = attempts.settler, attempts.types, attempts.worker
-        limits = [worked.registered.limit for worked in self._types.values() if worked.registered.limit is not None]
+        limits = [limit for worked in self._types.values() for limit in worked.registered.limits]
         self._admission = Admission(store, frozenset(self._types), limits)
         self._limited = {limit.type_name for limit in limits}
         attempts.forgotten = self._freed

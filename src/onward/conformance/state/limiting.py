@@ -20,6 +20,7 @@ from onward.conformance.state.session import (
 )
 from onward.conformance.state.store import Store
 from onward.model import ChainId, JobStatus
+from onward.options import several_keys
 from onward.state.contract import Admitted, JobCounts, LimitRule, SetOutcome, TakenJob
 
 KEY = "tenant/a"
@@ -34,7 +35,8 @@ async def admit(session: Session, *, sweep: bool = False) -> Admitted:
 
 
 async def admit_and_take(session: Session, *type_names: str) -> list[TakenJob]:
-    await admit(session)
+    while (await admit(session)).next_in == 0:
+        pass  # those with several limits go on to the next
     return list(await session.take(*type_names, limit=100))
 
 
@@ -251,6 +253,108 @@ class TestPlaces:
 
 
 @pytest.mark.asyncio
+class TestSeveralLimits:
+    """Jobs that need a place of each of several limits."""
+
+    async def test_a_job_is_taken_once_it_has_a_place_of_each(self, store: Store) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("tenant", places=2), LimitRule("shared", places=3))
+            jobs = [store.job(limit_key=several_keys([f"tenant/{n % 3}", "shared/"])) for n in range(12)]
+            await session.start(*jobs)
+            runs = []
+            while taken := await admit_and_take(session):
+                assert all(placed <= 2 for placed, _ in (await use(session)).values())
+                assert (await use(session, "shared"))["shared/"][0] <= 3
+                runs.append(len(taken))
+                await session.settle(*map(completing, taken))
+
+            assert runs == [3, 3, 3, 3]
+            assert (await use(session), await use(session, "shared")) == ({}, {})
+
+    async def test_who_waits_for_the_next_holds_the_first(self, store: Store) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("tenant", places=1), LimitRule("shared", places=1))
+            jobs = [store.job(limit_key=several_keys([f"tenant/{n}", "shared/"])) for n in range(2)]
+            await session.start(*jobs)
+            await admit_and_take(session)
+
+            holding = [await session.connection.run(store.state.placed_jobs(f"tenant/{n}", limit=9)) for n in range(2)]
+
+            assert [[job.id for job in held] for held in holding] == [[jobs[0].id], [jobs[1].id]]
+            assert (await use(session), await use(session, "shared")) == (
+                {"tenant/0": (1, 0), "tenant/1": (1, 0)},
+                {"shared/": (1, 1)},
+            )
+
+    @pytest.mark.parametrize("end", ["complete", "requeue", "defer", "give back", "cancel", "delete"])
+    async def test_however_it_ends_all_places_are_free_again(self, store: Store, end: str) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("tenant", places=1), LimitRule("shared", places=1))
+            first, second = (store.job(limit_key=several_keys(["tenant/a", "shared/"])) for _ in range(2))
+            await session.start(first, second)
+            (taken,) = await admit_and_take(session)
+            store.clock.advance(timedelta(seconds=1))
+
+            match end:
+                case "complete":
+                    await session.settle(completing(taken))
+                case "requeue":
+                    await session.settle(retrying(taken))
+                case "defer":
+                    await session.settle(retrying(taken, delay=60.0))
+                case "give back":
+                    await session.connection.run(store.state.give_back(worker=WORKER))
+                case "cancel":
+                    await session.cancel(first.id)
+                    await session.settle(retrying(taken))
+                case _:
+                    await session.delete(first.id)
+            (next,) = await admit_and_take(session)
+            await session.settle(completing(next))
+            await session.connection.run(store.state.give_back(worker=WORKER))
+
+            assert next.id == (first.id if end == "give back" else second.id)
+            assert len(await admit_and_take(session)) == (end in ("requeue", "give back"))
+
+    async def test_what_is_cancelled_or_paused_before_the_last_leaves_the_first_to_others(self, store: Store) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("tenant", places=1), LimitRule("shared", places=1))
+            await session.start(store.job("first", limit_key="shared/"))
+            (busy,) = await admit_and_take(session, "first")
+            keys = several_keys(["tenant/a", "shared/"])
+            jobs = [store.job(name, limit_key=keys) for name in ("a", "b", "c")]
+            await session.start(*jobs)
+            await admit_and_take(session)
+
+            await session.cancel(jobs[0].id)
+            await admit_and_take(session)
+            await session.connection.run(store.state.pause(["b"]))
+            await session.settle(completing(busy))
+            (taken,) = await admit_and_take(session, "a", "b", "c")
+            await session.settle(completing(taken))
+            await session.retry(jobs[0].id)
+            await session.connection.run(store.state.resume(["b"]))
+            rest = []
+            while more := await admit_and_take(session, "a", "b", "c"):
+                await session.settle(*map(completing, more))
+                rest += [job.type_name for job in more]
+
+        assert (taken.type_name, sorted(rest)) == ("c", ["a", "b"])
+
+    async def test_a_first_limit_that_is_lowered_holds_what_does_not_run_yet(self, store: Store) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("tenant", places=3), LimitRule("shared", places=2))
+            await session.start(*(store.job(limit_key=several_keys(["tenant/a", "shared/"])) for _ in range(5)))
+            while (await admit(session)).next_in == 0:
+                pass
+
+            await limited(session, LimitRule("tenant", places=1), declared=False)
+
+            assert len(await admit_and_take(session)) == 1
+            assert await use(session) == {"tenant/a": (1, 4)}
+
+
+@pytest.mark.asyncio
 class TestRates:
     """`set_limits(every=…, burst=…)`."""
 
@@ -443,7 +547,7 @@ class TestLimitRaces:
     async def test_whatever_happens_the_places_are_as_the_rows_say(self, store: Store) -> None:
         dice = random.Random(16)
         async with store.connect() as session:
-            await limited(session, LimitRule("tenant", places=2))
+            await limited(session, LimitRule("tenant", places=2), LimitRule("shared", places=2))
             running: list[TakenJob] = []
             chains: list[ChainId] = []
             for _ in range(max(store.rounds * 4, 100)):
@@ -468,6 +572,7 @@ async def _something(
     ):
         case "start":
             key, type_name = f"tenant/{dice.choice('abc')}", dice.choice(["work", "other"])
+            key = several_keys([key, "shared/"]) if dice.random() < 0.4 else key
             job = store.job(type_name, limit_key=key, delay=dice.choice([0.0, 0.0, 5.0]), priority=dice.randrange(3))
             chains.append(job.chain_id)
             await session.start(job)
@@ -506,9 +611,7 @@ LEASE_AND_MORE = int(LEASE) + 10
 
 async def _agrees(session: Session) -> None:
     """Nobody has more places than there are, and those that run have one."""
-    jobs = await session.everything()
-    running = Counter(job.limit_key for job in jobs if job.status is JobStatus.RUNNING)
-    due = Counter(job.limit_key for job in jobs if job.status is JobStatus.PENDING)
-    for key, (placed, held) in (await use(session)).items():
-        assert running[key] <= placed <= 2
-        assert placed + held <= running[key] + due[key]
+    running = Counter(job.limit_key for job in await session.everything() if job.status is JobStatus.RUNNING)
+    uses = {**await use(session), **await use(session, "shared")}
+    assert all(running[key] <= placed <= 2 for key, (placed, _) in uses.items())
+    assert set(running) <= set(uses)

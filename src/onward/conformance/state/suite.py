@@ -9,7 +9,13 @@ from onward.conformance.state.deduplicating import TestDeduplication
 from onward.conformance.state.expiring import TestExpiring, TestGivingBack, TestTimingOut
 from onward.conformance.state.failing import TestFailingBlockers, TestRetrying
 from onward.conformance.state.leases import TestLockedJobs, TestProgress, TestReaping, TestRenewing, TestStrays
-from onward.conformance.state.limiting import TestChangingLimits, TestLimitRaces, TestPlaces, TestRates
+from onward.conformance.state.limiting import (
+    TestChangingLimits,
+    TestLimitRaces,
+    TestPlaces,
+    TestRates,
+    TestSeveralLimits,
+)
 from onward.conformance.state.races import TestChainsThatMoveOn, TestRaces
 from onward.conformance.state.reading import TestFinding, TestListing
 from onward.conformance.state.schema import TestSchema
@@ -48,6 +54,7 @@ __all__ = [
     "TestScheduling",
     "TestSchema",
     "TestSettling",
+    "TestSeveralLimits",
     "TestStarting",
     "TestStrays",
     "TestTaking",

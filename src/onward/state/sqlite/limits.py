@@ -1,8 +1,9 @@
 """Admission on SQLite: the single writer is the lock, so that a count of rows is true until the transaction ends."""
 
+import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from onward.state.contract import Admitted, LimitRule, SetOutcome, keys_of
@@ -67,13 +68,17 @@ class Admission:
         if tat is not None:
             await self._pace(key, tat, None)
         if again and await self._has_more(key):
-            await self._connection.fetch(self._sql("wake_limit"), {"key": key})
+            await wake_keys(self._connection, self._sql, [key])
 
     async def _place(self, key: str, most: int) -> int:
         if most <= 0:
             return 0
         rows = await self._connection.fetch(self._sql("admit"), {"key": key, "most": most, "now": self._now})
-        self._types.update(row[0] for row in rows)
+        self._types.update(type_name for type_name, _, now_at in rows if now_at == key)
+        passed = [id for _, id, now_at in rows if now_at != key]
+        if passed:
+            await self._connection.fetch(self._sql("admit_passed"), {"key": key, "ids": many(passed)})
+            await wake_keys(self._connection, self._sql, {now_at for *_, now_at in rows if now_at != key})
         return len(rows)
 
     async def _has_more(self, key: str) -> bool:
@@ -119,6 +124,15 @@ async def give_up_places(
     """Have jobs of limits, or of types, that have a place and have not started held again."""
     given = {"names": many(list(names)), "type_names": many(list(type_names))}
     await connection.fetch(sql("give_up_places"), given)
+    rows = await connection.fetch(sql("begin_anew"), given)
+    if rows:
+        await connection.fetch(sql("give_back_places"), {"ids": many([row[0] for row in rows])})
+        await wake_keys(connection, sql, {key for row in rows for key in json.loads(row[1])})
+
+
+async def wake_keys(connection: Connection, sql: Statements, keys: Collection[str]) -> None:
+    """Have the held jobs of keys looked at."""
+    await connection.fetch(sql("wake_keys"), {"keys": many(list(keys))})
 
 
 async def wake(

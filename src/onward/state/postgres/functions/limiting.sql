@@ -1,8 +1,25 @@
--- Says that the jobs of a key are worth a look: one waits for a place, or one has lost its own.
+-- The keys of a job with several limits, which come as one text.
+CREATE FUNCTION /*schema*/split_limits() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+  NEW.limit_keys := ARRAY(SELECT json_array_elements_text(substr(NEW.limit_key, 2)::json));
+  NEW.limit_key := NEW.limit_keys[1];
+  RETURN NEW;
+END $$;
+
+-- Says that the jobs of a key are worth a look: one waits for a place, or one has lost its own. One that has several limits
+-- gives up what it has come by, and begins anew.
 CREATE FUNCTION /*schema*/wake_limit() RETURNS trigger
 LANGUAGE plpgsql /*calls nothing*/ AS $$
 BEGIN
-  INSERT INTO /*schema*/limit_wake (key) VALUES (coalesce(NEW.limit_key, OLD.limit_key));
+  IF OLD.limit_keys IS NULL THEN
+    INSERT INTO /*schema*/limit_wake (key) VALUES (coalesce(NEW.limit_key, OLD.limit_key));
+  ELSE
+    DELETE FROM /*schema*/limit_place p WHERE p.job_id = OLD.id;
+    INSERT INTO /*schema*/limit_wake (key) SELECT unnest(OLD.limit_keys);
+    UPDATE /*schema*/job j SET limit_key = j.limit_keys[1] 
+      WHERE j.id = NEW.id AND NEW.status = 'pending' AND j.limit_key <> j.limit_keys[1];
+  END IF;
   RETURN NULL;
 END $$;
 
@@ -44,11 +61,15 @@ BEGIN
     INSERT INTO /*schema*/limit_wake (key, is_range) VALUES ('', true);
     -- What was admitted just when its type was paused.
     PERFORM /*schema*/give_up_places('{}', ARRAY(SELECT p.type_name FROM /*schema*/paused_type p));
+    DELETE FROM /*schema*/limit_place p WHERE NOT EXISTS (
+      SELECT FROM /*schema*/job j
+      WHERE j.id = p.job_id AND (j.status = 'running' OR j.status = 'pending' AND NOT j.deferred));
     DELETE FROM /*schema*/limit_key k WHERE k.key = ANY(ARRAY(
       SELECT x.key FROM /*schema*/limit_key x
       WHERE x.wake_at IS NULL AND (x.tat IS NULL OR x.tat < at)
         AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = x.key)
         AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = x.key)
+        AND NOT EXISTS (SELECT FROM /*schema*/limit_place p WHERE p.key = x.key)
       LIMIT 1000 FOR UPDATE SKIP LOCKED));
   END IF;
   FOR woken IN
@@ -82,6 +103,7 @@ DECLARE
   locked   text[];
   paused   text[];
   again    bigint;
+  further  bigint;
   types    text[];
   counts   bigint[];
   upto     bigint;
@@ -101,7 +123,8 @@ BEGIN
         LEFT JOIN /*schema*/limit_rule r ON r.name = split_part(w.key, '/', 1)
       WHERE EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = w.key)
         AND (r.places IS NULL
-          OR (SELECT count(*) FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = w.key) < r.places)
+          OR (SELECT count(*) FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = w.key)
+            + (SELECT count(*) FROM /*schema*/limit_place p WHERE p.key = w.key) < r.places)
       ORDER BY w.key);
     INSERT INTO /*schema*/limit_key (key, name)
       SELECT k, split_part(k, '/', 1) FROM unnest(keys) WITH ORDINALITY w(k, place)
@@ -124,7 +147,11 @@ BEGIN
       FROM /*schema*/limit_key k LEFT JOIN /*schema*/limit_rule r ON r.name = k.name
         CROSS JOIN LATERAL (
           SELECT count(*) AS placed, count(*) FILTER (WHERE status = 'pending') AS waiting
-          FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = k.key) u
+          FROM (
+            SELECT status FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = k.key
+            UNION ALL
+            SELECT j.status FROM /*schema*/limit_place p JOIN /*schema*/job j ON j.id = p.job_id WHERE p.key = k.key
+          ) has_place) u
         -- What has not started yet counts as if it started now: workers may have been away.
         CROSS JOIN LATERAL (
           SELECT CASE WHEN r.every IS NOT NULL
@@ -145,9 +172,21 @@ BEGIN
       FROM chosen c
     ), moved AS (
       -- As if it had come now: who has many places does not come before those who have one.
-      UPDATE /*schema*/job j SET admitted_after = j.attempt, scheduled_at = greatest(j.scheduled_at, at)
-      WHERE j.id = ANY(ARRAY(SELECT unnest(c.ids) FROM chosen c))
-      RETURNING j.type_name
+      UPDATE /*schema*/job j SET
+        admitted_after = CASE WHEN n.next IS NULL THEN j.attempt ELSE j.admitted_after END,
+        scheduled_at = CASE WHEN n.next IS NULL THEN greatest(j.scheduled_at, at) ELSE j.scheduled_at END,
+        limit_key = coalesce(n.next, j.limit_key)
+      FROM (
+        SELECT o.id, x.limit_key AS key, CASE WHEN x.limit_keys IS NOT NULL
+          THEN x.limit_keys[array_position(x.limit_keys, x.limit_key) + 1] END AS next
+        FROM (SELECT unnest(c.ids) AS id FROM chosen c) o JOIN /*schema*/job x ON x.id = o.id
+      ) n
+      WHERE j.id = n.id
+      RETURNING j.id, j.type_name, n.key, n.next
+    ), passed AS (
+      INSERT INTO /*schema*/limit_place (key, job_id) SELECT m.key, m.id FROM moved m WHERE m.next IS NOT NULL
+    ), onward AS (
+      INSERT INTO /*schema*/limit_wake (key) SELECT m.next FROM moved m WHERE m.next IS NOT NULL RETURNING key
     ), paced AS (
       UPDATE /*schema*/limit_key k SET
         tat = c.tat + make_interval(secs => c.every * cardinality(c.ids)),
@@ -161,13 +200,14 @@ BEGIN
         WHERE c.more AND cardinality(c.ids) < coalesce(least(c.places, c.slots), 2147483647)
       RETURNING key
     ), by_type AS (
-      SELECT m.type_name, count(*) AS n FROM moved m GROUP BY m.type_name
+      SELECT m.type_name, count(*) AS n FROM moved m WHERE m.next IS NULL GROUP BY m.type_name
     )
-    SELECT array_agg(t.type_name), array_agg(t.n), (SELECT count(*) FROM again) INTO types, counts, again FROM by_type t;
+    SELECT array_agg(t.type_name), array_agg(t.n), (SELECT count(*) FROM again), (SELECT count(*) FROM onward)
+      INTO types, counts, again, further FROM by_type t;
   END IF;
   RETURN QUERY SELECT t.name, t.n, NULL::bigint, NULL::double precision FROM unnest(types, counts) t(name, n);
   RETURN QUERY SELECT NULL::text, NULL::bigint, upto, least(
-    CASE WHEN again > 0 THEN 0.05 END,
+    CASE WHEN further > 0 THEN 0 WHEN again > 0 THEN 0.05 END,
     (SELECT extract(epoch FROM min(l.wake_at) - at)::double precision FROM /*schema*/limit_key l
      WHERE l.wake_at IS NOT NULL));
 END $$;

@@ -11,6 +11,19 @@ BEGIN
     FOR NO KEY UPDATE SKIP LOCKED
   )
   UPDATE /*schema*/job j SET admitted_after = NULL FROM waiting WHERE j.id = waiting.id;
+  -- Those of several limits that wait for the next begin anew.
+  WITH waiting AS MATERIALIZED (
+    SELECT j.id, j.limit_keys FROM /*schema*/job j
+    WHERE j.status = 'pending' AND j.id IN (
+      SELECT p.job_id FROM /*schema*/limit_place p JOIN /*schema*/job x ON x.id = p.job_id
+      WHERE split_part(p.key, '/', 1) = ANY(names) OR x.type_name = ANY(type_names))
+    FOR NO KEY UPDATE SKIP LOCKED
+  ), gone AS (
+    DELETE FROM /*schema*/limit_place p USING waiting WHERE p.job_id = waiting.id
+  ), woken AS (
+    INSERT INTO /*schema*/limit_wake (key) SELECT unnest(waiting.limit_keys) FROM waiting
+  )
+  UPDATE /*schema*/job j SET admitted_after = NULL, limit_key = j.limit_keys[1] FROM waiting WHERE j.id = waiting.id;
 END $$;
 
 -- Set the rules of limits (`figures`: the same as text). What code declares counts only when it is new: neither what it said

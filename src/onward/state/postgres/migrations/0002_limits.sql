@@ -5,9 +5,14 @@
 --   it is held        while it is pending and due with any other admitted_after.
 -- So no statement that ends an attempt, or brings a job back, needs to know of limits, and no place can get lost.
 --
+-- A job with several limits comes by a place of each, one after the other: `limit_key` is where it waits, limit_place has
+-- where it has been. When it has the last one it is admitted; when its attempt ends it begins anew.
+--
 -- Locks: wakes (never waited for), then keys in order, then jobs (never waited for).
 
 ALTER TABLE /*schema*/job ADD COLUMN admitted_after integer;
+-- Of a job with several limits: all its keys, in the order in which it comes by them.
+ALTER TABLE /*schema*/job ADD COLUMN limit_keys text[];
 -- One order for all databases, in which the keys of a limit come together.
 ALTER TABLE /*schema*/job ALTER COLUMN limit_key TYPE text COLLATE "C";
 
@@ -54,6 +59,14 @@ CREATE UNLOGGED TABLE /*schema*/limit_wake (
   until     text COLLATE "C"
 );
 
+-- The places of jobs with several limits that wait for the next, or have the last.
+CREATE TABLE /*schema*/limit_place (
+  key    text COLLATE "C" NOT NULL,
+  job_id uuid NOT NULL,
+  PRIMARY KEY (key, job_id)
+);
+CREATE INDEX limit_place_job ON /*schema*/limit_place (job_id);
+
 -- One row: when all keys were looked at.
 CREATE TABLE /*schema*/limit_sweep (swept_at timestamptz NOT NULL);
 INSERT INTO /*schema*/limit_sweep VALUES ('-infinity');
@@ -62,6 +75,8 @@ INSERT INTO /*schema*/limit_sweep VALUES ('-infinity');
 
 /*include functions/limits*/
 
+CREATE TRIGGER job_limits BEFORE INSERT ON /*schema*/job FOR EACH ROW
+  WHEN (substr(NEW.limit_key, 1, 1) = chr(31)) EXECUTE FUNCTION /*schema*/split_limits();
 -- After, not before: a job is not locked once more for it, and jobs without a limit pay for a look at one column.
 CREATE TRIGGER job_held_new AFTER INSERT ON /*schema*/job FOR EACH ROW
   WHEN (NEW.limit_key IS NOT NULL AND NEW.status = 'pending' AND NOT NEW.deferred)
@@ -75,9 +90,12 @@ CREATE TRIGGER job_held_again AFTER UPDATE ON /*schema*/job FOR EACH ROW
     OR (OLD.status = 'running' OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after = OLD.attempt)
       AND NEW.status IN ('blocked', 'completed', 'failed')
     OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after = OLD.attempt AND NEW.deferred
-    OR OLD.status = 'running' AND NEW.status = 'pending' AND NEW.deferred))
+    OR OLD.status = 'running' AND NEW.status = 'pending' AND NEW.deferred
+    -- One of several.
+    OR NEW.limit_keys IS NOT NULL AND NEW.status <> 'running'
+      AND (NEW.status <> OLD.status OR NEW.deferred <> OLD.deferred)))
   EXECUTE FUNCTION /*schema*/wake_limit();
 CREATE TRIGGER job_place_gone AFTER DELETE ON /*schema*/job FOR EACH ROW
-  WHEN (OLD.limit_key IS NOT NULL AND (
-    OLD.status = 'running' OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after = OLD.attempt))
+  WHEN (OLD.limit_key IS NOT NULL AND (OLD.limit_keys IS NOT NULL
+    OR OLD.status = 'running' OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after = OLD.attempt))
   EXECUTE FUNCTION /*schema*/wake_limit();

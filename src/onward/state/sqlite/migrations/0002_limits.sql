@@ -4,8 +4,13 @@
 --   it has a place    while it runs, or is pending and due with admitted_after = attempt;
 --   it is held        while it is pending and due with any other admitted_after.
 -- So no statement that ends an attempt, or brings a job back, needs to know of limits, and no place can get lost.
+--
+-- A job with several limits comes by a place of each, one after the other: `limit_key` is where it waits, limit_place has
+-- where it has been. When it has the last one it is admitted; when its attempt ends it begins anew.
 
 ALTER TABLE /*schema*/job ADD COLUMN admitted_after INTEGER;
+-- Of a job with several limits: all its keys, in the order in which it comes by them, as JSON.
+ALTER TABLE /*schema*/job ADD COLUMN limit_keys TEXT;
 
 DROP INDEX /*schema*/job_pending;
 CREATE INDEX /*schema*/job_pending
@@ -42,11 +47,29 @@ CREATE TABLE /*schema*/limit_key (
 CREATE INDEX /*schema*/limit_key_wake ON /*schema*/limit_key (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX /*schema*/limit_key_idle ON /*schema*/limit_key (tat) WHERE wake_at IS NULL;
 
+-- The places of jobs with several limits that wait for the next, or have the last.
+CREATE TABLE /*schema*/limit_place (
+  key    TEXT NOT NULL,
+  job_id TEXT NOT NULL,
+  PRIMARY KEY (key, job_id)
+) WITHOUT ROWID;
+CREATE INDEX /*schema*/limit_place_job ON /*schema*/limit_place (job_id);
+
 -- Keys to look at, written by triggers.
 CREATE TABLE /*schema*/limit_wake (key TEXT NOT NULL PRIMARY KEY) WITHOUT ROWID;
 
+-- The keys of a job with several limits come as one text.
+CREATE TRIGGER /*schema*/job_limits AFTER INSERT ON /*schema*/job WHEN substr(NEW.limit_key, 1, 1) = char(31)
+BEGIN
+  UPDATE /*schema*/job SET limit_keys = substr(limit_key, 2), limit_key = json_extract(substr(limit_key, 2), '$[0]')
+    WHERE id = NEW.id;
+  INSERT INTO /*schema*/limit_wake
+    SELECT limit_key FROM /*schema*/job
+    WHERE id = NEW.id AND limit_key NOT IN (SELECT key FROM /*schema*/limit_wake);
+END;
 CREATE TRIGGER /*schema*/job_held_new AFTER INSERT ON /*schema*/job
   WHEN NEW.limit_key IS NOT NULL AND NEW.status = 'pending' AND NEW.deferred = 0
+    AND substr(NEW.limit_key, 1, 1) <> char(31)
 BEGIN
   INSERT INTO /*schema*/limit_wake
     SELECT NEW.limit_key WHERE NOT EXISTS (SELECT 1 FROM /*schema*/limit_wake WHERE key = NEW.limit_key);
@@ -65,10 +88,26 @@ BEGIN
   INSERT INTO /*schema*/limit_wake
     SELECT NEW.limit_key WHERE NOT EXISTS (SELECT 1 FROM /*schema*/limit_wake WHERE key = NEW.limit_key);
 END;
+CREATE TRIGGER /*schema*/job_begins_anew AFTER UPDATE ON /*schema*/job
+  WHEN NEW.limit_keys IS NOT NULL AND OLD.limit_keys IS NOT NULL AND NEW.status <> 'running' AND (
+    NEW.status <> OLD.status OR NEW.deferred <> OLD.deferred
+    OR OLD.admitted_after IS OLD.attempt AND NEW.admitted_after IS NOT NEW.attempt)
+BEGIN
+  DELETE FROM /*schema*/limit_place WHERE job_id = NEW.id;
+  INSERT INTO /*schema*/limit_wake
+    SELECT value FROM json_each(NEW.limit_keys) WHERE value NOT IN (SELECT key FROM /*schema*/limit_wake);
+  UPDATE /*schema*/job SET limit_key = json_extract(limit_keys, '$[0]') WHERE id = NEW.id AND status = 'pending';
+END;
 CREATE TRIGGER /*schema*/job_place_gone AFTER DELETE ON /*schema*/job
   WHEN OLD.limit_key IS NOT NULL AND (
     OLD.status = 'running' OR OLD.status = 'pending' AND OLD.deferred = 0 AND OLD.admitted_after = OLD.attempt)
 BEGIN
   INSERT INTO /*schema*/limit_wake
     SELECT OLD.limit_key WHERE NOT EXISTS (SELECT 1 FROM /*schema*/limit_wake WHERE key = OLD.limit_key);
+END;
+CREATE TRIGGER /*schema*/job_places_gone AFTER DELETE ON /*schema*/job WHEN OLD.limit_keys IS NOT NULL
+BEGIN
+  DELETE FROM /*schema*/limit_place WHERE job_id = OLD.id;
+  INSERT INTO /*schema*/limit_wake
+    SELECT value FROM json_each(OLD.limit_keys) WHERE value NOT IN (SELECT key FROM /*schema*/limit_wake);
 END;

@@ -2,9 +2,12 @@
 -- A key whose slot has come and that has no held jobs is told too: nothing wakes it then.
 SELECT asked.key, rule.places, rule.every, rule.burst, paced.tat,
   (SELECT count(*) FROM /*schema*/job INDEXED BY /*schema*/job_admitted
-   WHERE /*include fragments/placed_job*/ AND limit_key = asked.key),
+   WHERE /*include fragments/placed_job*/ AND limit_key = asked.key)
+    + (SELECT count(*) FROM /*schema*/limit_place place WHERE place.key = asked.key),
   (SELECT count(*) FROM /*schema*/job INDEXED BY /*schema*/job_admitted
    WHERE /*include fragments/placed_job*/ AND limit_key = asked.key AND status = 'pending')
+    + (SELECT count(*) FROM /*schema*/limit_place place CROSS JOIN /*schema*/job waiting ON waiting.id = place.job_id
+       WHERE place.key = asked.key AND waiting.status = 'pending')
 FROM (
     SELECT value AS key FROM json_each(:keys)
     UNION

@@ -5,19 +5,22 @@ WITH RECURSIVE leap(key) AS (
     coalesce((SELECT min(limit_key) FROM /*schema*/job INDEXED BY /*schema*/job_held
               WHERE /*include fragments/held_job*/ AND limit_key >= :first), :until),
     coalesce((SELECT min(limit_key) FROM /*schema*/job INDEXED BY /*schema*/job_admitted
-              WHERE /*include fragments/placed_job*/ AND limit_key >= :first), :until))
+              WHERE /*include fragments/placed_job*/ AND limit_key >= :first), :until),
+    coalesce((SELECT min(place.key) FROM /*schema*/limit_place place WHERE place.key >= :first), :until))
   UNION ALL
   SELECT min(
     coalesce((SELECT min(limit_key) FROM /*schema*/job INDEXED BY /*schema*/job_held
               WHERE /*include fragments/held_job*/ AND limit_key > leap.key), :until),
     coalesce((SELECT min(limit_key) FROM /*schema*/job INDEXED BY /*schema*/job_admitted
-              WHERE /*include fragments/placed_job*/ AND limit_key > leap.key), :until))
+              WHERE /*include fragments/placed_job*/ AND limit_key > leap.key), :until),
+    coalesce((SELECT min(place.key) FROM /*schema*/limit_place place WHERE place.key > leap.key), :until))
   FROM leap WHERE leap.key < :until
   LIMIT :limit
 )
 SELECT leap.key,
   (SELECT count(*) FROM /*schema*/job INDEXED BY /*schema*/job_admitted
-   WHERE /*include fragments/placed_job*/ AND limit_key = leap.key),
+   WHERE /*include fragments/placed_job*/ AND limit_key = leap.key)
+    + (SELECT count(*) FROM /*schema*/limit_place place WHERE place.key = leap.key),
   (SELECT count(*) FROM (
     SELECT 1 FROM /*schema*/job INDEXED BY /*schema*/job_held
     WHERE /*include fragments/held_job*/ AND limit_key = leap.key LIMIT 1000)),
