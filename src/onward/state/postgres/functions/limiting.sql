@@ -27,7 +27,7 @@ END $$;
 CREATE FUNCTION /*schema*/limit_lock() RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT hashtextextended('/*schema*/limit_rule', 0) $$;
 
--- Keys of held jobs from one on, in order, found by leaps through the index.
+-- Keys of held jobs from one on, in order, batch by leaps through the index.
 CREATE FUNCTION /*schema*/held_keys(first text, until text, most integer) RETURNS SETOF text
 LANGUAGE sql STABLE AS $$
   WITH RECURSIVE leap AS (
@@ -50,7 +50,7 @@ CREATE FUNCTION /*schema*/woken_keys(most integer, after bigint, sweep boolean, 
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   woken record;
-  found text[];
+  batch text[];
 BEGIN
   keys := '{}';
   UPDATE /*schema*/limit_sweep s SET swept_at = at
@@ -79,10 +79,10 @@ BEGIN
   LOOP
     reached := greatest(reached, woken.id);
     IF woken.is_range THEN
-      found := ARRAY(SELECT * FROM /*schema*/held_keys(woken.key, woken.until, 200));
-      keys := keys || found;
-      IF cardinality(found) = 200 THEN
-        INSERT INTO /*schema*/limit_wake (key, is_range, until) VALUES (found[200], true, woken.until);
+      batch := ARRAY(SELECT * FROM /*schema*/held_keys(woken.key, woken.until, 200));
+      keys := keys || batch;
+      IF cardinality(batch) = 200 THEN
+        INSERT INTO /*schema*/limit_wake (key, is_range, until) VALUES (batch[200], true, woken.until);
       END IF;
     ELSE
       keys := array_append(keys, woken.key);
