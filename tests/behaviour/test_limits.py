@@ -1,7 +1,7 @@
 """Limits, with client and worker: never more than there may be, none left behind."""
 
 import asyncio
-import time
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onward import Attempt, Limit, Next, Onward, Rate, job
-from onward.errors import ConfigurationError, DefinitionError, LimitNotFound, StartRefused
+from onward.errors import ConfigurationError, DefinitionError, LimitNotFound, StartRefused, WaitTimeout
 from support import SOON
 
 
@@ -75,17 +75,35 @@ async def test_types_share_a_named_limit_and_a_continuation_needs_a_place_too(ru
     assert (runs.most, runs.done) == ({"stripe": 1}, 20)
 
 
-async def test_a_rate_spreads_what_starts(running: Callable[..., Any]) -> None:
-    starts: list[float] = []
+async def test_a_job_with_several_limits_has_a_place_of_each(running: Callable[..., Any]) -> None:
+    runs, all_of_them = Running(), Limit("all", concurrency=3)
 
+    @job("work", limit=[all_of_them, Limit(concurrency=2, key=lambda input: input.tenant)])
+    async def work(attempt: Attempt[Work]) -> None:
+        runs.now["all"] += 1
+        runs.most["all"] = max(runs.most["all"], runs.now["all"])
+        await runs(attempt.input.tenant)
+        runs.now["all"] -= 1
+
+    app: Onward = await running(work)
+    await finish(*await app.start_many([work.with_input(Work(f"t{n % 4}")) for n in range(40)]))
+
+    assert runs.done == 40
+    assert runs.most["all"] == 3
+    assert max(runs.most[f"t{n}"] for n in range(4)) <= 2
+
+
+async def test_a_rate_spreads_what_starts(running: Callable[..., Any]) -> None:
     @job("work", limit=Limit(rate=Rate(50, per=timedelta(seconds=1), burst=5)))
-    async def work(attempt: Attempt[int]) -> None:
-        starts.append(time.monotonic())
+    async def work(attempt: Attempt[int]) -> None: ...
 
     app: Onward = await running(work)
     await finish(*await app.start_many([work.with_input(n) for n in range(25)]))
+    let_in = sorted([found.scheduled_at async for found in app.jobs()])
 
-    assert starts[-1] - starts[0] >= 0.38  # twenty that had to wait for their slots, at 20 ms
+    for first, later in itertools.combinations(range(25), 2):
+        waited = (let_in[later] - let_in[first]).total_seconds()
+        assert later - first + 1 <= 5 + waited * 50 + 0.001
 
 
 async def test_failed_attempts_and_crashes_leave_their_places_to_others(running: Callable[..., Any]) -> None:
@@ -120,6 +138,9 @@ async def test_a_limit_is_listed_changed_and_reset_while_jobs_run(make_app: Call
         (listed,) = await app.limits.list()
         (key,) = await app.limits.keys("shared/x")
         holding, waiting = await app.limits.holding("shared/x", "a"), await app.limits.waiting("shared/x", "a", limit=2)
+
+        with pytest.raises(WaitTimeout, match="waits for a place of limit 'shared/x', key 'a'"):
+            await chains[1].wait(timeout=timedelta(milliseconds=50))
 
         await app.limits.change("shared/x", concurrency=3)
         await reached(lambda: runs["a"] == 3)

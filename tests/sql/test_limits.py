@@ -88,22 +88,13 @@ async def _load(state: StateAdapter, driver: Driver) -> None:
             jobs = []
             for n in range(start, start + 5000):
                 id, key = new_id(), "big" if n % 2 else f"k{n // 2 % KEYS}"
-                jobs.append(
-                    NewJob(
-                        id=id,
-                        chain_id=id,
-                        root_id=id,
-                        type_name="work",
-                        payload_version=1,
-                        input="1",
-                        limit_key=f"tenant/{key}",
-                    )  # fmt: skip
-                )
+                ids: dict[str, Any] = {"id": id, "chain_id": id, "root_id": id}
+                jobs.append(NewJob(**ids, type_name="work", payload_version=1, input="1", limit_key=f"tenant/{key}"))
             await connection.run(state.start(jobs))
 
 
 def test_an_admission_reads_what_it_admits_and_not_the_backlog(loaded: tuple[PostgresState, str]) -> None:
-    state, dsn = loaded
+    _, dsn = loaded
 
     def read() -> int:
         counted = admin.execute(
