@@ -13,8 +13,10 @@ from onward.state.contract import Filter, LimitRule, NewJob, StateAdapter, TypeC
 from onward.state.driver import Driver, run_now
 from onward.state.postgres.adapter import PostgresState
 from onward.state.postgres.psycopg import SyncPsycopgDriver
+from onward.state.postgres.settings import session_settings
 from onward.state.sqlite.adapter import SqliteState
 from onward.state.sqlite.sqlite3 import SyncSqliteDriver
+from onward.state.statement import spell
 
 HELD, KEYS = 20_000, 1_000
 
@@ -93,25 +95,46 @@ async def _load(state: StateAdapter, driver: Driver) -> None:
             await connection.run(state.start(jobs))
 
 
+def read(admin: psycopg.Connection) -> int:
+    """How many rows of the tables were read in this transaction."""
+    counted = admin.execute(
+        "SELECT sum(idx_tup_fetch + seq_tup_read) FROM pg_stat_xact_user_tables WHERE schemaname = 'limits'"
+    )
+    return int((counted.fetchone() or [0])[0] or 0)
+
+
 def test_an_admission_reads_what_it_admits_and_not_the_backlog(loaded: tuple[PostgresState, str]) -> None:
     _, dsn = loaded
-
-    def read() -> int:
-        counted = admin.execute(
-            "SELECT sum(idx_tup_fetch + seq_tup_read) FROM pg_stat_xact_user_tables WHERE schemaname = 'limits'"
-        )
-        return int((counted.fetchone() or [0])[0] or 0)
 
     with psycopg.connect(dsn) as admin:
         admin.execute("DELETE FROM limits.limit_wake")
         admin.execute("UPDATE limits.limit_sweep SET swept_at = clock_timestamp()")
         admin.execute("INSERT INTO limits.limit_wake (key) VALUES ('tenant/big'), ('tenant/k1'), ('tenant/k2')")
-        before = read()
+        before = read(admin)
         for _ in range(6):
             admin.execute("SELECT * FROM limits.admit(1000, 0, false, NULL)")
-        after = read()
+        after = read(admin)
         admitted = admin.execute("SELECT count(*) FROM limits.job WHERE admitted_after = 0").fetchone()
         admin.rollback()
 
     assert admitted == (9,)
+    assert after - before < 2_000
+
+
+def test_a_take_among_held_jobs_reads_what_it_takes(loaded: tuple[PostgresState, str]) -> None:
+    """The table was analyzed while nothing could be taken."""
+    state, dsn = loaded
+    take = state.take(types=[TypeClaim("work", 1, 60.0)], limit=100, worker="worker-1")
+    spelled = spell(take.sql, "percent")
+    with psycopg.connect(dsn) as admin:
+        for name, value in session_settings().items():
+            admin.execute("SELECT set_config(%s, %s, true)", [name, value])
+        for _ in range(10):
+            admin.execute("SELECT * FROM limits.admit(1000, 0, true, NULL)")
+        before = read(admin)
+        taken = admin.execute(spelled.sql.encode(), take.parameters).fetchall()
+        after = read(admin)
+        admin.rollback()
+
+    assert len(taken) == 100
     assert after - before < 2_000

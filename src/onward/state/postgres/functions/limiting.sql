@@ -23,6 +23,31 @@ BEGIN
   RETURN NULL;
 END $$;
 
+CREATE TRIGGER job_limits BEFORE INSERT ON /*schema*/job FOR EACH ROW
+  WHEN (substr(NEW.limit_key, 1, 1) = chr(31)) EXECUTE FUNCTION /*schema*/split_limits();
+-- After, not before: a job is not locked once more for it, and jobs without a limit pay for a look at one column.
+CREATE TRIGGER job_held_new AFTER INSERT ON /*schema*/job FOR EACH ROW
+  WHEN (NEW.limit_key IS NOT NULL AND NEW.status = 'pending' AND NOT NEW.deferred)
+  EXECUTE FUNCTION /*schema*/wake_limit();
+CREATE TRIGGER job_held_again AFTER UPDATE ON /*schema*/job FOR EACH ROW
+  WHEN (NEW.limit_key IS NOT NULL AND (
+    -- It comes to be held,
+    NEW.status = 'pending' AND NOT NEW.deferred AND NEW.admitted_after IS DISTINCT FROM NEW.attempt
+      AND NOT (OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after IS DISTINCT FROM OLD.attempt)
+    -- or loses its place.
+    OR (OLD.status = 'running' OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after = OLD.attempt)
+      AND NEW.status IN ('blocked', 'completed', 'failed')
+    OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after = OLD.attempt AND NEW.deferred
+    OR OLD.status = 'running' AND NEW.status = 'pending' AND NEW.deferred
+    -- One of several.
+    OR NEW.limit_keys IS NOT NULL AND NEW.status <> 'running'
+      AND (NEW.status <> OLD.status OR NEW.deferred <> OLD.deferred)))
+  EXECUTE FUNCTION /*schema*/wake_limit();
+CREATE TRIGGER job_place_gone AFTER DELETE ON /*schema*/job FOR EACH ROW
+  WHEN (OLD.limit_key IS NOT NULL AND (OLD.limit_keys IS NOT NULL
+    OR OLD.status = 'running' OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after = OLD.attempt))
+  EXECUTE FUNCTION /*schema*/wake_limit();
+
 -- Held by whoever admits, alone by whoever changes the rules: what was admitted by the old ones is seen.
 CREATE FUNCTION /*schema*/limit_lock() RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT hashtextextended('/*schema*/limit_rule', 0) $$;
