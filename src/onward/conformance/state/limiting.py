@@ -522,6 +522,26 @@ class TestLimitRaces:
 
             assert done == 60
 
+    async def test_those_who_look_at_a_key_at_the_same_moment_count_each_other(self, store: Store) -> None:
+        async def look() -> None:
+            async with store.reserve() as own:
+                for _ in range(4):
+                    await own.connection.run(store.state.admit(most=1))
+
+        async with store.connect() as session:
+            await limited(session, LimitRule("tenant", places=3))
+            for number in range(max(store.rounds // 5, 5)):
+                key = f"tenant/{number}"
+                await session.start(store.job(limit_key=key))
+                await session.settle(*map(completing, await admit_and_take(session)))
+                await session.start(*(store.job(limit_key=key) for _ in range(16)))
+
+                await store.together(*[look] * 4)
+                await admit(session)
+
+                assert (await use(session))[key] == (3, 13)
+                await session.take(limit=3)
+
     async def test_a_limit_raised_beside_starts_strands_nobody(self, store: Store) -> None:
         async with store.connect() as session:
             for number in range(max(store.rounds // 5, 2)):
