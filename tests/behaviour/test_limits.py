@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onward import Attempt, Limit, Next, Onward, Rate, job
+from onward import Attempt, Backoff, Limit, Next, Onward, Rate, Reschedule, job
 from onward.errors import ConfigurationError, DefinitionError, LimitNotFound, StartRefused, WaitTimeout
 from support import SOON
 
@@ -114,9 +114,7 @@ async def test_failed_attempts_and_crashes_leave_their_places_to_others(running:
         await runs("all")
         if attempt.input.number not in failed:
             failed.add(attempt.input.number)
-            raise attempt.reschedule(delay=timedelta(milliseconds=1)) if attempt.input.number % 2 else ValueError("no")
-
-    from onward import Backoff
+            raise Reschedule(delay=timedelta(milliseconds=1)) if attempt.input.number % 2 else ValueError("no")
 
     app: Onward = await running(work, worker={"backoff": Backoff(initial=timedelta(milliseconds=5))})
     await finish(*await app.start_many([work.with_input(Work("a", n)) for n in range(6)]))

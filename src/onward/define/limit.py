@@ -94,7 +94,7 @@ class TypeLimit:
         if self.limit.key is None:
             return f"{stored_name(self.name)}/"
         try:
-            key = self.limit.key(input)
+            key: object = self.limit.key(input)
         except Exception as error:
             raise StartRefused(
                 f"{self.type_name!r}: the key= of its limit {self.name!r} raised {type(error).__name__}: {error}"
