@@ -12,6 +12,7 @@ from onward.client.listing import Listing
 from onward.client.sync import SyncOnward
 from onward.define.attempt import Attempt, Phase, Row, SyncTransaction, Transaction
 from onward.define.job_type import JobType, Required, Step, job, required
+from onward.define.limit import Limit, Rate
 from onward.define.middleware import Middleware, Resource
 from onward.define.outcome import Done, Next, Outcome
 from onward.define.request import NewChain, StartedChain
@@ -50,7 +51,7 @@ __all__ = [  # noqa: RUF022 - grouped like a table of contents
     # define
     "job", "JobType", "Step", "Slice", "Attempt", "Phase", "Transaction", "SyncTransaction", "Row",
     "Outcome", "Next", "Done", "Backoff", "Retention", "Middleware", "Resource", "required", "Required",
-    "Schedule",
+    "Schedule", "Limit", "Rate",
     # start and ask
     "Onward", "SyncOnward", "NewChain", "StartedChain", "Deduplication", "ChainHandle", "SyncChainHandle", "Completion",
     "SyncCompletion", "Listing", "Page", "new_id",

@@ -4,6 +4,7 @@ OnwardError
 ├── DefinitionError                 the job types do not fit together
 ├── ConfigurationError              an option, DSN or extra is wrong or missing
 │   ├── SchemaMissing               run `onward migrate`
+│   ├── LimitNotFound               no limit of this name
 │   ├── MissingContext              nothing provides the value a handler asked for
 │   └── InvalidKey                  no key to encrypt with
 ├── PayloadError                    an input or output does not fit its type, or cannot be stored
@@ -102,6 +103,14 @@ class DefinitionError(OnwardError):
 
 class ConfigurationError(OnwardError):
     """An option, address or extra is wrong or missing."""
+
+
+class LimitNotFound(ConfigurationError):
+    """Neither the app nor its database has a limit of this name."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        super().__init__(f"no limit {name!r}{nearest(name, known)}: app.limits.list() has those there are")
 
 
 def require(*problems: str | None) -> None:

@@ -4,6 +4,7 @@ They are asked before any I/O, so that every database answers alike; who asks ra
 """
 
 import difflib
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -165,6 +166,11 @@ def given(option: str, value: object) -> str:
 def storable(text: str) -> str:
     """Text as every database can keep it: what is not valid Unicode, such as many a file name, is marked."""
     return _NOT_STORABLE.sub("\ufffd", text)
+
+
+def several_keys(keys: Iterable[str]) -> str:
+    """The limits of a job that has several, as one text: the database keeps the first, and the rest beside it."""
+    return "\x1f" + json.dumps(list(keys))
 
 
 def cut(text: str, most: int, *, keep_end: bool = False) -> str:

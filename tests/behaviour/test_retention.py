@@ -258,7 +258,7 @@ async def test_a_database_from_before_is_brought_up_with_what_is_in_it(make_app:
     finally:
         await app.driver.close()
 
-    assert list(await migrated(app)) == ["0002_retention"]
+    assert list(await migrated(app)) == ["0004_retention"]
 
     async with app, app.worker():
         assert await app.chain(note, id).wait(timeout=SOON) == 7

@@ -114,7 +114,8 @@ class Place(ABC):
     admin: Any
 
     async def prepare(self, state: StateAdapter, driver: Driver) -> None:
-        tables = ("job", "blocker", "paused_type", "schedule")
+        limits = ("limit_rule", "limit_key", "limit_wake", "limit_place")
+        tables = ("job", "blocker", "paused_type", "schedule", *limits)
         try:
             for table in tables:
                 self.admin.execute(f"DELETE FROM {self.tables}{table}")

@@ -11,7 +11,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from onward.errors import OnwardError
 from onward.model import Deduplication, FailureReason, JobError, JobStatus, new_id
 from onward.state import contract
-from onward.state.contract import Filter, HeldAttempt, Keeping, NewJob, Pruned, Settlement, TakenJob, TypeClaim
+from onward.state.contract import (
+    Filter,
+    HeldAttempt,
+    Keeping,
+    LimitRule,
+    NewJob,
+    Pruned,
+    Settlement,
+    TakenJob,
+    TypeClaim,
+)
 from onward.state.driver import Connection, Driver, Fault, run_now
 from stateful.model import KEEPS_PLACE, Model, Refused, Row
 
@@ -22,12 +32,14 @@ LEASE = 60.0
 _EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 _ROWS = """SELECT id, chain_id, chain_index, type_name, status, rank, scheduled_at, deferred, attempt, failures,
   transients, crashes, leased_by, leased_until, cancel_requested_at, failure_reason, ended_at, blockers, open_blockers,
-  deduplication_key, chain_ended_at, chain_failed, has_dependents FROM {job}"""
+  deduplication_key, chain_ended_at, chain_failed, has_dependents, limit_key, admitted_after FROM {job}"""
 picks = st.integers(0, 1000)
 few = st.integers(1, 3)
 types = st.lists(st.sampled_from(TYPES), min_size=1, unique=True)
 keys = st.sampled_from([None, None, None, "x", "y"])
 delays = st.sampled_from([0.0, 0.0, 0.0, 45.0])
+limits = st.sampled_from([None, None, None, "limit/x", "limit/y"])
+PLACES = 2
 
 
 class Steps:
@@ -61,6 +73,7 @@ class Machine(RuleBasedStateMachine):
         type(self).clear()
         self._lent = [self.driver.connection() for _ in range(2)]
         self.first, self.second = (run_now(lent.__aenter__()) for lent in self._lent)  # type: ignore[arg-type]
+        run_now(self.first.run(self.state.set_limits([LimitRule("limit", places=PLACES)], declared=True)))
 
     def teardown(self) -> None:
         if hasattr(self, "first"):
@@ -125,6 +138,7 @@ class Machine(RuleBasedStateMachine):
         there=st.lists(picks, max_size=2),
         fresh=st.integers(0, 2),
         runs_anyway=st.booleans(),
+        limit_key=limits,
     )
     def start(
         self,
@@ -138,6 +152,7 @@ class Machine(RuleBasedStateMachine):
         there: list[int],
         fresh: int,
         runs_anyway: bool,
+        limit_key: str | None,
     ) -> None:
         blockers = {chain for n in there if (chain := self.chain(n)) is not None}
         job = _new(
@@ -146,15 +161,17 @@ class Machine(RuleBasedStateMachine):
             priority=priority,
             deduplication=Deduplication(key, scope=scope, window=window) if key else None,
             runs_anyway=runs_anyway,
+            limit_key=limit_key,
         )
         started = [_new(type_name, parent=0, root_id=job.id) for _ in range(fresh if pick % 3 == 0 else 0)]
         job = _with(job, blockers=(*sorted(blockers), *(one.id for one in started)))
         self._start([job, *started], pick)
 
-    @rule(pick=picks, count=few, type_name=st.sampled_from(TYPES), key=keys)
-    def start_many(self, pick: int, count: int, type_name: str, key: str | None) -> None:
+    @rule(pick=picks, count=few, type_name=st.sampled_from(TYPES), key=keys, limit_key=limits)
+    def start_many(self, pick: int, count: int, type_name: str, key: str | None, limit_key: str | None) -> None:
         keyed = Deduplication(key) if key else None
-        self._start([_new(type_name, deduplication=keyed if n % 2 == 0 else None) for n in range(count)], pick)
+        jobs = [_new(type_name, deduplication=keyed if n % 2 == 0 else None, limit_key=limit_key) for n in range(count)]
+        self._start(jobs, pick)
 
     @rule(pick=picks)
     def start_with_a_blocker_that_is_missing(self, pick: int) -> None:
@@ -170,6 +187,15 @@ class Machine(RuleBasedStateMachine):
             assert [(a.id, a.status, a.duplicate) for a in answers] == expected
 
     # -- take, and how attempts end
+
+    @precondition(lambda self: self.open is None)
+    @rule(pick=picks)
+    def admit(self, pick: int) -> None:
+        answer, expected = self.change(
+            pick, lambda connection: connection.run(self.state.admit()), lambda model: model.admit(PLACES)
+        )
+        assert answer is not None
+        assert answer.types == expected
 
     @precondition(lambda self: self.open is None)
     @rule(pick=picks, names=types, limit=few, worker=st.sampled_from(WORKERS))
@@ -508,7 +534,10 @@ class Machine(RuleBasedStateMachine):
         ask = self.state.pause if on else self.state.resume
 
         def predict(model: Model) -> None:
-            model.paused = model.paused | set(names) if on else model.paused - set(names)
+            if on:
+                model.pause(names)
+            else:
+                model.paused -= set(names)
 
         self.change(pick, lambda connection: connection.run(ask(names)), predict)
 
@@ -608,6 +637,7 @@ def _seen(row: tuple[Any, ...]) -> tuple[Any, ...]:
     (
         _, chain, index, type_name, status, rank, scheduled, deferred, attempt, failures, transients, crashes, by,
         until, cancel, reason, ended, blockers, open_blockers, key, chain_ended, chain_failed, dependents,
+        limit_key, admitted_after,
     ) = row  # fmt: skip
     waits = status in ("pending", "running", "blocked")
     return (
@@ -615,7 +645,7 @@ def _seen(row: tuple[Any, ...]) -> tuple[Any, ...]:
         None if until is None else _instant(until), reason if status == "failed" else None, ended is not None, blockers,
         cancel is not None, key, chain_ended is not None, bool(chain_failed), bool(dependents),
         _instant(scheduled) if waits else None, bool(deferred) if status == "pending" else None,
-        open_blockers if waits else None,
+        open_blockers if waits else None, limit_key, admitted_after,
     )  # fmt: skip
 
 
@@ -626,7 +656,7 @@ def _shown(row: Row) -> tuple[Any, ...]:
         row.crashes, row.leased_by, row.leased_until, row.reason if row.status == "failed" else None, row.ended,
         row.blockers, row.cancel_requested, row.key, row.chain_ended, row.chain_failed, row.has_dependents,
         row.scheduled_at if waits else None, row.deferred if row.status == "pending" else None,
-        row.open_blockers if waits else None,
+        row.open_blockers if waits else None, row.limit_key, row.admitted_after,
     )  # fmt: skip
 
 

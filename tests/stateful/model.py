@@ -49,6 +49,17 @@ class Row:
     chain_ended: bool = False
     chain_failed: bool = False
     has_dependents: bool = False
+    limit_key: str | None = None
+    admitted_after: int | None = None
+
+    @property
+    def is_due(self) -> bool:
+        return self.status == "pending" and not self.deferred
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether a job with a limit has a place."""
+        return self.status == "running" or (self.is_due and self.admitted_after == self.attempt)
 
     @property
     def ended(self) -> bool:
@@ -156,6 +167,7 @@ class Model:
             created_at=self.now,
             deferred=due > self.now,
             key=job.deduplication.key if job.deduplication else None,
+            limit_key=job.limit_key,
         )
 
     def _wait(self, row: Row, chains: Sequence[UUID], runs_anyway: bool) -> None:
@@ -210,7 +222,8 @@ class Model:
     def eligible(self, types: Sequence[str]) -> list[Row]:
         """What a worker would take, best first."""
         claims = set(types) - self.paused
-        found = [r for r in self.rows.values() if r.status == "pending" and not r.deferred and r.type_name in claims]
+        found = [r for r in self.rows.values() if r.is_due and r.type_name in claims]
+        found = [r for r in found if r.limit_key is None or r.is_placed]
         return sorted(found, key=lambda row: row.place)
 
     def take(self, types: Sequence[str], limit: int, worker: str, lease: float) -> list[UUID]:
@@ -223,6 +236,25 @@ class Model:
         row = self.rows[id]
         row.status, row.attempt, row.leased_by = "running", row.attempt + 1, worker
         row.leased_until = self.now + timedelta(seconds=lease)
+
+    def admit(self, places: int) -> dict[str, int]:
+        """Give free places to held jobs; how many of each type."""
+        admitted: dict[str, int] = {}
+        limited = [row for row in self.rows.values() if row.limit_key is not None]
+        for key in {row.limit_key for row in limited}:
+            rows = [row for row in limited if row.limit_key == key]
+            free = max(places - sum(row.is_placed for row in rows), 0)
+            held = [r for r in rows if r.is_due and not r.is_placed and r.type_name not in self.paused]
+            for row in sorted(held, key=lambda row: row.place)[:free]:
+                row.admitted_after, row.scheduled_at = row.attempt, max(row.scheduled_at, self.now)
+                admitted[row.type_name] = admitted.get(row.type_name, 0) + 1
+        return admitted
+
+    def pause(self, types: Sequence[str]) -> None:
+        self.paused |= set(types)
+        for row in self.rows.values():
+            if row.limit_key is not None and row.is_due and row.type_name in types:
+                row.admitted_after = None if row.is_placed else row.admitted_after
 
     def promote(self, types: Sequence[str]) -> tuple[int, float | None]:
         mine = [r for r in self.rows.values() if r.status == "pending" and r.deferred and r.type_name in types]

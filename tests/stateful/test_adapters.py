@@ -21,6 +21,7 @@ from onward.state.sqlite.sqlite3 import SyncSqliteDriver
 from stateful.machine import Machine, Steps
 
 pytestmark = pytest.mark.timeout(1800)
+_TABLES = ("job", "blocker", "paused_type", "limit_rule", "limit_key", "limit_wake", "limit_place")
 _STEPS = 50
 _SHRINKS = os.environ.get("ONWARD_STATEFUL_SHRINK", "yes") == "yes"
 """Whether a failure is worth minutes of looking for a shorter one."""
@@ -39,7 +40,7 @@ def sqlite(tmp_path: Path) -> Iterator[type[Machine]]:
 
         def clear() -> None:
             with _connected(driver) as connection:
-                for table in ("job", "blocker", "paused_type"):
+                for table in _TABLES:
                     run_now(connection.fetch(f"DELETE FROM onward_{table}", {}))
 
         yield _machine(driver, state, "onward_job", clear, row_locks=False)
@@ -55,7 +56,7 @@ def postgres(postgres_dsn: str) -> Iterator[type[Machine]]:
         _migrate(driver, state)
 
         def clear() -> None:
-            tables = ", ".join(f"{schema}.{table}" for table in ("job", "blocker", "paused_type"))
+            tables = ", ".join(f"{schema}.{table}" for table in _TABLES)
             admin.execute(f"TRUNCATE {tables}".encode())
 
         yield _machine(driver, state, f"{schema}.job", clear, row_locks=True)

@@ -180,7 +180,7 @@ class Bench(ABC):
 
     def clean(self) -> None:
         """Empty the tables."""
-        for table in ("job", "blocker", "paused_type", "schedule"):
+        for table in ("job", "blocker", "paused_type", "schedule", "limit_rule", "limit_key", "limit_place"):
             self.run(f"DELETE FROM {self.table(table)}")
         self.run(f"DELETE FROM {self.ledger}")
 
@@ -201,12 +201,14 @@ class Bench(ABC):
         edges = len(self.run(f"SELECT 1 FROM {self.table('blocker')}"))
         paused = self.run(f"SELECT type_name FROM {self.table('paused_type')} ORDER BY 1")
         schedules = self.run(_SCHEDULES.format(schedule=self.table("schedule")))
+        limits = self.run(f"SELECT name, places FROM {self.table('limit_rule')} ORDER BY 1")
         ledger = self.run(f"SELECT what FROM {self.ledger} ORDER BY 1")
         return (
             *sorted(jobs, key=repr),
             ("edges", edges),
             *(("paused", *p) for p in paused),
             *(("schedule", *map(_plain, s)) for s in schedules),
+            *(("limit", *limit) for limit in limits),
             *(("ledger", *w) for w in ledger),
         )
 

@@ -6,12 +6,14 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from onward import Attempt, Deduplication, JobType, Next, Onward, Schedule, job
+from onward import Attempt, Deduplication, JobType, Limit, Next, Onward, Schedule, job
 from sweep.bench import Room, entered, got
 
 approve = JobType("approve", input=str, output=str)
 rare = JobType("rare", input=str, output=str, schedule=Schedule(input="x", every=timedelta(days=20)))
 report = JobType("report", input=str, output=str, blocked_by=[approve])
+
+charge = JobType("charge", input=str, output=str, limit=Limit("stripe", concurrency=3))
 
 
 @job("finish", internal=True)
@@ -24,7 +26,7 @@ async def begin(attempt: Attempt[str]) -> Next[str]:
     return attempt.continue_with(finish, attempt.input)
 
 
-JOBS = [approve, report, begin, finish, rare]
+JOBS = [approve, report, charge, begin, finish, rare]
 Arrange = Callable[[Room], Awaitable[Any]]
 Act = Callable[[Room, Any], Awaitable[Any]]
 
@@ -255,6 +257,15 @@ async def paused(room: Room) -> Any:
 @operation(paused)
 async def resume(room: Room, _: Any) -> None:
     await got(room.client.resume(approve))
+
+
+async def a_limit(room: Room) -> None:
+    await got(room.client.limits.change("stripe", concurrency=2))
+
+
+@operation(a_limit)
+async def change_a_limit(room: Room, _: Any) -> None:
+    await got(room.client.limits.change("stripe", concurrency=1))
 
 
 @operation(a_chain, retries=False)

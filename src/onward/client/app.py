@@ -16,6 +16,7 @@ from onward.client.arguments import Filters, asked, checked_id, checked_limit, c
 from onward.client.awaiting import Awaiting
 from onward.client.completion import Completion
 from onward.client.handle import ChainHandle
+from onward.client.limits import LimitOperations, Limits
 from onward.client.listing import Listing
 from onward.client.operations import ANOTHER_LOOP, Operations
 from onward.client.pruning import PruneOptions
@@ -25,7 +26,7 @@ from onward.client.sync import SyncOnward
 from onward.connect import connect
 from onward.crypto import Encryption
 from onward.define.attempt import SyncTransaction, Transaction
-from onward.define.codec import Limits
+from onward.define.codec import Limits as PayloadLimits
 from onward.define.job_type import JobType, Step, wrong_encryption, wrong_retention
 from onward.define.middleware import Middleware, Resource
 from onward.define.registry import RegisteredType, Registry
@@ -145,7 +146,8 @@ class Onward:
         )
         for name, value in (("schema", schema), ("prefix", prefix)):
             checked_identifier(value, option=name)
-        self.registry = Registry(jobs, limits=Limits(bytes=max_payload), encryption=encryption, retention=retention)
+        payload_limits = PayloadLimits(bytes=max_payload)
+        self.registry = Registry(jobs, limits=payload_limits, encryption=encryption, retention=retention)
         self.state, self.driver, suggested, self.place = connect(
             target,
             schema=schema,
@@ -445,6 +447,11 @@ class Onward:
     def schedules(self) -> Schedules:
         """What is started by itself: `list`, `pause`, `resume`, `run`, `change`, `reset`, `forget`."""
         return Schedules(ScheduleOperations(lambda: self._operations, lambda: self._schedules), self._ready)
+
+    @property
+    def limits(self) -> Limits:
+        """How many may run, and who does: `list`, `keys`, `holding`, `waiting`, `change`, `reset`."""
+        return Limits(LimitOperations(lambda: self._operations))
 
     # -- work
 

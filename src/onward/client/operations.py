@@ -111,7 +111,7 @@ class Operations:
     async def _output(self, chain: Chain) -> Any:
         job = chain.current
         if isinstance(job, FailedJob):
-            raise await self._failure(chain, self._shown_job(job))
+            raise await self._failure(chain, self.shown_job(job))
         assert isinstance(job, CompletedJob)
         job_type = self.registry.find(job.type_name)
         return job_type.read_output(msgspec.json.encode(job.output), job.payload_version, chain.id)
@@ -228,7 +228,7 @@ class Operations:
     async def find_job(self, job_id: JobId, *, tx: object) -> Job | None:
         checked_id("id", job_id)
         found = await self.store.read(self.store.state.find_jobs([job_id]), tx=tx)
-        return self._shown_job(found[0]) if found else None
+        return self.shown_job(found[0]) if found else None
 
     async def find_chain(self, chain_id: ChainId, *, tx: object) -> Chain | None:
         found = await self._find_stored_chain(chain_id, tx=tx)
@@ -251,7 +251,7 @@ class Operations:
 
     async def jobs(self, filter: Filter, *, after: JobId | None, limit: int, tx: object) -> Page[Job]:
         found = await self.store.read(self.store.state.list_jobs(filter, after=after, limit=limit), tx=tx)
-        return _page([self._shown_job(job) for job in found], limit)
+        return _page([self.shown_job(job) for job in found], limit)
 
     async def chains(self, filter: Filter, *, after: ChainId | None, limit: int, tx: object) -> Page[Chain]:
         found = await self.store.read(self.store.state.list_chains(filter, after=after, limit=limit), tx=tx)
@@ -260,14 +260,15 @@ class Operations:
     async def blocked_by(self, asked: Asked, *, after: JobId | None, limit: int, tx: object) -> Page[Job]:
         state = self.store.state
         look = asked.checked(state, state.list_blocked(asked.ids[0], after=after, limit=limit))
-        return _page([self._shown_job(job) for job in await self.store.read(look, tx=tx)], limit)
+        return _page([self.shown_job(job) for job in await self.store.read(look, tx=tx)], limit)
 
     async def blockers_of(self, job_id: JobId, *, tx: object) -> Sequence[Blocker]:
         checked_id("job_id", job_id)
         found = (await self.store.read(self.store.state.blockers_of([job_id]), tx=tx)).get(job_id, [])
         return [shown_blocker(one, self.registry.guard_of(one.current_type_name)) for one in found]
 
-    def _shown_job(self, job: Job) -> Job:
+    def shown_job(self, job: Job) -> Job:
+        """Without its secrets."""
         return shown_job(job, self.registry.guard_of(job.type_name))
 
     def _shown_chain(self, chain: Chain) -> Chain:

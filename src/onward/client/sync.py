@@ -21,6 +21,7 @@ from onward.client.arguments import (
 from onward.client.awaiting import poll
 from onward.client.completion import SyncCompletion
 from onward.client.handle import SyncChainHandle
+from onward.client.limits import LimitOperations, SyncLimits
 from onward.client.listing import every
 from onward.client.operations import Operations
 from onward.client.pruning import PruneOptions
@@ -264,6 +265,11 @@ class SyncOnward:
     def schedules(self) -> SyncSchedules:
         """What is started by itself: `list`, `pause`, `resume`, `run`, `change`, `reset`, `forget`."""
         return SyncSchedules(ScheduleOperations(lambda: self._operations, self._declared), self._ready)
+
+    @property
+    def limits(self) -> SyncLimits:
+        """How many may run, and who does: `list`, `keys`, `holding`, `waiting`, `change`, `reset`."""
+        return SyncLimits(LimitOperations(lambda: self._operations))
 
     def blockers_of(self, job_id: JobId, *, tx: object = None) -> Sequence[Blocker]:
         """The chains a job waits, or waited, for."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
+from onward.define.limit import shown_name
 from onward.errors import ConfigurationError, OnwardError, WaitTimeout
 from onward.lifecycle.store import Store
 from onward.model import BlockedJob, Blocker, Chain, ChainId, Job, JobStatus, PendingJob, RunningJob
@@ -83,6 +84,11 @@ async def _looked_up(store: Store, job: Job) -> str:
         return _waits_for(await _blockers_of(store, job))
     if isinstance(job, PendingJob) and job.type_name in await store.read(store.state.paused()):
         return f"its type {job.type_name!r} is paused: resume it"
+    if isinstance(job, PendingJob) and job.limit_key is not None and job.scheduled_at <= datetime.now(UTC):
+        placed = await store.read(store.state.placed_jobs(job.limit_key, limit=1000))
+        if placed and job.id not in [one.id for one in placed]:
+            name, _, key = job.limit_key.partition("/")
+            return f"its job waits for a place of limit {shown_name(name)!r}, key {key!r}: see app.limits.holding(…)"
     return _state_of(job)
 
 

@@ -9,6 +9,7 @@ from typing_extensions import TypeVar, Unpack
 
 from onward.crypto import Encryption
 from onward.define.attempt import Attempt
+from onward.define.limit import Limit, wrong_limit
 from onward.define.outcome import Outcome
 from onward.define.request import NewChain, StartOptions
 from onward.define.schedule import Schedule
@@ -95,6 +96,7 @@ class TypeOptions(TypedDict, total=False):
     encryption: Encryption | Literal[False] | None
     retention: Retention | None
     schedule: Schedule[Any] | None
+    limit: Limit | Sequence[Limit] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,7 @@ class Definition:
     encryption: Encryption | Literal[False] | None = None
     retention: Retention | None = UNSET_RETENTION
     schedule: Schedule[Any] | None = None
+    limit: Limit | Sequence[Limit] | None = None
     slice: "Slice | None" = None
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
     output_upcasters: Mapping[int, Upcaster] = field(default_factory=dict[int, Upcaster])
@@ -136,6 +139,7 @@ class Definition:
             self.encryption is not False and wrong_encryption(self.encryption),
             wrong_retention(self.retention) or self._retention_in_vain(),
             self.schedule is not None and _wrong_schedule(self.schedule),
+            wrong_limit(self.limit),
         ]
         return [f"{self.name or 'job'}: {problem}" for problem in problems if problem]
 
@@ -336,7 +340,7 @@ def job(name: str, **options: Any) -> Any:
     it may wait for, `on_blocker_failure` what follows if one fails; `lease` how long a job is held without renewal,
     `timeout` how long a handler may run, `backoff` and `max_attempts` when, and how often, it is tried again;
     `executor` where it runs; `version` and `encryption` are those of its payloads; `schedule` starts it by itself;
-    `retention` is how long chains that begin with it are kept.
+    `limit` is how many may run at a time, or start; `retention` how long chains that begin with it are kept.
 
     >>> @job("greet")
     ... async def greet(attempt: Attempt[str]) -> str:

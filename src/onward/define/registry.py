@@ -12,6 +12,7 @@ import msgspec
 from onward.crypto import Encryption
 from onward.define.codec import Codec, Limits
 from onward.define.job_type import UNSET_RETENTION, UNSET_TIMEOUT, Definition, JobType, Required, Step, Upcaster
+from onward.define.limit import TypeLimit, limit_problems, limits_of
 from onward.define.middleware import Middleware, middleware_problems, needs_event_loop
 from onward.define.outputs import may_hold, name_of
 from onward.define.sealing import Guard, PayloadCodec, SealedCodec, Sealing
@@ -52,6 +53,8 @@ class RegisteredType:
     """Those of `blocked_by` without a chain of which no job of the type is started."""
     versions: tuple[int, ...]
     """The payload versions it can read, the current one first."""
+    limits: tuple[TypeLimit, ...]
+    """In the order in which its jobs come by a place of each."""
 
     @property
     def name(self) -> str:
@@ -177,6 +180,7 @@ class Registry(Mapping[str, RegisteredType]):
             except DefinitionError as error:
                 problems.extend(error.problems)
         problems.extend(_middleware_problems(types.values()))
+        problems.extend(limit_problems(limit for kind in types.values() for limit in kind.limits))
         if problems:
             raise DefinitionError(problems)
         self._types = types
@@ -248,6 +252,7 @@ def register(
         continues_to=frozenset(map(_name, definition.continues_to)),
         blocked_by=frozenset(map(_name, definition.blocked_by)),
         required=frozenset(_name(one) for one in definition.blocked_by if isinstance(one, Required)),
+        limits=limits_of(step.name, definition.limit),
         versions=tuple(_readable_versions(definition.version, definition.upcasters)),
     )
 

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
+from onward.define.limit import limit_key_of
 from onward.define.outcome import Next
 from onward.define.registry import RegisteredType, Registry
 from onward.define.request import BlockerSource, ChainReference, NewChain
@@ -68,6 +69,7 @@ class _Plan:
             at=chain.at,
             origin_id=family.origin_id,
             root_id=root_id,
+            limit_key=limit_key_of(job_type.limits, chain.input) if job_type.limits else None,
             parent=parent,
             **self._waiting(job_type, chain.blockers, position, Family(family.origin_id, root_id)),
             deduplication=_checked_key(job_type, chain.deduplication),
@@ -94,6 +96,7 @@ class _Plan:
             at=outcome.at,
             origin_id=after.job_id,
             root_id=after.root_id,
+            limit_key=limit_key_of(job_type.limits, outcome.input) if job_type.limits else None,
             **self._waiting(job_type, outcome.blockers, position, Family(after.job_id, after.root_id)),
         )
 

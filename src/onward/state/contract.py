@@ -52,6 +52,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     origin_id: JobId | None = None
     root_id: JobId
     limit_key: str | None = None
+    """The name of its limit, `/`, and what it is limited by: it is held until it has a place there."""
     parent: int | None = None
     """The position, in the same call, of the job that this chain is a blocker of. Parents come first."""
     blockers: tuple[ChainId, ...] = ()
@@ -272,6 +273,66 @@ class ProgressReport(msgspec.Struct, frozen=True):
     attempt: int
     fraction: float
     note: str | None
+
+
+class LimitRule(msgspec.Struct, frozen=True):
+    """How many jobs of a key may run at a time, and how often one may start."""
+
+    name: str
+    """As it stands before the `/` of a job's `limit_key`; it has none itself."""
+    places: int | None = None
+    every: float | None = None
+    """Seconds."""
+    burst: int = 1
+    """How many may start at once after a pause."""
+
+    @property
+    def figures(self) -> str:
+        """What it says, as text: the same for the same."""
+        return msgspec.json.encode((self.places, self.every, self.burst)).decode()
+
+    def as_said(self, figures: str) -> "LimitRule":
+        """The rule of this name that says so."""
+        return LimitRule(self.name, *msgspec.json.decode(figures, type=tuple[int | None, float | None, int]))
+
+
+SetOutcome: TypeAlias = Literal["changed", "kept", "outdated", "unknown"]
+"""What became of a rule: set; it is declared as it was all along; it is what was declared before the last change,
+minutes ago; there is none of this name to change."""
+
+
+class StoredLimit(msgspec.Struct, frozen=True):
+    """A limit as it is."""
+
+    rule: LimitRule
+    declared: str | None
+    """The `figures` that code declared last."""
+    declared_at: datetime | None
+    changed_at: datetime | None
+    """When it was changed at run time; None: it is as declared."""
+
+
+class LimitUse(msgspec.Struct, frozen=True):
+    """What goes on at a key of a limit."""
+
+    key: str
+    placed: int
+    """Running, or about to be taken."""
+    held: int
+    """Not more than a thousand are counted."""
+    next_at: datetime | None
+    """The next slot of its rate, while jobs are held for it."""
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """What an admission has done."""
+
+    types: dict[str, int]
+    """How many jobs of which types may be taken now."""
+    next_in: float | None
+    """Seconds until another look is worth it; None: somebody will tell."""
+    reached: int
+    """Pass it to the next one as `after`."""
 
 
 class JobCounts(msgspec.Struct, frozen=True):
@@ -526,6 +587,39 @@ class StateAdapter(Protocol):
         """Let workers take these types again."""
         ...
 
+    # -- limits
+    def set_limits(self, rules: Sequence[LimitRule], *, declared: bool) -> Operation[Sequence[SetOutcome]]:
+        """Set rules, as code declares them or at run time; in their order, what became of each.
+
+        What code declares counts when it is new. Jobs that run go on; those that have a place and do not run yet are
+        held again where a rule changed.
+        """
+        ...
+
+    def admit(self, *, after: int = 0, most: int = 1000, sweep: bool = False) -> Operation[Admitted]:
+        """Give free places to held jobs, in a transaction of its own, and look at `most` keys for that.
+
+        Keys are looked at for which something has happened since; which of that it need not see again, `after` says.
+        With `sweep` all keys, beginning with these, as every now and then anyway.
+        """
+        ...
+
+    def limits(self) -> Operation[Sequence[StoredLimit]]:
+        """By name."""
+        ...
+
+    def limit_uses(self, name: str, *, after: str | None, limit: int) -> Operation[Sequence[LimitUse]]:
+        """The keys of a limit with jobs that have a place or are held, in the order of the keys."""
+        ...
+
+    def placed_jobs(self, limit_key: str, *, limit: int) -> Operation[Sequence[Job]]:
+        """Those that have a place."""
+        ...
+
+    def held_jobs(self, limit_key: str, *, limit: int) -> Operation[Sequence[Job]]:
+        """Those that wait for a place, the next one first."""
+        ...
+
     # -- read
     def paused(self) -> Operation[Sequence[str]]: ...
 
@@ -567,6 +661,13 @@ class StateAdapter(Protocol):
     def blockers_of(self, job_ids: Sequence[JobId]) -> Operation[dict[JobId, list[Blocker]]]:
         """What jobs wait, or waited, for, in the order given when they were started."""
         ...
+
+
+def keys_of(name: str, after: str | None = None) -> dict[str, str]:
+    """The bounds of the keys of a limit, behind one of them: nothing comes between a text and itself with chr(1), and
+    "0" comes after "/".
+    """
+    return {"first": f"{name}/" if after is None else f"{after}\1", "until": f"{name}0"}
 
 
 def to_remove(settlements: Sequence[Settlement], changes: Sequence[Change]) -> list[ChainId]:

@@ -35,11 +35,12 @@ _NAME = re.compile(r"/\*schema\*/(\w+)")
 _EACH = re.compile(r"/\*for each type, union all\*/(?P<body>.*?)/\*end\*/", re.DOTALL)
 _SCHEMA = "pg_catalog"
 BUILTINS = frozenset({
-    "array_agg", "array_append", "array_position", "array_to_string", "bool_or", "cardinality", "chr", "concat_ws",
-    "count", "current_database", "current_setting", "date_part", "first_value", "hashtextextended",
-    "json_array_elements", "json_to_recordset", "jsonb_build_array", "lpad", "make_interval", "max", "min",
-    "pg_advisory_xact_lock", "pg_advisory_xact_lock_shared", "pg_control_system", "row_number", "rpad",
-    "statement_timestamp", "string_to_array", "sum", "to_hex", "to_timestamp", "unnest",
+    "array_agg", "array_append", "array_position", "array_to_string", "bool_or", "cardinality", "ceil", "chr",
+    "clock_timestamp", "concat_ws", "count", "current_database", "current_setting", "date_part", "first_value",
+    "hashtextextended", "json_array_elements", "json_array_elements_text", "json_to_recordset", "jsonb_build_array",
+    "lpad", "make_interval", "max", "min", "pg_advisory_xact_lock", "pg_advisory_xact_lock_shared",
+    "pg_control_system", "round", "row_number", "rpad", "set_config", "split_part", "statement_timestamp",
+    "string_to_array", "substr", "sum", "to_hex", "to_timestamp", "unnest",
 })  # fmt: skip
 """The server's own functions that our statements call."""
 _OF_SERVER = re.compile(

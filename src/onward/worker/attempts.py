@@ -44,6 +44,8 @@ class Attempts:
         self._by_job: dict[JobId, RunningAttempt] = {}
         self.provided: tuple[object, ...] = ()
         """What all handlers can get by type."""
+        self.forgotten: Callable[[TakenJob], None] = lambda job: None
+        """Told of each attempt that is settled, or lost."""
         self.queueing: set[Phases] = set()
         """Those that wait for a connection of the pool."""
         self.guardian = choose_guardian(
@@ -87,6 +89,7 @@ class Attempts:
         last = self._by_job.pop(attempt.job.id, attempt)
         if last is not attempt:
             self._by_job[attempt.job.id] = last  # it was taken again meanwhile
+        self.forgotten(attempt.job)
         if completed and self._observers.wants(events.AttemptCompleted):
             self._observers.emit(events.AttemptCompleted(**attempt.facts, worker=self.worker))
 

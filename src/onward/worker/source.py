@@ -15,6 +15,7 @@ from onward.pacing import pause_after
 from onward.run.loop import SlotLoop
 from onward.state.contract import TakenJob, TypeClaim
 from onward.state.driver import Connection
+from onward.worker.admission import Admission
 from onward.worker.attempt import RunningAttempt
 from onward.worker.attempts import Attempts
 from onward.worker.chores import Chores
@@ -51,6 +52,10 @@ class JobSource:
     ) -> None:
         self._attempts, self._store, self._notify, self._chores = attempts, store, notify, chores
         self._settler, self._types, self._worker = attempts.settler, attempts.types, attempts.worker
+        limits = [limit for worked in self._types.values() for limit in worked.registered.limits]
+        self._admission = Admission(store, frozenset(self._types), limits)
+        self._limited = {limit.type_name for limit in limits}
+        attempts.forgotten = self._freed
         self._maintenance = self._plan_maintenance(options, reserved, scans)
         self._reserved, self._cursor = reserved, TakeCursor(self._maintenance.claims, by_rank=options.ageing is None)
         self._ageing = None if options.ageing is None else options.ageing.total_seconds()
@@ -105,6 +110,8 @@ class JobSource:
             return await connection.run(state.take(types=types, limit=limit, worker=self._worker, ageing=self._ageing))
 
         state = self._store.state
+        if self._admission.is_needed:
+            await self._admission.before_take(connection, free=limit)
         taken = await self._cursor.take(take, limit)
         waited = [job.id for job in taken if job.blockers]
         return taken, await connection.run(state.blockers_of(waited)) if waited else {}
@@ -132,8 +139,22 @@ class JobSource:
         """Whether most of what runs waits for connections: what is not taken is there for other workers."""
         return len(self._attempts.queueing) * 2 > self.loop.busy
 
+    async def _admit_for_others(self) -> bool:
+        """Let jobs in when it is time, though there is no slot for them here; True if there is: a take will do so."""
+        if time.monotonic() < self._admission.due:
+            return False
+        if self.loop.has_room:
+            return True
+        await self._reserved.use(partial(self._admission.before_take, free=0))
+        return False
+
+    def _freed(self, job: TakenJob) -> None:
+        """An attempt is settled: another may have its place."""
+        if job.type_name in self._limited or (not self._limited and self._admission.is_eager):
+            self.wake()
+
     async def wait(self) -> None:
-        while not await self._maintenance.look():
+        while not (await self._maintenance.look() or await self._admit_for_others()):
             expected = self._handle_hints(await self._next_hints())
             if expected is not None:
                 self._maintenance.expected = expected
@@ -147,7 +168,7 @@ class JobSource:
         assert self.listener is not None
         self.listener.has_room = has_room = self.loop.has_room
         is_jammed = self.loop.free > 0 and not has_room
-        left = max(self._maintenance.next_look - time.monotonic(), 0.0)
+        left = max(min(self._maintenance.next_look, self._admission.due) - time.monotonic(), 0.0)
         hints = await self.listener.wait(min(left, _JAMMED) if is_jammed else left)
         self.listener.has_room = has_room = self.loop.has_room
         if not has_room:
@@ -179,6 +200,7 @@ class JobSource:
 
     async def recover(self, error: Exception) -> None:
         self._recovering += 1
+        self._admission.lost_touch()
         transient = self._store.is_transient(error)
         # A database that is away is tried often: whoever waits for its return should not sleep through it.
         longest = _RECOVER_WITHIN if transient else _RECOVER_AT_LEAST_EVERY

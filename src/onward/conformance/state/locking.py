@@ -9,7 +9,7 @@ import pytest
 
 from onward.conformance.state.session import LEASE, WORKER, completing
 from onward.conformance.state.store import Store
-from onward.state.contract import HeldAttempt, TypeClaim
+from onward.state.contract import HeldAttempt, LimitRule, TypeClaim
 
 __all__ = ["TestRowLocks"]
 
@@ -26,6 +26,22 @@ class TestRowLocks:
 
                 async with store.promptly():
                     await other.report(running, 0.5, None)
+
+    async def test_a_held_job_that_somebody_has_locked_is_passed_over_and_looked_at_again(self, store: Store) -> None:
+        first, second = (store.job(limit_key="tenant/a") for _ in range(2))
+        async with store.connect() as other, store.reserve() as session:
+            await session.connection.run(store.state.set_limits([LimitRule("tenant", places=2)], declared=True))
+            await session.start(first, second)
+            async with other.rolled_back():
+                await other.cancel(first.id)
+                async with store.promptly():
+                    beside = await session.connection.run(store.state.admit())
+                    taken = await session.take()
+            await session.connection.run(store.state.admit())
+
+            assert [job.id for job in taken] == [second.id]
+            assert beside.next_in is not None
+            assert [job.id for job in await session.take()] == [first.id]
 
     async def test_a_locked_job_is_neither_lost_nor_reaped(self, store: Store) -> None:
         async with store.connect() as holder, store.reserve() as other:

@@ -9,6 +9,13 @@ from onward.conformance.state.deduplicating import TestDeduplication
 from onward.conformance.state.expiring import TestExpiring, TestGivingBack, TestTimingOut
 from onward.conformance.state.failing import TestFailingBlockers, TestRetrying
 from onward.conformance.state.leases import TestLockedJobs, TestProgress, TestReaping, TestRenewing, TestStrays
+from onward.conformance.state.limiting import (
+    TestChangingLimits,
+    TestLimitRaces,
+    TestPlaces,
+    TestRates,
+    TestSeveralLimits,
+)
 from onward.conformance.state.pruning import TestPruning, TestPruningBesideOthers, TestPruningTurns
 from onward.conformance.state.races import TestChainsThatMoveOn, TestRaces
 from onward.conformance.state.reading import TestFinding, TestListing
@@ -22,6 +29,7 @@ __all__ = [
     "TestBlockers",
     "TestCancelling",
     "TestChainsThatMoveOn",
+    "TestChangingLimits",
     "TestCompletingWithoutAWorker",
     "TestContinuing",
     "TestCounting",
@@ -33,14 +41,17 @@ __all__ = [
     "TestFinding",
     "TestGivingBack",
     "TestIds",
+    "TestLimitRaces",
     "TestListing",
     "TestLockedJobs",
+    "TestPlaces",
     "TestProgress",
     "TestPruning",
     "TestPruningBesideOthers",
     "TestPruningTurns",
     "TestRaces",
     "TestRacesOfChanges",
+    "TestRates",
     "TestReaping",
     "TestRemoving",
     "TestRenewing",
@@ -49,6 +60,7 @@ __all__ = [
     "TestScheduling",
     "TestSchema",
     "TestSettling",
+    "TestSeveralLimits",
     "TestStarting",
     "TestStrays",
     "TestTaking",

@@ -19,6 +19,7 @@ from onward.errors import (
 from onward.model import Blocker, Chain, ChainId, Job, JobId, JobStatus, LossReason, WorkerId
 from onward.state.command import Command, Operation, Rows, first_value, nothing, steps
 from onward.state.contract import (
+    Admitted,
     Change,
     Clock,
     Expired,
@@ -27,6 +28,8 @@ from onward.state.contract import (
     JobCounts,
     Keeping,
     LeaseCommands,
+    LimitRule,
+    LimitUse,
     NewJob,
     Position,
     ProgressReport,
@@ -35,12 +38,15 @@ from onward.state.contract import (
     PruningTurn,
     Reaped,
     Renewal,
+    SetOutcome,
     Settlement,
     Started,
+    StoredLimit,
     TakenJob,
     TimedOut,
     TypeClaim,
     best_first,
+    keys_of,
     to_remove,
 )
 from onward.state.driver import Connection, Dialect, transaction
@@ -490,6 +496,48 @@ class PostgresState:
 
     def resume(self, type_names: Sequence[str]) -> Command[None]:
         return Command(self.sql("resume"), {"type_names": list(type_names)}, nothing)
+
+    # -- limits
+
+    def set_limits(self, rules: Sequence[LimitRule], *, declared: bool) -> Operation[Sequence[SetOutcome]]:
+        def read(rows: Rows) -> Sequence[SetOutcome]:
+            outcomes = {row[0]: row[1] for row in rows}
+            return [outcomes[rule.name] for rule in rules]
+
+        parameters = {
+            "names": [rule.name for rule in rules],
+            "places": [rule.places for rule in rules],
+            "everys": [rule.every for rule in rules],
+            "bursts": [rule.burst for rule in rules],
+            "figures": [rule.figures for rule in rules],
+            "declared": declared,
+            "now": self.clock(),
+        }
+        return self._isolated(Command(self.sql("set_limits"), parameters, read))
+
+    def admit(self, *, after: int = 0, most: int = 1000, sweep: bool = False) -> Operation[Admitted]:
+        def read(rows: Rows) -> Admitted:
+            types = {name: count for name, count, *_ in rows if name is not None}
+            _, _, reached, next_in = rows[-1]
+            return Admitted(types, next_in, reached or 0)
+
+        parameters = {"after": after, "most": most, "sweep": sweep, "now": self.clock()}
+        return self._isolated(Command(self.sql("admit"), parameters, read))
+
+    def limits(self) -> Command[Sequence[StoredLimit]]:
+        return Command(
+            self.sql("list_limits"), {}, lambda rows: [StoredLimit(LimitRule(*row[:4]), *row[4:]) for row in rows]
+        )
+
+    def limit_uses(self, name: str, *, after: str | None, limit: int) -> Command[Sequence[LimitUse]]:
+        parameters = {**keys_of(name, after), "limit": limit}
+        return Command(self.sql("list_limit_keys"), parameters, lambda rows: [LimitUse(*row) for row in rows])
+
+    def placed_jobs(self, limit_key: str, *, limit: int) -> Command[Sequence[Job]]:
+        return Command(self.sql("list_placed"), {"key": limit_key, "limit": limit}, _jobs)
+
+    def held_jobs(self, limit_key: str, *, limit: int) -> Command[Sequence[Job]]:
+        return Command(self.sql("list_held"), {"key": limit_key, "limit": limit}, _jobs)
 
     # -- read
 

@@ -19,6 +19,7 @@ import msgspec
 from onward.model import Blocker, Chain, ChainId, FailureReason, Job, JobError, JobId, JobStatus, LossReason, WorkerId
 from onward.state.command import Command, Operation, Rows, Steps, nothing, steps
 from onward.state.contract import (
+    Admitted,
     Change,
     Clock,
     Expired,
@@ -27,6 +28,8 @@ from onward.state.contract import (
     JobCounts,
     Keeping,
     LeaseCommands,
+    LimitRule,
+    LimitUse,
     NewJob,
     ProgressReport,
     Promoted,
@@ -34,12 +37,15 @@ from onward.state.contract import (
     PruningTurn,
     Reaped,
     Renewal,
+    SetOutcome,
     Settlement,
     Started,
+    StoredLimit,
     TakenJob,
     TimedOut,
     TypeClaim,
     best_first,
+    keys_of,
     to_remove,
 )
 from onward.state.driver import Connection, Dialect, transaction
@@ -49,6 +55,7 @@ from onward.state.schedules import ScheduleStatements
 from onward.state.sqlite import values
 from onward.state.sqlite.expiry import LOOK_AGAIN, ExpiredLease, Watched
 from onward.state.sqlite.graph import Graph
+from onward.state.sqlite.limits import Admission, give_up_places, set_limits, wake
 from onward.state.sqlite.pruning import Pruning
 from onward.state.sqlite.retrying import Comeback
 from onward.state.sqlite.starting import start_checked
@@ -439,11 +446,49 @@ class SqliteState:
         held = await connection.fetch(self.sql("hold_retention"), parameters)
         return PruningTurn(held[0][0] if held else None, lease, now / 1_000_000)
 
-    def pause(self, type_names: Sequence[str]) -> Command[None]:
-        return Command(self.sql("pause"), {"type_names": many(list(type_names)), "now": self._now()}, nothing)
+    @steps
+    async def pause(self, connection: Connection, type_names: Sequence[str]) -> None:
+        async with transaction(connection):
+            parameters = {"type_names": many(list(type_names)), "now": self._now()}
+            await connection.fetch(self.sql("pause"), parameters)
+            await give_up_places(connection, self.sql, type_names=type_names)
 
-    def resume(self, type_names: Sequence[str]) -> Command[None]:
-        return Command(self.sql("resume"), {"type_names": many(list(type_names))}, nothing)
+    @steps
+    async def resume(self, connection: Connection, type_names: Sequence[str]) -> None:
+        async with transaction(connection):
+            await connection.fetch(self.sql("resume"), {"type_names": many(list(type_names))})
+            await wake(connection, self.sql, type_names=type_names)
+
+    # -- limits
+
+    @steps
+    async def set_limits(
+        self, connection: Connection, rules: Sequence[LimitRule], *, declared: bool
+    ) -> Sequence[SetOutcome]:
+        async with transaction(connection):
+            return await set_limits(connection, self.sql, rules, declared=declared, now=self._now())
+
+    @steps
+    async def admit(self, connection: Connection, *, after: int = 0, most: int = 1000, sweep: bool = False) -> Admitted:
+        return await Admission(connection, self.sql, self._now()).admit(most=most, sweep=sweep)
+
+    def limits(self) -> Command[Sequence[StoredLimit]]:
+        def read(rows: Rows) -> Sequence[StoredLimit]:
+            return [StoredLimit(LimitRule(*row[:4]), row[4], *map(values.some_time, row[5:])) for row in rows]
+
+        return Command(self.sql("list_limits"), {}, read)
+
+    def limit_uses(self, name: str, *, after: str | None, limit: int) -> Command[Sequence[LimitUse]]:
+        def read(rows: Rows) -> Sequence[LimitUse]:
+            return [LimitUse(key, placed, held, values.some_time(at)) for key, placed, held, at in rows]
+
+        return Command(self.sql("list_limit_keys"), {**keys_of(name, after), "limit": limit}, read)
+
+    def placed_jobs(self, limit_key: str, *, limit: int) -> Steps[Sequence[Job]]:
+        return self._read_jobs("list_placed", {"key": limit_key, "limit": limit})
+
+    def held_jobs(self, limit_key: str, *, limit: int) -> Steps[Sequence[Job]]:
+        return self._read_jobs("list_held", {"key": limit_key, "limit": limit})
 
     # -- read
 

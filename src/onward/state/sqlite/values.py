@@ -89,6 +89,11 @@ def read_time(value: int) -> datetime:
         return _FIRST if value < 0 else _LAST
 
 
+def some_time(value: int | None) -> datetime | None:
+    """The time stored, if there is one."""
+    return None if value is None else read_time(value)
+
+
 def new_row(job: NewJob, now: int) -> tuple[Any, ...]:
     """What `start.sql` reads of a job."""
     ids: tuple[Any, Any, Any] = job.id, job.chain_id, job.root_id

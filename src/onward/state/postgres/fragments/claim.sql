@@ -10,7 +10,9 @@ WHERE job.id = ANY(ARRAY(
   SELECT pending.id
   FROM (SELECT * FROM merged ORDER BY rank, scheduled_at, id LIMIT 10000) candidate
   JOIN /*schema*/job pending ON pending.id = candidate.id
-  WHERE pending.status = 'pending' AND NOT pending.deferred
+  -- IS TRUE: else, in a table where all was held when it was analyzed, the index of pending jobs is read once for each.
+  WHERE (pending.status = 'pending' AND NOT pending.deferred
+    AND (pending.limit_key IS NULL OR pending.admitted_after = pending.attempt)) IS TRUE
   ORDER BY candidate.rank, candidate.scheduled_at, candidate.id
   LIMIT :limit
   FOR NO KEY UPDATE OF pending SKIP LOCKED

@@ -4,6 +4,7 @@ SELECT EXISTS (
     LATERAL (SELECT FROM /*schema*/job job
              WHERE job.type_name = claim.type_name AND job.payload_version = claim.payload_version
                AND job.status = 'pending' AND NOT job.deferred
+               AND (job.limit_key IS NULL OR job.admitted_after = job.attempt)
              LIMIT 1) waiting
   WHERE NOT EXISTS (SELECT FROM /*schema*/paused_type paused WHERE paused.type_name = claim.type_name)
 )

@@ -10,6 +10,7 @@ FROM (
   FROM claim CROSS JOIN /*schema*/job pending INDEXED BY /*schema*/job_pending
   WHERE pending.type_name = claim.type_name AND pending.payload_version = claim.payload_version
     AND pending.status = 'pending' AND pending.deferred = 0
+    AND (pending.limit_key IS NULL OR pending.admitted_after = pending.attempt)
   ORDER BY pending.rank, pending.scheduled_at, pending.id
   LIMIT :limit
 ) AS best

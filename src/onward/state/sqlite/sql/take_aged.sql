@@ -5,6 +5,7 @@ WITH RECURSIVE /*include fragments/unpaused*/, line AS (
     SELECT min(job.rank) FROM /*schema*/job job INDEXED BY /*schema*/job_pending
     WHERE job.type_name = claim.type_name AND job.payload_version = claim.payload_version
       AND job.status = 'pending' AND job.deferred = 0
+      AND (job.limit_key IS NULL OR job.admitted_after = job.attempt)
   ) AS rank
   FROM claim
   UNION ALL
@@ -12,6 +13,7 @@ WITH RECURSIVE /*include fragments/unpaused*/, line AS (
     SELECT min(job.rank) FROM /*schema*/job job INDEXED BY /*schema*/job_pending
     WHERE job.type_name = line.type_name AND job.payload_version = line.payload_version AND job.rank > line.rank
       AND job.status = 'pending' AND job.deferred = 0
+      AND (job.limit_key IS NULL OR job.admitted_after = job.attempt)
   )
   FROM line WHERE line.rank IS NOT NULL
 )
@@ -23,6 +25,7 @@ FROM (
     SELECT job.rowid FROM /*schema*/job job INDEXED BY /*schema*/job_pending
     WHERE job.type_name = line.type_name AND job.payload_version = line.payload_version AND job.rank = line.rank
       AND job.status = 'pending' AND job.deferred = 0
+      AND (job.limit_key IS NULL OR job.admitted_after = job.attempt)
     ORDER BY job.scheduled_at, job.id LIMIT :limit
   )
   ORDER BY pending.scheduled_at + pending.rank * :ageing, pending.scheduled_at, pending.id

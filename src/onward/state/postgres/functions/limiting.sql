@@ -1,0 +1,238 @@
+-- The keys of a job with several limits, which come as one text.
+CREATE FUNCTION /*schema*/split_limits() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+  NEW.limit_keys := ARRAY(SELECT json_array_elements_text(substr(NEW.limit_key, 2)::json));
+  NEW.limit_key := NEW.limit_keys[1];
+  RETURN NEW;
+END $$;
+
+-- Says that the jobs of a key are worth a look: one waits for a place, or one has lost its own. One that has several limits
+-- gives up what it has come by, and begins anew.
+CREATE FUNCTION /*schema*/wake_limit() RETURNS trigger
+LANGUAGE plpgsql /*calls nothing*/ AS $$
+BEGIN
+  IF OLD.limit_keys IS NULL THEN
+    INSERT INTO /*schema*/limit_wake (key) VALUES (coalesce(NEW.limit_key, OLD.limit_key));
+  ELSE
+    DELETE FROM /*schema*/limit_place p WHERE p.job_id = OLD.id;
+    INSERT INTO /*schema*/limit_wake (key) SELECT unnest(OLD.limit_keys);
+    UPDATE /*schema*/job j SET limit_key = j.limit_keys[1] 
+      WHERE j.id = NEW.id AND NEW.status = 'pending' AND j.limit_key <> j.limit_keys[1];
+  END IF;
+  RETURN NULL;
+END $$;
+
+CREATE TRIGGER job_limits BEFORE INSERT ON /*schema*/job FOR EACH ROW
+  WHEN (substr(NEW.limit_key, 1, 1) = chr(31)) EXECUTE FUNCTION /*schema*/split_limits();
+-- After, not before: a job is not locked once more for it, and jobs without a limit pay for a look at one column.
+CREATE TRIGGER job_held_new AFTER INSERT ON /*schema*/job FOR EACH ROW
+  WHEN (NEW.limit_key IS NOT NULL AND NEW.status = 'pending' AND NOT NEW.deferred)
+  EXECUTE FUNCTION /*schema*/wake_limit();
+CREATE TRIGGER job_held_again AFTER UPDATE ON /*schema*/job FOR EACH ROW
+  WHEN (NEW.limit_key IS NOT NULL AND (
+    -- It comes to be held,
+    NEW.status = 'pending' AND NOT NEW.deferred AND NEW.admitted_after IS DISTINCT FROM NEW.attempt
+      AND NOT (OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after IS DISTINCT FROM OLD.attempt)
+    -- or loses its place.
+    OR (OLD.status = 'running' OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after = OLD.attempt)
+      AND NEW.status IN ('blocked', 'completed', 'failed')
+    OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after = OLD.attempt AND NEW.deferred
+    OR OLD.status = 'running' AND NEW.status = 'pending' AND NEW.deferred
+    -- One of several.
+    OR NEW.limit_keys IS NOT NULL AND NEW.status <> 'running'
+      AND (NEW.status <> OLD.status OR NEW.deferred <> OLD.deferred)))
+  EXECUTE FUNCTION /*schema*/wake_limit();
+CREATE TRIGGER job_place_gone AFTER DELETE ON /*schema*/job FOR EACH ROW
+  WHEN (OLD.limit_key IS NOT NULL AND (OLD.limit_keys IS NOT NULL
+    OR OLD.status = 'running' OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after = OLD.attempt))
+  EXECUTE FUNCTION /*schema*/wake_limit();
+
+-- Held by whoever admits, alone by whoever changes the rules: what was admitted by the old ones is seen.
+CREATE FUNCTION /*schema*/limit_lock() RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$ SELECT hashtextextended('/*schema*/limit_rule', 0) $$;
+
+-- Keys of held jobs from one on, in order, batch by leaps through the index.
+CREATE FUNCTION /*schema*/held_keys(first text, until text, most integer) RETURNS SETOF text
+LANGUAGE sql STABLE AS $$
+  WITH RECURSIVE leap AS (
+    (SELECT limit_key FROM /*schema*/job
+     WHERE /*include fragments/held*/ AND limit_key >= first COLLATE "C" AND (until IS NULL OR limit_key < until COLLATE "C")
+     ORDER BY limit_key LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.limit_key FROM /*schema*/job j
+            WHERE j.status = 'pending' AND NOT j.deferred AND j.limit_key IS NOT NULL
+              AND j.admitted_after IS DISTINCT FROM j.attempt AND j.limit_key > leap.limit_key
+              AND (until IS NULL OR j.limit_key < until COLLATE "C")
+            ORDER BY j.limit_key LIMIT 1)
+    FROM leap WHERE leap.limit_key IS NOT NULL
+  )
+  SELECT limit_key FROM leap WHERE limit_key IS NOT NULL LIMIT most
+$$;
+
+-- What there is to look at: keys that were woken, and the next of ranges; all keys, if that is due or asked for.
+CREATE FUNCTION /*schema*/woken_keys(most integer, after bigint, sweep boolean, at timestamptz, OUT keys text[], OUT reached bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  woken record;
+  batch text[];
+BEGIN
+  keys := '{}';
+  UPDATE /*schema*/limit_sweep s SET swept_at = at
+    WHERE s.ctid = ANY(ARRAY(
+      SELECT x.ctid FROM /*schema*/limit_sweep x
+      WHERE sweep OR x.swept_at < at - interval '30 seconds' OR x.swept_at > at + interval '30 seconds' FOR UPDATE SKIP LOCKED));
+  IF FOUND THEN
+    INSERT INTO /*schema*/limit_wake (key, is_range) VALUES ('', true);
+    -- What was admitted just when its type was paused.
+    PERFORM /*schema*/give_up_places('{}', ARRAY(SELECT p.type_name FROM /*schema*/paused_type p));
+    DELETE FROM /*schema*/limit_place p WHERE NOT EXISTS (
+      SELECT FROM /*schema*/job j
+      WHERE j.id = p.job_id AND (j.status = 'running' OR j.status = 'pending' AND NOT j.deferred));
+    DELETE FROM /*schema*/limit_key k WHERE k.key = ANY(ARRAY(
+      SELECT x.key FROM /*schema*/limit_key x
+      WHERE x.wake_at IS NULL AND (x.tat IS NULL OR x.tat < at)
+        AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = x.key)
+        AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = x.key)
+        AND NOT EXISTS (SELECT FROM /*schema*/limit_place p WHERE p.key = x.key)
+      LIMIT 1000 FOR UPDATE SKIP LOCKED));
+  END IF;
+  FOR woken IN
+    DELETE FROM /*schema*/limit_wake w WHERE w.id = ANY(ARRAY(
+      SELECT x.id FROM /*schema*/limit_wake x WHERE x.id > after ORDER BY x.id LIMIT most FOR UPDATE SKIP LOCKED))
+    RETURNING w.id, w.key, w.is_range, w.until
+  LOOP
+    reached := greatest(reached, woken.id);
+    IF woken.is_range THEN
+      batch := ARRAY(SELECT * FROM /*schema*/held_keys(woken.key, woken.until, 200));
+      keys := keys || batch;
+      IF cardinality(batch) = 200 THEN
+        INSERT INTO /*schema*/limit_wake (key, is_range, until) VALUES (batch[200], true, woken.until);
+      END IF;
+    ELSE
+      keys := array_append(keys, woken.key);
+    END IF;
+  END LOOP;
+END $$;
+
+-- Give free places to held jobs: of keys that were woken, and of those whose next slot has come. A transaction of its own,
+-- whose loss the next sweep makes good. Says which types have jobs to take now, how far it has come with the wakes, and when
+-- the next slot comes, or a look is worth it because somebody has locked a job that could have a place.
+CREATE FUNCTION /*schema*/admit(most integer, after bigint, sweep boolean, given timestamptz)
+RETURNS TABLE (type_name text, admitted bigint, reached bigint, next_in double precision)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+  at       timestamptz := coalesce(given, clock_timestamp());
+  keys     text[];
+  locked   text[];
+  paused   text[];
+  again    bigint;
+  further  bigint;
+  types    text[];
+  counts   bigint[];
+  upto     bigint;
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RETURN QUERY SELECT 'isolation', NULL::bigint, NULL::bigint, NULL::double precision;
+    RETURN;
+  END IF;
+  PERFORM set_config('synchronous_commit', 'off', true);
+  PERFORM pg_advisory_xact_lock_shared(/*schema*/limit_lock());
+  SELECT w.keys, w.reached INTO keys, upto FROM /*schema*/woken_keys(most, after, sweep, at) w;
+  IF cardinality(keys) > 0 THEN
+    -- Only those that have held jobs and, as far as can be seen without a lock, a place for one: who frees a place, or comes
+    -- to be held, later than this sees has a wake of his own.
+    keys := ARRAY(
+      SELECT w.key FROM (SELECT DISTINCT k COLLATE "C" AS key FROM unnest(keys) k) w
+        LEFT JOIN /*schema*/limit_rule r ON r.name = split_part(w.key, '/', 1)
+      WHERE EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = w.key)
+        AND (r.places IS NULL
+          OR (SELECT count(*) FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = w.key)
+            + (SELECT count(*) FROM /*schema*/limit_place p WHERE p.key = w.key) < r.places)
+      ORDER BY w.key);
+    INSERT INTO /*schema*/limit_key (key, name)
+      SELECT k, split_part(k, '/', 1) FROM unnest(keys) WITH ORDINALITY w(k, place)
+      WHERE NOT EXISTS (SELECT FROM /*schema*/limit_key l WHERE l.key = k) ORDER BY w.place ON CONFLICT DO NOTHING;
+    locked := ARRAY(SELECT l.key FROM /*schema*/limit_key l WHERE l.key = ANY(keys) ORDER BY l.key FOR NO KEY UPDATE);
+    -- One that was idle, and cleared away at this moment.
+    INSERT INTO /*schema*/limit_wake (key) SELECT k FROM unnest(keys) k WHERE NOT k = ANY(locked);
+  END IF;
+  -- The wait for the locks took time.
+  at := coalesce(given, clock_timestamp());
+  locked := coalesce(locked, '{}') || ARRAY(
+    SELECT l.key FROM /*schema*/limit_key l WHERE l.wake_at <= at AND NOT l.key = ANY(coalesce(locked, '{}'))
+    ORDER BY l.wake_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
+  IF cardinality(locked) > 0 THEN
+    paused := ARRAY(SELECT p.type_name FROM /*schema*/paused_type p);
+    -- A new statement: what the others admitted who had the locks is seen.
+    WITH room AS MATERIALIZED (
+      SELECT k.key, r.every, r.burst, p.tat, r.places - u.placed AS places,
+        r.burst - ceil(round((extract(epoch FROM p.tat - at) / r.every)::numeric, 6)) AS slots
+      FROM /*schema*/limit_key k LEFT JOIN /*schema*/limit_rule r ON r.name = k.name
+        CROSS JOIN LATERAL (
+          SELECT count(*) AS placed, count(*) FILTER (WHERE status = 'pending') AS waiting
+          FROM (
+            SELECT status FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = k.key
+            UNION ALL
+            SELECT j.status FROM /*schema*/limit_place p JOIN /*schema*/job j ON j.id = p.job_id WHERE p.key = k.key
+          ) has_place) u
+        -- What has not started yet counts as if it started now: workers may have been away.
+        CROSS JOIN LATERAL (
+          SELECT CASE WHEN r.every IS NOT NULL
+            THEN greatest(k.tat, at + make_interval(secs => r.every * u.waiting)) END AS tat) p
+      WHERE k.key = ANY(locked)
+    ), chosen AS MATERIALIZED (
+      SELECT room.*, ARRAY(
+        SELECT j.id FROM /*schema*/job j
+        WHERE j.status = 'pending' AND NOT j.deferred AND j.limit_key IS NOT NULL
+          AND j.admitted_after IS DISTINCT FROM j.attempt AND j.limit_key = room.key AND NOT j.type_name = ANY(paused)
+        ORDER BY j.rank, j.scheduled_at, j.id LIMIT greatest(least(room.places, room.slots, 1000), 0)
+        FOR NO KEY UPDATE SKIP LOCKED) AS ids
+      FROM room
+    ), rest AS MATERIALIZED (
+      SELECT c.*, EXISTS (
+        SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = c.key AND NOT type_name = ANY(paused)
+        OFFSET cardinality(c.ids)) AS more
+      FROM chosen c
+    ), moved AS (
+      -- As if it had come now: who has many places does not come before those who have one.
+      UPDATE /*schema*/job j SET
+        admitted_after = CASE WHEN n.next IS NULL THEN j.attempt ELSE j.admitted_after END,
+        scheduled_at = CASE WHEN n.next IS NULL THEN greatest(j.scheduled_at, at) ELSE j.scheduled_at END,
+        limit_key = coalesce(n.next, j.limit_key)
+      FROM (
+        SELECT o.id, x.limit_key AS key, CASE WHEN x.limit_keys IS NOT NULL
+          THEN x.limit_keys[array_position(x.limit_keys, x.limit_key) + 1] END AS next
+        FROM (SELECT unnest(c.ids) AS id FROM chosen c) o JOIN /*schema*/job x ON x.id = o.id
+      ) n
+      WHERE j.id = n.id
+      RETURNING j.id, j.type_name, n.key, n.next
+    ), passed AS (
+      INSERT INTO /*schema*/limit_place (key, job_id) SELECT m.key, m.id FROM moved m WHERE m.next IS NOT NULL
+    ), onward AS (
+      INSERT INTO /*schema*/limit_wake (key) SELECT m.next FROM moved m WHERE m.next IS NOT NULL RETURNING key
+    ), paced AS (
+      UPDATE /*schema*/limit_key k SET
+        tat = c.tat + make_interval(secs => c.every * cardinality(c.ids)),
+        wake_at = CASE WHEN c.more AND c.slots <= cardinality(c.ids)
+          THEN c.tat + make_interval(secs => c.every * (cardinality(c.ids) - c.burst + 1)) END
+      FROM rest c
+      WHERE k.key = c.key AND (c.every IS NOT NULL OR k.wake_at IS NOT NULL)
+    ), again AS (
+      INSERT INTO /*schema*/limit_wake (key)
+        SELECT c.key FROM rest c
+        WHERE c.more AND cardinality(c.ids) < coalesce(least(c.places, c.slots), 2147483647)
+      RETURNING key
+    ), by_type AS (
+      SELECT m.type_name, count(*) AS n FROM moved m WHERE m.next IS NULL GROUP BY m.type_name
+    )
+    SELECT array_agg(t.type_name), array_agg(t.n), (SELECT count(*) FROM again), (SELECT count(*) FROM onward)
+      INTO types, counts, again, further FROM by_type t;
+  END IF;
+  RETURN QUERY SELECT t.name, t.n, NULL::bigint, NULL::double precision FROM unnest(types, counts) t(name, n);
+  RETURN QUERY SELECT NULL::text, NULL::bigint, upto, least(
+    CASE WHEN further > 0 THEN 0 WHEN again > 0 THEN 0.05 END,
+    (SELECT extract(epoch FROM min(l.wake_at) - at)::double precision FROM /*schema*/limit_key l
+     WHERE l.wake_at IS NOT NULL));
+END $$;

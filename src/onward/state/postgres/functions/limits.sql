@@ -1,0 +1,88 @@
+-- Take from jobs of a limit, or of types, the places of those that have not started: they are held again.
+CREATE FUNCTION /*schema*/give_up_places(names text[], type_names text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  WITH waiting AS MATERIALIZED (
+    SELECT j.id FROM /*schema*/job j
+    WHERE j.limit_key IS NOT NULL
+      AND (j.status = 'running' OR j.status = 'pending' AND NOT j.deferred AND j.admitted_after = j.attempt)
+      AND j.status = 'pending'
+      AND (split_part(j.limit_key, '/', 1) = ANY(names) OR j.type_name = ANY(type_names))
+    FOR NO KEY UPDATE SKIP LOCKED
+  )
+  UPDATE /*schema*/job j SET admitted_after = NULL FROM waiting WHERE j.id = waiting.id;
+  -- Those of several limits that wait for the next begin anew.
+  WITH waiting AS MATERIALIZED (
+    SELECT j.id, j.limit_keys FROM /*schema*/job j
+    WHERE j.status = 'pending' AND j.id IN (
+      SELECT p.job_id FROM /*schema*/limit_place p JOIN /*schema*/job x ON x.id = p.job_id
+      WHERE split_part(p.key, '/', 1) = ANY(names) OR x.type_name = ANY(type_names))
+    FOR NO KEY UPDATE SKIP LOCKED
+  ), gone AS (
+    DELETE FROM /*schema*/limit_place p USING waiting WHERE p.job_id = waiting.id
+  ), woken AS (
+    INSERT INTO /*schema*/limit_wake (key) SELECT unnest(waiting.limit_keys) FROM waiting
+  )
+  UPDATE /*schema*/job j SET admitted_after = NULL, limit_key = j.limit_keys[1] FROM waiting WHERE j.id = waiting.id;
+END $$;
+
+-- Set the rules of limits (`figures`: the same as text). What code declares counts only when it is new: neither what it said
+-- all along, after a change at run time, nor what it said before the last change, as old workers do that start again
+-- while new ones come. Says what became of each.
+CREATE FUNCTION /*schema*/set_limits(
+  names text[], places integer[], everys double precision[], bursts integer[], figures text[],
+  is_declared boolean, at timestamptz)
+RETURNS TABLE (name text, outcome text)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+  wanted  record;
+  stored  record;
+  changed text[] := '{}';
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RETURN QUERY SELECT NULL::text, 'isolation';
+    RETURN;
+  END IF;
+  PERFORM pg_advisory_xact_lock(/*schema*/limit_lock());
+  FOR wanted IN
+    SELECT * FROM unnest(names, places, everys, bursts, figures) w(name, places, every, burst, figures) ORDER BY w.name
+  LOOP
+    SELECT * INTO stored FROM /*schema*/limit_rule r WHERE r.name = wanted.name FOR NO KEY UPDATE;
+    name := wanted.name;
+    outcome := CASE
+      WHEN NOT is_declared THEN CASE WHEN stored IS NULL THEN 'unknown' ELSE 'changed' END
+      WHEN stored.declared = wanted.figures THEN 'kept'
+      WHEN stored.previous = wanted.figures AND stored.declared_at > at - interval '10 minutes' THEN 'outdated'
+      ELSE 'changed' END;
+    RETURN NEXT;
+    CONTINUE WHEN outcome <> 'changed';
+    INSERT INTO /*schema*/limit_rule (name, places, every, burst, declared, declared_at)
+      VALUES (wanted.name, wanted.places, wanted.every, wanted.burst, wanted.figures, at)
+      ON CONFLICT ON CONSTRAINT limit_rule_pkey DO UPDATE SET places = wanted.places, every = wanted.every, burst = wanted.burst,
+        declared = CASE WHEN is_declared THEN wanted.figures ELSE stored.declared END,
+        previous = CASE WHEN is_declared THEN stored.declared ELSE stored.previous END,
+        declared_at = CASE WHEN is_declared THEN at ELSE stored.declared_at END,
+        changed_at = CASE WHEN NOT is_declared AND wanted.figures <> stored.declared THEN at END;
+    changed := array_append(changed, wanted.name);
+  END LOOP;
+  IF cardinality(changed) > 0 THEN
+    -- Slots were given out at another rate: the new one begins after its burst.
+    UPDATE /*schema*/limit_key k SET wake_at = NULL, tat = CASE WHEN r.every IS NOT NULL
+        THEN least(k.tat, at + make_interval(secs => r.every * r.burst)) END
+      FROM /*schema*/limit_rule r WHERE r.name = k.name AND k.name = ANY(changed) AND k.tat IS NOT NULL;
+    PERFORM /*schema*/give_up_places(changed, '{}');
+    INSERT INTO /*schema*/limit_wake (key, is_range, until)
+      SELECT c || '/', true, c || '0' FROM unnest(changed) c;  -- '0' comes after '/'
+  END IF;
+END $$;
+
+-- Workers leave these types alone until they are resumed; what others of a limit could have is given up.
+CREATE FUNCTION /*schema*/pause_types(type_names text[], at timestamptz) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  INSERT INTO /*schema*/paused_type (type_name, paused_at)
+    SELECT asked.name, at FROM unnest(type_names) AS asked(name)
+    ON CONFLICT (type_name) DO NOTHING;
+  PERFORM /*schema*/give_up_places('{}', type_names);
+END $$;

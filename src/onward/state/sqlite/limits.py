@@ -1,0 +1,148 @@
+"""Admission on SQLite: the single writer is the lock, so that a count of rows is true until the transaction ends."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from onward.state.contract import Admitted, LimitRule, SetOutcome, keys_of
+from onward.state.driver import Connection, transaction
+from onward.state.sqlite.values import duration, many
+from onward.state.statement import Statements
+
+_MOST_AT_ONCE = 1000
+_DEPLOYING = duration(600)
+"""For so long after a change, who declares what was before is taken for an old worker that starts again."""
+
+
+class Admission:
+    """Gives free places to held jobs."""
+
+    def __init__(self, connection: Connection, sql: Statements, now: int) -> None:
+        self._connection, self._sql, self._now = connection, sql, now
+        self._types: Counter[str] = Counter()
+
+    async def admit(self, *, most: int, sweep: bool) -> Admitted:
+        if sweep:
+            await wake(self._connection, self._sql, everything=True)
+        is_woken, next_at = await self._next()
+        if is_woken or (next_at is not None and next_at <= self._now):
+            async with transaction(self._connection):
+                await self._admit(most)
+                is_woken, next_at = await self._next()
+        waits = [0.0] if is_woken else [] if next_at is None else [(next_at - self._now) / 1_000_000]
+        return Admitted(dict(self._types), min(waits, default=None), 0)
+
+    async def _next(self) -> Sequence[Any]:
+        return (await self._connection.fetch(self._sql("admit_next"), {}))[0]
+
+    async def _admit(self, most: int) -> None:
+        keys = [row[0] for row in await self._connection.fetch(self._sql("admit_woken"), {"most": most})]
+        rooms = await self._connection.fetch(self._sql("admit_room"), {"keys": many(keys), "now": self._now})
+        for key, *room in rooms:
+            await self._admit_of(key, *room)
+        if rooms:
+            await self._connection.fetch(self._sql("admit_idle"), {"now": self._now})
+
+    async def _admit_of(
+        self, key: str, places: int | None, every: float | None, burst: int, tat: int | None, placed: int, waiting: int
+    ) -> None:
+        free = _MOST_AT_ONCE if places is None else min(places - placed, _MOST_AT_ONCE)
+        if every is None:
+            admitted = await self._place(key, free)
+            if tat is not None or admitted == _MOST_AT_ONCE:
+                await self._rest(key, tat, again=admitted == _MOST_AT_ONCE)
+            return
+        # What has not started yet counts as if it started now: workers may have been away.
+        tat = max(tat or 0, self._now + duration(every * waiting))
+        slots = burst - math.ceil(round((tat - self._now) / 1_000_000 / every, 6))
+        admitted = await self._place(key, min(free, slots))
+        tat += duration(every * admitted)
+        more = admitted >= slots and await self._has_more(key)
+        wake_at = tat - duration(every * (burst - 1)) if more else None
+        await self._pace(key, tat, wake_at)
+
+    async def _rest(self, key: str, tat: int | None, *, again: bool) -> None:
+        """Of a key without a rate: it had one, or more are held than can be admitted at once."""
+        if tat is not None:
+            await self._pace(key, tat, None)
+        if again and await self._has_more(key):
+            await wake_keys(self._connection, self._sql, [key])
+
+    async def _place(self, key: str, most: int) -> int:
+        if most <= 0:
+            return 0
+        rows = await self._connection.fetch(self._sql("admit"), {"key": key, "most": most, "now": self._now})
+        self._types.update(type_name for type_name, _, now_at in rows if now_at == key)
+        passed = [id for _, id, now_at in rows if now_at != key]
+        if passed:
+            await self._connection.fetch(self._sql("admit_passed"), {"key": key, "ids": many(passed)})
+            await wake_keys(self._connection, self._sql, {now_at for *_, now_at in rows if now_at != key})
+        return len(rows)
+
+    async def _has_more(self, key: str) -> bool:
+        return bool((await self._connection.fetch(self._sql("admit_rest"), {"key": key}))[0][0])
+
+    async def _pace(self, key: str, tat: int, wake_at: int | None) -> None:
+        await self._connection.fetch(self._sql("admit_paced"), {"key": key, "tat": tat, "wake_at": wake_at})
+
+
+async def set_limits(
+    connection: Connection, sql: Statements, rules: Sequence[LimitRule], *, declared: bool, now: int
+) -> Sequence[SetOutcome]:
+    """In one transaction; `StateAdapter.set_limits` says what it does."""
+    rows = await connection.fetch(sql("find_limits"), {"names": many([rule.name for rule in rules])})
+    stored = {name: said for name, *said in rows}
+    outcomes = [_outcome(rule, stored.get(rule.name), declared=declared, now=now) for rule in rules]
+    changed = [rule for rule, outcome in zip(rules, outcomes, strict=True) if outcome == "changed"]
+    for rule in changed:
+        said = {"name": rule.name, "places": rule.places, "every": rule.every, "burst": rule.burst, "now": now}
+        await connection.fetch(sql("set_limit"), {**said, "figures": rule.figures, "declared": declared})
+        tat = now + duration(rule.every * rule.burst) if rule.every else now
+        await connection.fetch(sql("set_limit_keys"), {**keys_of(rule.name), "tat": tat})
+    if changed:
+        await give_up_places(connection, sql, names=[rule.name for rule in changed])
+        await wake(connection, sql, names=[rule.name for rule in changed])
+    return outcomes
+
+
+def _outcome(rule: LimitRule, stored: Sequence[Any] | None, *, declared: bool, now: int) -> SetOutcome:
+    if stored is None:
+        return "changed" if declared else "unknown"
+    if not declared:
+        return "changed"
+    figures, previous, declared_at = stored
+    if figures == rule.figures:
+        return "kept"
+    return "outdated" if previous == rule.figures and declared_at > now - _DEPLOYING else "changed"
+
+
+async def give_up_places(
+    connection: Connection, sql: Statements, *, names: Sequence[str] = (), type_names: Sequence[str] = ()
+) -> None:
+    """Have jobs of limits, or of types, that have a place and have not started held again."""
+    given = {"names": many(list(names)), "type_names": many(list(type_names))}
+    await connection.fetch(sql("give_up_places"), given)
+    rows = await connection.fetch(sql("begin_anew"), given)
+    if rows:
+        await connection.fetch(sql("give_back_places"), {"ids": many([row[0] for row in rows])})
+        await wake_keys(connection, sql, {key for row in rows for key in json.loads(row[1])})
+
+
+async def wake_keys(connection: Connection, sql: Statements, keys: Collection[str]) -> None:
+    """Have the held jobs of keys looked at."""
+    await connection.fetch(sql("wake_keys"), {"keys": many(list(keys))})
+
+
+async def wake(
+    connection: Connection,
+    sql: Statements,
+    *,
+    names: Sequence[str] = (),
+    type_names: Sequence[str] = (),
+    everything: bool = False,
+) -> None:
+    """Have the held jobs of limits, or of types, looked at."""
+    given = {"names": many(list(names)), "type_names": many(list(type_names)), "all": everything}
+    await connection.fetch(sql("wake_limits"), given)

@@ -1,0 +1,5 @@
+-- Whether more jobs of a key are held, but for those of paused types.
+SELECT EXISTS (
+  SELECT 1 FROM /*schema*/job INDEXED BY /*schema*/job_held
+  WHERE /*include fragments/held_job*/ AND limit_key = :key
+    AND type_name NOT IN (SELECT type_name FROM /*schema*/paused_type))

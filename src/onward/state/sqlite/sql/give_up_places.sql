@@ -1,0 +1,7 @@
+-- Take from jobs of limits, or of types, the places of those that have not started: they are held again.
+UPDATE /*schema*/job SET admitted_after = NULL
+WHERE rowid IN (
+  SELECT rowid FROM /*schema*/job INDEXED BY /*schema*/job_admitted
+  WHERE /*include fragments/placed_job*/ AND status = 'pending'
+    AND (substr(limit_key, 1, instr(limit_key, '/') - 1) IN (SELECT value FROM json_each(:names))
+      OR type_name IN (SELECT value FROM json_each(:type_names))))

@@ -1,0 +1,102 @@
+"""What a worker does for limits: it lets held jobs in before it takes, and when the next slot of a rate comes."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from onward.define.limit import TypeLimit, shown_name
+from onward.lifecycle.effects import Effects
+from onward.lifecycle.limits import rule_of
+from onward.lifecycle.store import Store
+from onward.notify.contract import Hint, HintKind
+from onward.state.driver import Connection
+
+logger = logging.getLogger("onward.worker")
+_AT_LEAST_EVERY = 30.0
+"""Seconds: the net under wakes that were lost."""
+_WITHOUT_ROOM = 0.05
+"""Seconds between looks on behalf of others, while this worker could not take what it lets in."""
+_LOOK_BACK_EVERY = 0.25
+"""Seconds for which it goes on after what it has seen; see `worker/take_cursor.py`."""
+_EAGER_FOR = 60.0
+"""Seconds after jobs were let in for which a worker whose types have no limit looks before every take, too."""
+_MOST_ROUNDS = 4
+"""Where jobs go on from one limit to the next."""
+_NEVER = float("inf")
+
+
+@dataclass(slots=True)
+class Admission:
+    """A worker whose types have no limit only looks now and then, unless it finds something, and if there are limits at
+    all: jobs that were started under one must not be stranded when the code has none any more.
+    """
+
+    store: Store
+    type_names: Collection[str]
+    limits: Sequence[TypeLimit]
+    due: float = 0.0
+    """When there will be something to look for (monotonic)."""
+    _is_declared: bool = False
+    _sweep: bool = True
+    _after: int = 0
+    _look_back_at: float = 0.0
+    _eager_until: float = 0.0
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether to look before every take, and after every attempt that has ended."""
+        return bool(self.limits) or time.monotonic() < self._eager_until
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether to look before the next take."""
+        return self.is_eager or time.monotonic() >= self.due
+
+    async def before_take(self, connection: Connection, *, free: int) -> None:
+        """Let in what there are places for, and tell others of what this worker cannot take."""
+        if not self._is_declared:
+            await self._declare(connection)
+            if self.due == _NEVER:
+                return
+        now, types = time.monotonic(), Counter[str]()
+        if now >= self._look_back_at:
+            self._after, self._look_back_at = 0, now + _LOOK_BACK_EVERY
+        for _ in range(_MOST_ROUNDS):
+            admitted = await connection.run(self.store.state.admit(after=self._after, sweep=self._sweep))
+            self._after, self._sweep = max(self._after, admitted.reached), False
+            types.update(admitted.types)
+            if admitted.next_in != 0:
+                break
+        wait = _AT_LEAST_EVERY if admitted.next_in is None else min(max(admitted.next_in, 0.001), _AT_LEAST_EVERY)
+        self.due = time.monotonic() + (wait if free else max(wait, _WITHOUT_ROOM))
+        if types:
+            self._eager_until = time.monotonic() + _EAGER_FOR
+        ours = sum(count for name, count in types.items() if name in self.type_names)
+        hints = [
+            Hint(HintKind.READY, name, count)
+            for name, count in types.items()
+            if ours > free or name not in self.type_names
+        ]
+        if hints:
+            self.store.release(Effects(hints=hints))
+
+    async def _declare(self, connection: Connection) -> None:
+        rules, state = list({limit.name: rule_of(limit) for limit in self.limits}.values()), self.store.state
+        outcomes = await connection.run(state.set_limits(rules, declared=True)) if rules else ()
+        for rule, outcome in zip(rules, outcomes, strict=True):
+            if outcome == "outdated":
+                logger.warning(
+                    "limit %r stays as newer code declares it: what this code says was changed minutes ago. If "
+                    "this code is the newer one, say so with app.limits.change(…)",
+                    shown_name(rule.name),
+                )
+        if not rules and not await connection.run(state.limits()):
+            self.due = _NEVER
+        self._is_declared = True
+
+    def lost_touch(self) -> None:
+        """The database was away, and with it perhaps what it knew of keys to look at."""
+        self._sweep = True
+        self._after = 0

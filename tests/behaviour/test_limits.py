@@ -1,0 +1,258 @@
+"""Limits, with client and worker: never more than there may be, none left behind."""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from onward import Attempt, Backoff, Limit, Next, Onward, Rate, Reschedule, job
+from onward.errors import ConfigurationError, DefinitionError, LimitNotFound, StartRefused, WaitTimeout
+from support import SOON
+
+
+@dataclass
+class Work:
+    tenant: str
+    number: int = 0
+
+
+class Running:
+    """How many run at a time, by key."""
+
+    def __init__(self) -> None:
+        self.now: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.done = 0
+
+    async def __call__(self, key: str) -> None:
+        self.now[key] += 1
+        self.most[key] = max(self.most[key], self.now[key])
+        await asyncio.sleep(0.002)
+        self.now[key] -= 1
+        self.done += 1
+
+
+async def finish(*chains: Any) -> None:
+    for chain in chains:
+        await chain.wait(timeout=timedelta(seconds=60))
+
+
+async def test_so_many_of_a_key_run_at_a_time_in_all_workers(make_app: Callable[..., Onward]) -> None:
+    runs = Running()
+
+    @job("work", limit=Limit(concurrency=2, key=lambda input: input.tenant))
+    async def work(attempt: Attempt[Work]) -> None:
+        await runs(attempt.input.tenant)
+
+    app, other = make_app(work), make_app(work)
+    async with app, other, app.worker(concurrency=10), other.worker(concurrency=10):
+        chains = await app.start_many([work.with_input(Work(f"tenant-{n % 3}")) for n in range(45)])
+        await finish(*chains)
+
+    assert runs.most == {f"tenant-{n}": 2 for n in range(3)}
+
+
+async def test_types_share_a_named_limit_and_a_continuation_needs_a_place_too(running: Callable[..., Any]) -> None:
+    runs, stripe = Running(), Limit("stripe", concurrency=1)
+
+    @job("refund", limit=stripe, internal=True)
+    async def refund(attempt: Attempt[int]) -> None:
+        await runs("stripe")
+
+    @job("charge", limit=Limit("stripe", concurrency=1), continues_to=[refund])
+    async def charge(attempt: Attempt[int]) -> Next[None]:
+        await runs("stripe")
+        return attempt.continue_with(refund, 1)
+
+    app: Onward = await running(charge, refund)
+    await finish(*await app.start_many([charge.with_input(n) for n in range(10)]))
+
+    assert (runs.most, runs.done) == ({"stripe": 1}, 20)
+
+
+async def test_a_job_with_several_limits_has_a_place_of_each(running: Callable[..., Any]) -> None:
+    runs, all_of_them = Running(), Limit("all", concurrency=3)
+
+    @job("work", limit=[all_of_them, Limit(concurrency=2, key=lambda input: input.tenant)])
+    async def work(attempt: Attempt[Work]) -> None:
+        runs.now["all"] += 1
+        runs.most["all"] = max(runs.most["all"], runs.now["all"])
+        await runs(attempt.input.tenant)
+        runs.now["all"] -= 1
+
+    app: Onward = await running(work)
+    await finish(*await app.start_many([work.with_input(Work(f"t{n % 4}")) for n in range(40)]))
+
+    assert runs.done == 40
+    assert runs.most["all"] == 3
+    assert max(runs.most[f"t{n}"] for n in range(4)) <= 2
+
+
+async def test_a_rate_spreads_what_starts(running: Callable[..., Any]) -> None:
+    @job("work", limit=Limit(rate=Rate(50, per=timedelta(seconds=1), burst=5)))
+    async def work(attempt: Attempt[int]) -> None: ...
+
+    app: Onward = await running(work)
+    await finish(*await app.start_many([work.with_input(n) for n in range(25)]))
+    let_in = sorted([found.scheduled_at async for found in app.jobs()])
+
+    for first, later in itertools.combinations(range(25), 2):
+        waited = (let_in[later] - let_in[first]).total_seconds()
+        assert later - first + 1 <= 5 + waited * 50 + 0.001
+
+
+async def test_failed_attempts_and_crashes_leave_their_places_to_others(running: Callable[..., Any]) -> None:
+    runs, failed = Running(), set[int]()
+
+    @job("work", limit=Limit(concurrency=1))
+    async def work(attempt: Attempt[Work]) -> None:
+        await runs("all")
+        if attempt.input.number not in failed:
+            failed.add(attempt.input.number)
+            raise Reschedule(delay=timedelta(milliseconds=1)) if attempt.input.number % 2 else ValueError("no")
+
+    app: Onward = await running(work, worker={"backoff": Backoff(initial=timedelta(milliseconds=5))})
+    await finish(*await app.start_many([work.with_input(Work("a", n)) for n in range(6)]))
+
+    assert (runs.most, runs.done) == ({"all": 1}, 12)
+
+
+async def test_a_limit_is_listed_changed_and_reset_while_jobs_run(make_app: Callable[..., Onward]) -> None:
+    go, runs = asyncio.Event(), Counter[str]()
+
+    @job("work", limit=Limit("shared/x", concurrency=1, key=lambda input: input.tenant))
+    async def work(attempt: Attempt[Work]) -> None:
+        runs[attempt.input.tenant] += 1
+        await go.wait()
+
+    async with make_app(work) as app, app.worker(concurrency=10):
+        chains = await app.start_many([work.with_input(Work("a")) for _ in range(5)])
+        await reached(lambda: runs["a"] == 1)
+        (listed,) = await app.limits.list()
+        (key,) = await app.limits.keys("shared/x")
+        holding, waiting = await app.limits.holding("shared/x", "a"), await app.limits.waiting("shared/x", "a", limit=2)
+
+        with pytest.raises(WaitTimeout, match="waits for a place of limit 'shared/x', key 'a'"):
+            await chains[1].wait(timeout=timedelta(milliseconds=50))
+
+        await app.limits.change("shared/x", concurrency=3)
+        await reached(lambda: runs["a"] == 3)
+        (changed,) = await app.limits.list()
+        await app.limits.reset("shared/x")
+        (reset,) = await app.limits.list()
+        go.set()
+        await finish(*chains)
+
+    assert (listed.name, listed.concurrency, listed.rate, listed.changed_at) == ("shared/x", 1, None, None)
+    assert (key.key, key.holding, key.waiting) == ("a", 1, 4)
+    assert [job.id for job in (*holding, *waiting)] == [chain.id for chain in chains[:3]]
+    assert (changed.concurrency, changed.changed_at is None) == (3, False)
+    assert (reset.concurrency, reset.changed_at) == (1, None)
+
+
+async def test_limits_without_an_event_loop(make_app: Callable[..., Onward]) -> None:
+    rate = Rate(100, per=timedelta(minutes=1), burst=20)
+
+    @job("work", limit=Limit(concurrency=1, rate=rate, key=lambda input: input.tenant))
+    async def work(attempt: Attempt[Work]) -> None: ...
+
+    app = make_app(work)
+    with app.sync as client:
+        client.start(work, Work("a"))
+        client.limits.change("work", concurrency=7)
+        (listed,) = client.limits.list()
+        (key,) = client.limits.keys("work")
+        waiting = client.limits.waiting("work", "a")
+        client.limits.reset("work")
+        with pytest.raises(LimitNotFound, match="did you mean 'work'"):
+            client.limits.change("worck", concurrency=1)
+
+        assert (listed.concurrency, listed.rate) == (7, Rate(1, per=timedelta(milliseconds=600), burst=20))
+        assert (key.holding, key.waiting, len(waiting), client.limits.holding("work", "a")) == (0, 1, 1, [])
+        assert client.limits.list()[0].concurrency == 1
+
+
+async def test_jobs_of_a_limit_that_the_code_no_longer_has_are_run(make_app: Callable[..., Onward]) -> None:
+    runs = Running()
+
+    async def work(attempt: Attempt[Work]) -> None:
+        await runs("all")
+
+    before = make_app(job("work", limit=Limit(concurrency=1))(work))
+    async with before, before.worker():
+        pass
+    async with before:
+        old = await before.start_many([before.registry["work"].step.with_input(Work("a")) for _ in range(5)])  # type: ignore[attr-defined]
+    now = job("work")(work)
+    async with make_app(now) as app, app.worker(concurrency=10, poll=timedelta(seconds=1)):
+        await finish(*[app.chain(now, chain.id) for chain in old], await app.start(now, Work("b")))
+
+    assert runs.done == 6
+
+
+async def test_a_lost_wake_is_made_good_by_the_worker_that_starts_next(make_app: Callable[..., Onward]) -> None:
+    @job("work", limit=Limit(concurrency=1))
+    async def work(attempt: Attempt[int]) -> None: ...
+
+    async with make_app(work) as app:
+        chains = await app.start_many([work.with_input(n) for n in range(3)])
+        async with app.driver.connection() as connection:
+            table = app.state.sql._table("limit_wake")  # type: ignore[attr-defined]
+            await connection.fetch(f"DELETE FROM {table}", {})
+        async with app.worker():
+            await finish(*chains)
+
+
+@pytest.mark.parametrize("bad", [None, True, b"bytes", ["list"], "", "nul\0", "x" * 2000])
+async def test_a_key_that_is_none_is_refused_with_nothing_stored(make_app: Callable[..., Onward], bad: object) -> None:
+    @job("work", limit=Limit(concurrency=1, key=lambda input: bad))  # type: ignore[arg-type, return-value]
+    async def work(attempt: Attempt[int]) -> None: ...
+
+    async with make_app(work) as app:
+        with pytest.raises(StartRefused, match="'work': its limit 'work': key="):
+            await app.start(work, 1)
+
+        assert len(await app.jobs()) == 0
+
+
+async def test_a_key_function_that_raises_is_named(make_app: Callable[..., Onward]) -> None:
+    @job("work", limit=Limit("stripe", concurrency=1, key=lambda input: input["tenant"]))
+    async def work(attempt: Attempt[dict[str, int]]) -> None: ...
+
+    async with make_app(work) as app, app.transaction() as tx:
+        with pytest.raises(StartRefused, match="'work': the key= of its limit 'stripe' raised KeyError"):
+            await app.start(work, {}, tx=tx)
+        await app.start(work, {"tenant": 7}, tx=tx)
+
+
+def test_a_limit_is_checked_when_it_is_made() -> None:
+    for wrong in ({}, {"concurrency": 0}, {"concurrency": 1, "key": "tenant"}, {"rate": 5}, {"concurrency": True}):
+        with pytest.raises(ConfigurationError, match="Limit: "):
+            Limit(**wrong)  # type: ignore[arg-type]
+    for count, per, burst in ((0, 1, 1), (1, 0, 1), (1, 1, 0), (1, -1, 1)):
+        with pytest.raises(ConfigurationError, match="Rate: "):
+            Rate(count, per=timedelta(seconds=per), burst=burst)
+
+
+def test_different_figures_under_one_name_are_refused_when_the_app_is_built() -> None:
+    @job("a", limit=Limit("stripe", concurrency=1))
+    async def a(attempt: Attempt[int]) -> None: ...
+
+    @job("b", limit=Limit("stripe", concurrency=2))
+    async def b(attempt: Attempt[int]) -> None: ...
+
+    with pytest.raises(DefinitionError, match="b: limits under the name 'stripe' otherwise than a"):
+        Onward("memory://", jobs=[a, b])
+    with pytest.raises(DefinitionError, match=r"expected a Limit\(concurrency=…\)"):
+        job("c", limit=3)(a.run)  # type: ignore[call-overload]
+
+
+async def reached(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON.total_seconds()):
+        while not condition():
+            await asyncio.sleep(0.005)

@@ -1,0 +1,140 @@
+"""Limits in the database: an upgrade in place, and what admission reads."""
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from onward.model import new_id
+from onward.state.contract import Filter, LimitRule, NewJob, StateAdapter, TypeClaim
+from onward.state.driver import Driver, run_now
+from onward.state.postgres.adapter import PostgresState
+from onward.state.postgres.psycopg import SyncPsycopgDriver
+from onward.state.postgres.settings import session_settings
+from onward.state.sqlite.adapter import SqliteState
+from onward.state.sqlite.sqlite3 import SyncSqliteDriver
+from onward.state.statement import spell
+
+HELD, KEYS = 20_000, 1_000
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any, Driver]]:
+    """A state without tables, and a driver."""
+    driver: Driver = SyncSqliteDriver(tmp_path / "jobs.db")
+    state: Any = SqliteState()
+    if request.param == "postgres":
+        driver = SyncPsycopgDriver(request.getfixturevalue("postgres_dsn"))
+        state = PostgresState(schema=f"upgrade_{secrets.token_hex(4)}")
+    run_now(driver.open())
+    yield state, driver
+    run_now(driver.close())
+
+
+def test_tables_with_jobs_are_brought_up_in_place(database: tuple[Any, Driver]) -> None:
+    state, driver = database
+
+    waiting, held, running, done = run_now(_upgraded(state, driver))
+
+    assert waiting == 2
+    assert (held, running, done) == (1, 1, 1)
+
+
+async def _upgraded(state: Any, driver: Driver) -> tuple[int, int, int, int]:
+    async with driver.connection() as connection:
+        whole = state.sql.migrations
+        before = [one for one in whole() if not one[1].endswith("limits") and one[0] == 1]
+        state.sql.migrations = lambda: before
+        await connection.run(state.migrate())
+        state.sql.migrations = whole
+        table, now = state.sql._table("job"), "now()" if state.dialect == "postgres" else "0"
+        for status, key in [("pending", None), ("pending", "a/b"), ("running", "a/b"), ("completed", "a/b")]:
+            id = str(new_id())
+            await connection.fetch(
+                f"INSERT INTO {table} (id, chain_id, chain_index, type_name, payload_version, status, rank, deferred, "
+                f"limit_key, input, created_at, scheduled_at, root_id) VALUES (:id, :id, 0, 'work', 1, '{status}', 0, "
+                f"false, :key, '1', {now}, {now}, :id)",
+                {"id": id, "key": key},
+            )
+        applied = await connection.run(state.migrate())
+        assert any(name.endswith("limits") for name in applied)
+        (use,) = await connection.run(state.limit_uses("a", after=None, limit=9))
+        await connection.run(state.admit(sweep=True))
+        taken = await connection.run(state.take(types=[TypeClaim("work", 1, 60.0)], limit=9, worker="w"))
+        jobs = await connection.run(state.list_jobs(Filter(), after=None, limit=9))
+    return len(taken), use.held, use.placed, [job.status for job in jobs].count("completed")  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def loaded(postgres_dsn: str) -> Iterator[tuple[PostgresState, str]]:
+    """A thousand keys with a backlog each, and one with as much as all of them."""
+    state, driver = PostgresState(schema="limits"), SyncPsycopgDriver(postgres_dsn)
+    run_now(driver.open())
+    run_now(_load(state, driver))
+    run_now(driver.close())
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute("VACUUM (ANALYZE) limits.job")
+    yield state, postgres_dsn
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA limits CASCADE")
+
+
+async def _load(state: StateAdapter, driver: Driver) -> None:
+    async with driver.connection() as connection:
+        await connection.run(state.migrate())
+        await connection.run(state.set_limits([LimitRule("tenant", places=3)], declared=True))
+        for start in range(0, 2 * HELD, 5000):
+            jobs = []
+            for n in range(start, start + 5000):
+                id, key = new_id(), "big" if n % 2 else f"k{n // 2 % KEYS}"
+                ids: dict[str, Any] = {"id": id, "chain_id": id, "root_id": id}
+                jobs.append(NewJob(**ids, type_name="work", payload_version=1, input="1", limit_key=f"tenant/{key}"))
+            await connection.run(state.start(jobs))
+
+
+def read(admin: psycopg.Connection) -> int:
+    """How many rows of the tables were read in this transaction."""
+    counted = admin.execute(
+        "SELECT sum(idx_tup_fetch + seq_tup_read) FROM pg_stat_xact_user_tables WHERE schemaname = 'limits'"
+    )
+    return int((counted.fetchone() or [0])[0] or 0)
+
+
+def test_an_admission_reads_what_it_admits_and_not_the_backlog(loaded: tuple[PostgresState, str]) -> None:
+    _, dsn = loaded
+
+    with psycopg.connect(dsn) as admin:
+        admin.execute("DELETE FROM limits.limit_wake")
+        admin.execute("UPDATE limits.limit_sweep SET swept_at = clock_timestamp()")
+        admin.execute("INSERT INTO limits.limit_wake (key) VALUES ('tenant/big'), ('tenant/k1'), ('tenant/k2')")
+        before = read(admin)
+        for _ in range(6):
+            admin.execute("SELECT * FROM limits.admit(1000, 0, false, NULL)")
+        after = read(admin)
+        admitted = admin.execute("SELECT count(*) FROM limits.job WHERE admitted_after = 0").fetchone()
+        admin.rollback()
+
+    assert admitted == (9,)
+    assert after - before < 2_000
+
+
+def test_a_take_among_held_jobs_reads_what_it_takes(loaded: tuple[PostgresState, str]) -> None:
+    """The table was analyzed while nothing could be taken."""
+    state, dsn = loaded
+    take = state.take(types=[TypeClaim("work", 1, 60.0)], limit=100, worker="worker-1")
+    spelled = spell(take.sql, "percent")
+    with psycopg.connect(dsn) as admin:
+        for name, value in session_settings().items():
+            admin.execute("SELECT set_config(%s, %s, true)", [name, value])
+        for _ in range(10):
+            admin.execute("SELECT * FROM limits.admit(1000, 0, true, NULL)")
+        before = read(admin)
+        taken = admin.execute(spelled.sql.encode(), take.parameters).fetchall()
+        after = read(admin)
+        admin.rollback()
+
+    assert len(taken) == 100
+    assert after - before < 2_000
