@@ -19,6 +19,8 @@ from onward.state.contract import Change, ChangeKind, NewJob, Settlement, Starte
 
 _LONGEST_NAME = 200
 _MOST_PIECES = 1_000
+_AROUND_HANDLERS = ("onward.worker.", "onward.run.", "onward.state.driver", "contextlib", "concurrent.futures.")
+"""Modules whose frames lead to a handler, and say nothing of it."""
 _OF_STARTS = (events.ChainStarted, events.JobCreated, events.JobBlocked)
 
 
@@ -214,8 +216,12 @@ def _made(make: Callable[[], str]) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """Piece by piece: a message or a note in it may be larger than what is kept of the whole."""
-    pieces = traceback.TracebackException.from_exception(error, lookup_lines=False).format()
+    """From the handler on, if it got as far; piece by piece: a message or a note may be larger than what is kept."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_AROUND_HANDLERS):
+        trace = trace.tb_next
+    shown = traceback.TracebackException(type(error), error, trace or error.__traceback__, lookup_lines=False)
+    pieces = shown.format()
     return "".join(deque((cut(piece, LONGEST_TRACEBACK) for piece in pieces), maxlen=_MOST_PIECES))
 
 

@@ -13,6 +13,7 @@ from onward.errors import DecryptionError, HandlerFailed, PayloadError, Permanen
 from onward.lifecycle.effects import describe
 from onward.lifecycle.start import Predecessor, plan_continuation
 from onward.model import Backoff, ChainId, FailureReason, JobError, WorkerId
+from onward.observe.events import AttemptOutcome
 from onward.pacing import pause_after
 from onward.state.contract import Settlement, TakenJob
 from onward.state.rows import change_last_error, write_errors
@@ -157,6 +158,19 @@ def given_back(job: TakenJob, worker: WorkerId) -> Settlement:
         crashes=job.crashes,
         keep_place=True,
     )
+
+
+def ended_as(settlement: Settlement | None) -> AttemptOutcome:
+    """How an attempt ended that was settled like this; None: it came too late."""
+    if settlement is None:
+        return "lost"
+    if settlement.kind == "requeue":
+        if settlement.errors is not None:
+            return "retrying"
+        return "given_back" if settlement.keep_place else "rescheduled"
+    if settlement.kind == "fail":
+        return "cancelled" if settlement.reason is FailureReason.CANCELLED else "failed"
+    return "continued" if settlement.kind == "continue" else "completed"
 
 
 def unstorable(settlement: Settlement, error: BaseException) -> Settlement:

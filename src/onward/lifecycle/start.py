@@ -9,7 +9,6 @@ from onward.define.outcome import Next
 from onward.define.registry import RegisteredType, Registry
 from onward.define.request import BlockerSource, ChainReference, NewChain
 from onward.errors import BlockerMissing, StartRefused
-from onward.lifecycle.context import Origin, current_origin
 from onward.lifecycle.store import Store
 from onward.model import (
     BlockedJob,
@@ -22,6 +21,7 @@ from onward.model import (
     JobStatus,
     new_ids,
 )
+from onward.observe.running import Running, current_attempt
 from onward.options import MOST_JSON, MOST_PRIORITY, given, wrong_call, wrong_id, wrong_kind, wrong_priority, wrong_time
 from onward.state.command import Steps
 from onward.state.contract import NewJob, Started
@@ -139,12 +139,12 @@ class Predecessor(NamedTuple):
     priority: int
 
 
-def plan_chains(registry: Registry, chains: Sequence[NewChain[Any]], *, origin: Origin | None = None) -> list[NewJob]:
+def plan_chains(registry: Registry, chains: Sequence[NewChain[Any]], *, origin: Running | None = None) -> list[NewJob]:
     """The jobs of these chains and of the blockers they start. Raises what is wrong with them, before any I/O.
 
     Without `origin` they come from the job whose handler runs here, if there is one.
     """
-    origin = origin or current_origin.get()
+    origin = origin or current_attempt.get()
     family = Family(origin.job_id, origin.root_id) if origin else Family(None, None)
     plan = _Plan(registry, iter(new_ids(_counted(chains))))
     for chain in chains:

@@ -1,10 +1,15 @@
 """One frozen class per fact. Events about stored things are emitted after the commit that made them true."""
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from onward.model import ChainId, FailureReason, JobError, JobId, LossReason, WorkerId
+
+AttemptOutcome: TypeAlias = Literal[
+    "completed", "continued", "rescheduled", "retrying", "failed", "cancelled", "given_back", "lost"
+]
+"""The first three as the handler said; retrying after an error, or failed for good; the rest was not its doing."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +125,16 @@ class AttemptFailed(_AttemptEvent, frozen=True, kw_only=True):
     """Whether it was the job's fault; else the database's, which is not held against it."""
 
 
+class AttemptEnded(_AttemptEvent, frozen=True, kw_only=True):
+    """What became of an attempt has been committed, or it came too late: one for each that was started."""
+
+    outcome: AttemptOutcome
+    waited: float
+    """Seconds from when the job was due until it was taken, by the database's clock."""
+    ran: float
+    """Seconds in the handler."""
+
+
 class LeaseRenewed(_WorkerEvent, frozen=True, kw_only=True):
     """A worker renewed the leases of its running jobs."""
 
@@ -172,7 +187,7 @@ Event: TypeAlias = (
     WorkerStarted | WorkerStopping | WorkerStopped | WorkerFailed
     | ChainStarted | ChainCompleted | ChainFailed | ChainDeleted
     | JobCreated | JobBlocked | JobUnblocked | JobTriggered | JobCompleted | JobFailed | JobReaped
-    | AttemptStarted | AttemptCompleted | AttemptFailed | LeaseRenewed | LeaseLost | AlreadyCompleted
+    | AttemptStarted | AttemptCompleted | AttemptFailed | AttemptEnded | LeaseRenewed | LeaseLost | AlreadyCompleted
     | StateError | StateRecovered | NotifyError | NotifyRecovered
 )  # fmt: skip
 """Anything an observer may be told."""

@@ -112,6 +112,8 @@ class TakenJob(msgspec.Struct, frozen=True, gc=False):
     blockers: int
     scheduled_at: datetime
     created_at: datetime
+    held_until: float | None = None
+    """Seconds from `scheduled_at` until its lease runs out: who knows how long that is knows how long it waited."""
 
     @property
     def priority(self) -> int:

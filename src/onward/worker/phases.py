@@ -68,6 +68,8 @@ class Phases:
     has_time = True
     """Whether to wait for a database that is away; not if the handler was told to stop."""
     tx: OpenTransaction | None = None
+    settled: Settlement | None = None
+    """What was committed with the handler's writes."""
     _lending: AbstractAsyncContextManager[Any] | None = None
     """Gives back the connection of the open phase."""
     _is_held = False
@@ -197,7 +199,7 @@ class Phases:
                 if not await self._went_through(error):
                     raise
                 tx.follow_after_all()
-            self.stage = "settled"
+            self.stage, self.settled = "settled", settlement
         except _Cancelled:
             return settlement_of_cancel(job, self._worker)
         except BaseException as error:

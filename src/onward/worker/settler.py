@@ -6,10 +6,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from onward.lifecycle.effects import describe
 from onward.lifecycle.settle import unstorable
 from onward.lifecycle.store import Store
-from onward.model import CompletedJob, FailedJob, Job, JobId
+from onward.model import CompletedJob, FailedJob, FailureReason, Job, JobId
 from onward.observe import events
 from onward.pacing import Pacing
 from onward.state.command import Steps
@@ -265,7 +267,10 @@ class Settler:
             settled.update(before)
         if all_settled or settled:
             self._store.observers.database_works("settle")
+        cancelled = {change.job_id for change in changes if change.reason is FailureReason.CANCELLED}
         for settlement in batch:
+            if settlement.job_id in cancelled and settlement.kind != "fail":
+                settlement = msgspec.structs.replace(settlement, kind="fail", reason=FailureReason.CANCELLED)
             self._settled(settlement, all_settled or settlement.job_id in settled)
         self._done(batch)
 

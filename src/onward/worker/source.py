@@ -198,7 +198,7 @@ class JobSource:
             logger.exception("worker %s: attempt %d at job %s was lost", self._worker, piece.job.attempt, piece.job.id)
             settlement = None
         if settlement is None:
-            self._attempts.forget(piece, completed=piece.phases.stage == "settled")
+            self._attempts.forget(piece, piece.phases.settled)
         else:
             await self._settler.put(self._attempts.progress.last_word(settlement))
 

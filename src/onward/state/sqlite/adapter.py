@@ -154,7 +154,7 @@ class SqliteState:
     async def _set_aside(self, connection: Connection, worker: WorkerId) -> None:
         """Fail what a worker holds and cannot read: each row alone, with what is wrong with it."""
         async with transaction(connection):
-            for place, *row, has_dependents in await self._apart(connection, "held", {"worker": worker}, 18):
+            for place, *row, has_dependents in await self._apart(connection, "held", {"worker": worker}, 19):
                 problem = values.problem(row)
                 if problem is not None:
                     logger.error("job %s of type %s cannot be read and has failed: %s", row[0], row[3], problem)
@@ -349,7 +349,7 @@ class SqliteState:
         self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
     ) -> Sequence[TakenJob]:
         parameters = {"worker": worker, "held_here": many(list(held_here))}
-        return await self._taken(connection, await self._read(connection, "unanswered_takes", parameters, 16), worker)
+        return await self._taken(connection, await self._read(connection, "unanswered_takes", parameters, 17), worker)
 
     def lease_commands(self, *, worker: WorkerId) -> LeaseCommands:
         held = {"worker": worker, "held": many([])}

@@ -44,6 +44,8 @@ def task_of(attempt: RunningAttempt, handlers: Mapping[str, HandlerName], regist
         blockers=tuple(_brought_up(blocker, registry) for blocker in attempt.blockers),
         blocked_by=tuple(kind.blocked_by),
         limits=kind.input.bare.limits,
+        worker=attempt.worker,
+        secrets=tuple(attempt.secrets()),
     )
 
 

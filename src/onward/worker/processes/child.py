@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import msgspec
+
 from onward.define.codec import Limits
 from onward.define.job_type import Definition, Step
 from onward.define.outcome import Done, Next, Outcome, Rescheduled
@@ -18,9 +20,10 @@ from onward.define.registry import RegisteredType, register
 from onward.define.request import BlockerSource, NewChain
 from onward.define.signature import read_signature
 from onward.errors import Permanent, PhaseError, Reschedule
-from onward.lifecycle.context import Origin, current_origin
 from onward.lifecycle.effects import describe
 from onward.lifecycle.settle import encode_output
+from onward.observe.logs import LogSettings
+from onward.observe.running import current_attempt
 from onward.worker.processes.attempt import ProcessAttempt
 from onward.worker.processes.messages import (
     SIZE,
@@ -43,8 +46,10 @@ from onward.worker.processes.names import find
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
-def main() -> None:
-    """Serve the worker at the other end of standard input, which is a socket."""
+def main(logs: Any = None) -> None:
+    """Serve the worker at the other end of standard input, which is a socket; `logs`: its `LogSettings`."""
+    if logs is not None:
+        msgspec.convert(logs, LogSettings).apply()
     with socket.socket(fileno=os.dup(0)) as connection:
         # Handlers and what they start have nothing to read there.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -109,10 +114,11 @@ class Server:
             self._connection.sendall(framed(message))
 
     def _answer(self, task: Task) -> Answer:
-        current_origin.set(Origin(task.job_id, task.root_id))
+        attempt = ProcessAttempt(task, None, self._say)
+        current_attempt.set(attempt)
         try:
             kind = self._kind(task)
-            attempt = ProcessAttempt(task, kind.input.bare.decode(task.input), self._say)
+            attempt.input = kind.input.bare.decode(task.input)
             run: Callable[..., Any] | None = kind.step.run
             assert run is not None
             self._say(Begun())

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from onward.define.codec import Limits
-from onward.model import Blocker, ChainId, Deduplication, JobError, JobId
+from onward.model import Blocker, ChainId, Deduplication, JobError, JobId, WorkerId
 
 SIZE = 4
 """Bytes before each message that say how long it is."""
@@ -41,6 +41,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Their outputs are brought up to the versions that this code has."""
     blocked_by: tuple[str, ...]
     limits: Limits
+    worker: WorkerId
+    secrets: tuple[str, ...]
+    """What log lines must not show of the input."""
 
 
 # -- from the process
