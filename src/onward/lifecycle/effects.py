@@ -13,7 +13,7 @@ from onward.model import FailureReason, JobError, JobStatus
 from onward.notify.contract import Hint, HintKind
 from onward.observe import events
 from onward.observe.events import Event
-from onward.observe.observer import Observers
+from onward.observe.observer import Observers, Sent
 from onward.options import LONGEST_ERROR, LONGEST_TRACEBACK, cut
 from onward.state.contract import Change, ChangeKind, NewJob, Settlement, Started
 
@@ -29,10 +29,12 @@ class Effects(msgspec.Struct):
 
     hints: list[Hint] = []
     events: list[Event] = []
+    actions: list[Sent] = []
 
     def add(self, other: "Effects") -> None:
         self.hints.extend(other.hints)
         self.events.extend(other.events)
+        self.actions.extend(other.actions)
 
 
 class Awaited:
@@ -71,9 +73,11 @@ class EffectsOf:
     def __init__(self, observers: Observers, awaited: Awaited) -> None:
         self._wants, self._awaited = observers.wants, awaited
 
-    def start(self, jobs: Sequence[NewJob], started: Sequence[Started]) -> Effects:
-        """Of chains started."""
+    def start(self, jobs: Sequence[NewJob], started: Sequence[Started], sent: Sent | None = None) -> Effects:
+        """Of chains started; `sent` is told that they were, unless all are duplicates."""
         effects, watched = Effects(), self._wants(*_OF_STARTS)
+        if sent is not None and any(answer.status is not None for answer in started):
+            effects.actions.append(sent)
         for job, answer in zip(jobs, started, strict=True):
             if answer.status is not None and not answer.duplicate:
                 self._created(effects, job, answer.status, watched)

@@ -49,7 +49,7 @@ def settlement_of(
     fence: dict[str, Any] = {"job_id": job.id, "attempt": job.attempt, "holder": worker, "completed_by": worker}
     outcome: Outcome[Any] = returned
     if isinstance(outcome, Next):
-        after = Predecessor(job.id, job.chain_id, job.chain_index, job.root_id, job.type_name, job.priority)
+        after = Predecessor(job.id, job.chain_id, job.chain_index, job.root_id, job.type_name, job.priority, job.meta)
         return Settlement(**fence, kind="continue", next=plan_continuation(registry, outcome, after))
     if isinstance(outcome, Rescheduled):
         delay = (outcome.delay or timedelta(0)).total_seconds()

@@ -104,6 +104,8 @@ class Store:
         """The change is committed: let its hints and events go."""
         for event in effects.events:
             self.observers.emit(event)
+        for action in effects.actions:
+            action()
         if effects.hints:
             self._announcer.post(effects.hints)
 

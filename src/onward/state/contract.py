@@ -59,6 +59,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Run when all blockers have ended, though some failed."""
     deduplication: Deduplication | None = None
     id_is_callers: bool = False
+    meta: str | None = None
+    """JSON text."""
 
     @property
     def is_plain(self) -> bool:
@@ -114,6 +116,8 @@ class TakenJob(msgspec.Struct, frozen=True, gc=False):
     created_at: datetime
     held_until: float | None = None
     """Seconds from `scheduled_at` until its lease runs out: who knows how long that is knows how long it waited."""
+    meta: str | None = None
+    """JSON text."""
 
     @property
     def priority(self) -> int:

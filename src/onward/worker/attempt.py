@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -27,7 +27,7 @@ from onward.lifecycle.store import Store
 from onward.model import Blocker, ChainId, JobError, JobId, JobStatus, LossReason, WorkerId
 from onward.state.contract import NewJob, Settlement, TakenJob
 from onward.state.driver import run_now
-from onward.state.rows import read_errors
+from onward.state.rows import read_errors, read_meta
 from onward.worker.middleware import find, onion
 from onward.worker.phases import PhaseBlock, Phases
 from onward.worker.progress import ProgressBoard
@@ -100,6 +100,10 @@ class RunningAttempt:
         return self.job.failures
 
     @property
+    def meta(self) -> Mapping[str, Any]:
+        return read_meta(self.job.meta)
+
+    @property
     def last_error(self) -> JobError | None:
         errors, guard = read_errors(self.job.errors), self.kind.guard
         if not errors or guard is None:
@@ -147,8 +151,9 @@ class RunningAttempt:
         at: datetime | None = None,
         priority: int | None = None,
         blockers: Sequence[BlockerSource] = (),
+        meta: Mapping[str, Any] | None = None,
     ) -> Next[Any]:
-        return self._made(Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers))
+        return self._made(Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers, meta=meta))
 
     def reschedule(self, *, delay: timedelta | None = None, at: datetime | None = None) -> Outcome[Any]:
         return self._made(Rescheduled(delay=delay, at=at))

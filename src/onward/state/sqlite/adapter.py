@@ -154,7 +154,7 @@ class SqliteState:
     async def _set_aside(self, connection: Connection, worker: WorkerId) -> None:
         """Fail what a worker holds and cannot read: each row alone, with what is wrong with it."""
         async with transaction(connection):
-            for place, *row, has_dependents in await self._apart(connection, "held", {"worker": worker}, 19):
+            for place, *row, has_dependents in await self._apart(connection, "held", {"worker": worker}, 20):
                 problem = values.problem(row)
                 if problem is not None:
                     logger.error("job %s of type %s cannot be read and has failed: %s", row[0], row[3], problem)
@@ -349,7 +349,7 @@ class SqliteState:
         self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
     ) -> Sequence[TakenJob]:
         parameters = {"worker": worker, "held_here": many(list(held_here))}
-        return await self._taken(connection, await self._read(connection, "unanswered_takes", parameters, 17), worker)
+        return await self._taken(connection, await self._read(connection, "unanswered_takes", parameters, 18), worker)
 
     def lease_commands(self, *, worker: WorkerId) -> LeaseCommands:
         held = {"worker": worker, "held": many([])}
@@ -504,7 +504,7 @@ def _next_row(row: Sequence[Any], job: NewJob, now: int) -> tuple[Any, ...]:
     """A continuation, which has its place and its ancestors from the job that was settled."""
     id, chain_id, chain_index, *_, root_id, _ = row
     new = values.new_row(job, now)
-    return (new[0], chain_id, chain_index + 1, *new[3:9], id, root_id)
+    return (new[0], chain_id, chain_index + 1, *new[3:9], id, root_id, job.meta)
 
 
 def _cancelled(row: Sequence[Any]) -> Change:

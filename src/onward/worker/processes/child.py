@@ -15,6 +15,7 @@ import msgspec
 
 from onward.define.codec import Limits
 from onward.define.job_type import Definition, Step
+from onward.define.meta import encode_meta
 from onward.define.outcome import Done, Next, Outcome, Rescheduled
 from onward.define.registry import RegisteredType, register
 from onward.define.request import BlockerSource, NewChain
@@ -24,6 +25,7 @@ from onward.lifecycle.effects import describe
 from onward.lifecycle.settle import encode_output
 from onward.observe.logs import LogSettings
 from onward.observe.running import current_attempt
+from onward.state.rows import read_meta
 from onward.worker.processes.attempt import ProcessAttempt
 from onward.worker.processes.messages import (
     SIZE,
@@ -158,6 +160,7 @@ def _encoded(kind: RegisteredType, returned: Any, task: Task) -> Answer:
             delay=outcome.delay,
             at=outcome.at,
             priority=outcome.priority,
+            meta=_meta(outcome.meta, outcome.step.name),
             blockers=tuple(_blocker(blocker, task.limits) for blocker in outcome.blockers),
         )
     if isinstance(outcome, Rescheduled):
@@ -167,6 +170,11 @@ def _encoded(kind: RegisteredType, returned: Any, task: Task) -> Answer:
 
 def _input(step: Step[Any, Any], value: Any, limits: Limits) -> str:
     return register(step, limits).input.bare.encode(value)
+
+
+def _meta(given: Any, job_type: str) -> dict[str, Any] | None:
+    """As it can be sent; what cannot be is said here, where it was given."""
+    return None if given is None else read_meta(encode_meta(given, job_type))
 
 
 def _blocker(source: BlockerSource, limits: Limits) -> ExistingChain | ChainToStart:
@@ -181,4 +189,5 @@ def _blocker(source: BlockerSource, limits: Limits) -> ExistingChain | ChainToSt
         priority=source.priority,
         blockers=tuple(_blocker(blocker, limits) for blocker in source.blockers),
         deduplication=source.deduplication,
+        meta=_meta(source.meta, source.job_type.name),
     )

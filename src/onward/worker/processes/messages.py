@@ -42,6 +42,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     blocked_by: tuple[str, ...]
     limits: Limits
     worker: WorkerId
+    meta: dict[str, Any]
     secrets: tuple[str, ...]
     """What log lines must not show of the input."""
 
@@ -82,6 +83,7 @@ class ChainToStart(msgspec.Struct, frozen=True, kw_only=True, tag="new"):
     priority: int
     blockers: "tuple[ExistingChain | ChainToStart, ...]"
     deduplication: Deduplication | None
+    meta: dict[str, Any] | None
 
 
 class Continued(msgspec.Struct, frozen=True, kw_only=True, tag="continued"):
@@ -90,6 +92,7 @@ class Continued(msgspec.Struct, frozen=True, kw_only=True, tag="continued"):
     delay: timedelta | None
     at: datetime | None
     priority: int | None
+    meta: dict[str, Any] | None
     blockers: tuple[ExistingChain | ChainToStart, ...]
 
 
