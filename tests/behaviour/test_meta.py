@@ -121,7 +121,8 @@ async def test_tables_without_it_are_upgraded_in_postgres(postgres_dsn: str) -> 
         connection.execute(
             f"INSERT INTO {schema}.job (id, chain_id, chain_index, type_name, payload_version, status, rank,"
             " deferred, input, created_at, scheduled_at, root_id)"
-            " SELECT i, i, 0, 'leaf', 1, 'pending', 0, false, '1', now(), now(), i FROM gen_random_uuid() AS g(i)".encode()
+            " SELECT i, i, 0, 'leaf', 1, 'pending', 0, false, '1', now(), now(), i"
+            " FROM gen_random_uuid() AS g(i)".encode()
         )
 
         app = Onward(postgres_dsn, jobs=[leaf, first, last], schema=schema, migrate=True)

@@ -191,10 +191,13 @@ class Store:
             return await connection.run(operation)
         effects.hints.clear()
         try:
-            return await connection.run(operation, carried.command)
+            answer = await connection.run(operation, carried.command)
         except BaseException:
             self._announcer.post(carried.hints)  # there may be those of others among them
             raise
+        if self.observers.wants(events.HintsSent):
+            self.observers.emit(events.HintsSent(count=len(carried.hints)))
+        return answer
 
     # -- transactions
 

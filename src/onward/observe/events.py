@@ -1,6 +1,7 @@
 """One frozen class per fact. Events about stored things are emitted after the commit that made them true."""
 
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -110,6 +111,9 @@ class JobReaped(_JobEvent, frozen=True, kw_only=True):
 class AttemptStarted(_AttemptEvent, frozen=True, kw_only=True):
     """A handler is about to run."""
 
+    meta: Mapping[str, Any] = {}
+    """What travels with the job."""
+
 
 class AttemptCompleted(_AttemptEvent, frozen=True, kw_only=True):
     """A handler's outcome has been committed."""
@@ -151,6 +155,31 @@ class AlreadyCompleted(_AttemptEvent, frozen=True, kw_only=True):
     """An outcome came too late and changed nothing."""
 
 
+class BatchSettled(_WorkerEvent, frozen=True, kw_only=True):
+    """Outcomes were settled with one commit."""
+
+    size: int
+
+
+class PoolWaited(_Event, frozen=True, kw_only=True):
+    """A phase got its connection."""
+
+    type_name: str
+    seconds: float
+
+
+class HintsSent(_Event, frozen=True, kw_only=True):
+    """Others were told of changes."""
+
+    count: int
+
+
+class HintsReceived(_WorkerEvent, frozen=True, kw_only=True):
+    """A worker was told of changes."""
+
+    count: int
+
+
 class StateError(_Event, frozen=True, kw_only=True):
     """The database did not answer as it should; Onward tries again."""
 
@@ -188,6 +217,7 @@ Event: TypeAlias = (
     | ChainStarted | ChainCompleted | ChainFailed | ChainDeleted
     | JobCreated | JobBlocked | JobUnblocked | JobTriggered | JobCompleted | JobFailed | JobReaped
     | AttemptStarted | AttemptCompleted | AttemptFailed | AttemptEnded | LeaseRenewed | LeaseLost | AlreadyCompleted
+    | BatchSettled | PoolWaited | HintsSent | HintsReceived
     | StateError | StateRecovered | NotifyError | NotifyRecovered
 )  # fmt: skip
 """Anything an observer may be told."""

@@ -275,6 +275,8 @@ class JobCounts(msgspec.Struct, frozen=True):
     """Pending, but not yet due."""
     running: int = 0
     failed: int = 0
+    oldest: float = 0.0
+    """Seconds for which the oldest that is pending has been due, where that was asked."""
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -499,6 +501,12 @@ class StateAdapter(Protocol):
         """How many jobs of each of these types are where. Reads as many index entries as it counts.
 
         What is blocked or has completed is not counted: that would read the whole table.
+        """
+        ...
+
+    def oldest_due(self, type_names: Sequence[str]) -> Operation[dict[str, float]]:
+        """For how many seconds the oldest pending job of each of these types has been due; types without one are
+        missing. Reads as many index entries as there are versions and priorities.
         """
         ...
 

@@ -144,10 +144,14 @@ class Phases:
         """Begin on a connection of the pool; `locked`: and hold the attempt, so that nobody else settles its job."""
         store, lending = self.store, self.store.driver.connection()
         self._queueing.add(self)
+        began = time.monotonic()
         try:
             link = await lending.__aenter__()
         finally:
             self._queueing.discard(self)
+        if store.observers.wants(events.PoolWaited):
+            seconds = time.monotonic() - began
+            store.observers.emit(events.PoolWaited(type_name=self._job.type_name, seconds=seconds))
         self._lending, self._interrupt = lending, link.cut_off
         fence: Any = {"job_id": self._job.id, "attempt": self._job.attempt, "holder": self._worker}
         if locked:

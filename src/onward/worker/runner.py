@@ -57,7 +57,7 @@ class Runner:
         current_attempt.set(attempt)
         attempt.began = time.monotonic()
         if self._observers.wants(events.AttemptStarted):
-            self._observers.emit(events.AttemptStarted(**attempt.facts, worker=self._worker))
+            self._observers.emit(events.AttemptStarted(**attempt.facts, worker=self._worker, meta=attempt.meta))
         try:
             attempt.input = attempt.kind.read_input(job.input, job.payload_version, job.id)
             if attempt.kind.runs_in_process:

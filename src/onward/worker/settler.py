@@ -256,7 +256,10 @@ class Settler:
     async def _report(
         self, reserved: Reserved, batch: list[Settlement], changes: Sequence[Change], *, repeated: bool
     ) -> None:
+        observers = self._store.observers
         self._store.release(self._store.effects_of.settlements(batch, changes))
+        if observers.wants(events.BatchSettled):
+            observers.emit(events.BatchSettled(worker=batch[0].holder or "", size=len(batch)))
         told = [change.job_id for change in changes if change.kind == "settled"]
         all_settled = len(told) == len(batch)
         settled = set[JobId]() if all_settled else set(told)
@@ -266,7 +269,7 @@ class Settler:
             self._store.release(self._store.effects_of.settlements(missing, [c for c in before.values() if c]))
             settled.update(before)
         if all_settled or settled:
-            self._store.observers.database_works("settle")
+            observers.database_works("settle")
         cancelled = {change.job_id for change in changes if change.reason is FailureReason.CANCELLED}
         for settlement in batch:
             if settlement.job_id in cancelled and settlement.kind != "fail":

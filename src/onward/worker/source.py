@@ -157,6 +157,8 @@ class JobSource:
         """Act on hints; how many jobs they tell of, or None if there is nothing to take."""
         expected: int | None = None
         lost: set[str] = set()
+        if hints and self._store.observers.wants(events.HintsReceived):
+            self._store.observers.emit(events.HintsReceived(worker=self._worker, count=len(hints)))
         for hint in hints:
             if hint.kind is HintKind.LOST:
                 lost.add(hint.key)

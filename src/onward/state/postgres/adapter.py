@@ -463,6 +463,10 @@ class PostgresState:
 
         return Command(self.sql("count_jobs"), {"type_names": list(type_names)}, read)
 
+    def oldest_due(self, type_names: Sequence[str]) -> Command[dict[str, float]]:
+        parameters = {"type_names": list(type_names), "now": self.clock()}
+        return Command(self.sql("oldest_due"), parameters, lambda rows: {row[0]: max(row[1], 0.0) for row in rows})
+
     def blockers_of(self, job_ids: Sequence[JobId]) -> Command[dict[JobId, list[Blocker]]]:
         return Command(self.sql("blockers_of"), {"job_ids": list(job_ids)}, _blockers)
 

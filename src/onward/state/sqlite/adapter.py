@@ -451,6 +451,12 @@ class SqliteState:
 
         return Command(self.sql("count_jobs"), {"type_names": many(list(type_names))}, read)
 
+    def oldest_due(self, type_names: Sequence[str]) -> Command[dict[str, float]]:
+        def read(rows: Rows) -> dict[str, float]:
+            return {name: max(due / 1_000_000, 0.0) for name, due in rows}
+
+        return Command(self.sql("oldest_due"), {"type_names": many(list(type_names)), "now": self._now()}, read)
+
     @steps
     async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:
         found: dict[JobId, list[Blocker]] = {}
