@@ -29,7 +29,9 @@ class Metric:
 
 
 STARTED = Metric("counter", "onward.chains.started", "Chains started by this process.", ("type",))
-ENDED = Metric("counter", "onward.jobs.ended", "Jobs that ended for good, by status.", ("type", "status"))
+ENDED = Metric(
+    "counter", "onward.jobs.ended", "Jobs that workers completed, and that failed for good.", ("type", "status")
+)
 ATTEMPTS = Metric("counter", "onward.attempts.ended", "Attempts that ended, by outcome.", ("type", "outcome"))
 RETRIES = Metric("counter", "onward.retries", "Attempts that failed and are followed by another.", ("type",))
 REAPED = Metric("counter", "onward.jobs.reaped", "Jobs taken back from a holder that was gone.", ("type",))
@@ -47,6 +49,9 @@ ERRORS = Metric("counter", "onward.errors", "Troubles of the database and of hin
 METRICS = (
     STARTED, ENDED, ATTEMPTS, RETRIES, REAPED, RUNNING, WAIT, RUN, RENEWED, LOST, HINTS, POOL, BATCHES, ERRORS,
 )  # fmt: skip
+
+_COMPLETED = ("completed", "continued")
+"""Asked of attempts: to be told of every job that completed as well would cost as much again."""
 
 
 class Spread:
@@ -120,7 +125,9 @@ class Measures:
         name = event.type_name
         self._add(RUNNING, name, count=-1)
         self._add(ATTEMPTS, name, event.outcome)
-        if event.outcome == "retrying":
+        if event.outcome in _COMPLETED:
+            self._add(ENDED, name, "completed")
+        elif event.outcome == "retrying":
             self._add(RETRIES, name)
         self._record(WAIT, (name,), event.waited)
         self._record(RUN, (name,), event.ran)
@@ -134,7 +141,6 @@ class Measures:
 
 _MEASURED: dict[type[Any], Callable[[Measures, Any], None]] = {
     events.ChainStarted: lambda to, event: to._add(STARTED, event.type_name),
-    events.JobCompleted: lambda to, event: to._add(ENDED, event.type_name, "completed"),
     events.JobFailed: lambda to, event: to._add(ENDED, event.type_name, "failed"),
     events.JobReaped: lambda to, event: to._add(REAPED, event.type_name),
     events.AttemptStarted: Measures._started,

@@ -17,7 +17,7 @@ from onward.observe.measures import METRICS, Labels, Measures, Metric
 from onward.observe.observer import Observers, Starting, ToStart
 
 _SPANS = (events.AttemptStarted, events.AttemptFailed, events.AttemptEnded)
-_FAILED = ("retrying", "failed", "lost")
+_CARRIED = ("traceparent", "tracestate")
 _NOWHERE = Context()
 """No trace: an attempt does not belong to the one in which its worker happened to be started."""
 
@@ -48,6 +48,8 @@ class OpenTelemetryObserver:
         self._tracer = None if tracer_provider is None else tracer_provider.get_tracer("onward")
         self._propagator = TraceContextTextMapPropagator()
         self._spans: dict[tuple[JobId, int], Span] = {}
+        self._last_carried: tuple[tuple[str, str], ...] = ()
+        self._last_place = _NOWHERE
         self._measures: Measures | None = None
         if meter_provider is not None:
             self._measures = _measured(meter_provider)
@@ -101,38 +103,33 @@ class OpenTelemetryObserver:
 
     def _begun(self, event: events.AttemptStarted) -> Span:
         assert self._tracer is not None
-        name = event.type_name
-        span = self._tracer.start_span(
-            f"process {name}",
-            context=self._place_of(event.meta) if event.meta else _NOWHERE,
-            kind=SpanKind.CONSUMER,
-            attributes=_attributes("process", "process", name),
-        )
-        if span.is_recording():
-            span.set_attributes(
-                {
-                    "messaging.message.id": str(event.job_id),
-                    "messaging.message.conversation_id": str(event.chain_id),
-                    "messaging.client.id": event.worker,
-                    "onward.attempt": event.attempt,
-                }
-            )
-        return span
+        attributes = _attributes("process", "process", event.type_name)
+        attributes["messaging.message.id"] = str(event.job_id)
+        attributes["messaging.message.conversation_id"] = str(event.chain_id)
+        attributes["messaging.client.id"] = event.worker
+        attributes["onward.attempt"] = event.attempt
+        place = self._place_of(event.meta) if event.meta else _NOWHERE
+        return self._tracer.start_span(f"process {event.type_name}", place, SpanKind.CONSUMER, attributes)
 
     def _place_of(self, meta: Mapping[str, Any]) -> Context:
-        carried = {name: meta[name] for name in self._propagator.fields if isinstance(meta.get(name), str)}
-        return self._propagator.extract(carried, _NOWHERE)
+        """Where a trace goes on. Those that were started together do so in the same place."""
+        carried = tuple((name, meta[name]) for name in _CARRIED if isinstance(meta.get(name), str))
+        if carried != self._last_carried:
+            self._last_place = self._propagator.extract(dict(carried), _NOWHERE)
+            self._last_carried = carried
+        return self._last_place
 
 
 def _attributes(operation: str, kind: str, destination: str) -> dict[str, Any]:
     """By the semantic conventions for messaging."""
-    named = {"messaging.destination.name": destination} if destination else {}
-    return {
+    attributes: dict[str, Any] = {
         "messaging.system": "onward",
         "messaging.operation.name": operation,
         "messaging.operation.type": kind,
-        **named,
     }
+    if destination:
+        attributes["messaging.destination.name"] = destination
+    return attributes
 
 
 def _tell_failure(span: Span, event: events.AttemptFailed) -> None:
@@ -152,7 +149,7 @@ def _tell_failure(span: Span, event: events.AttemptFailed) -> None:
 def _end(span: Span, event: events.AttemptEnded) -> None:
     if span.is_recording():
         span.set_attribute("onward.outcome", event.outcome)
-        if event.outcome in _FAILED:
+        if event.outcome == "lost":
             span.set_status(StatusCode.ERROR)
     span.end()
 

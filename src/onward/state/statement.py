@@ -36,9 +36,9 @@ _EACH = re.compile(r"/\*for each type, union all\*/(?P<body>.*?)/\*end\*/", re.D
 _SCHEMA = "pg_catalog"
 BUILTINS = frozenset({
     "array_agg", "array_append", "array_position", "array_to_string", "bool_or", "cardinality", "chr", "concat_ws",
-    "count", "current_database", "current_setting", "first_value", "hashtextextended", "json_array_elements",
-    "json_to_recordset", "jsonb_build_array", "make_interval", "max", "min", "pg_advisory_xact_lock",
-    "pg_advisory_xact_lock_shared", "pg_control_system",
+    "count", "current_database", "current_setting", "date_part", "first_value", "hashtextextended",
+    "json_array_elements", "json_to_recordset", "jsonb_build_array", "make_interval", "max", "min",
+    "pg_advisory_xact_lock", "pg_advisory_xact_lock_shared", "pg_control_system",
     "statement_timestamp", "string_to_array", "to_timestamp", "unnest",
 })  # fmt: skip
 """The server's own functions that our statements call."""

@@ -270,9 +270,9 @@ class Settler:
             settled.update(before)
         if all_settled or settled:
             observers.database_works("settle")
-        cancelled = {change.job_id for change in changes if change.reason is FailureReason.CANCELLED}
+        cancelled = [change.job_id for change in changes if change.reason is FailureReason.CANCELLED]
         for settlement in batch:
-            if settlement.job_id in cancelled and settlement.kind != "fail":
+            if cancelled and settlement.kind != "fail" and settlement.job_id in cancelled:
                 settlement = msgspec.structs.replace(settlement, kind="fail", reason=FailureReason.CANCELLED)
             self._settled(settlement, all_settled or settlement.job_id in settled)
         self._done(batch)
