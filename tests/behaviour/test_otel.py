@@ -19,6 +19,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 from onward import Attempt, Deduplication, Next, Onward, Permanent, job
@@ -167,6 +168,29 @@ async def test_a_worker_belongs_to_no_trace_of_its_own(running: Any, opened: Any
         await recorder.next(events.AttemptEnded, count=2)
 
     assert [parent_of(span) for span in spans.named("process leaf")] == [None, None]
+
+
+async def test_what_was_not_sampled_where_it_began_is_not_sampled_further_on(running: Any) -> None:
+    seen: list[Any] = []
+
+    @job("looking")
+    async def looking(attempt: Attempt[int]) -> int:
+        seen.append(trace.get_current_span().get_span_context())
+        return 1
+
+    kept, provider = InMemorySpanExporter(), TracerProvider(sampler=ALWAYS_OFF)
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    app: Onward = await running(
+        looking, observers=[OpenTelemetryObserver(tracer_provider=provider, meter_provider=None)]
+    )
+
+    chain = await app.start(looking, 1)
+    await chain.wait(timeout=SOON)
+
+    (found,) = (await app.jobs()).items
+    assert kept.get_finished_spans() == ()
+    assert seen[0].trace_id == int(found.meta["traceparent"].split("-")[1], 16)
+    assert not seen[0].trace_flags.sampled
 
 
 def test_starting_without_an_event_loop_is_a_span_too(spans: Spans) -> None:

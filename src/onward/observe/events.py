@@ -130,7 +130,7 @@ class AttemptFailed(_AttemptEvent, frozen=True, kw_only=True):
 
 
 class AttemptEnded(_AttemptEvent, frozen=True, kw_only=True):
-    """What became of an attempt has been committed, or it came too late: one for each that was started."""
+    """What became of an attempt has been committed, or it came too late: one for each job that was taken."""
 
     outcome: AttemptOutcome
     waited: float
@@ -153,6 +153,12 @@ class LeaseLost(_AttemptEvent, frozen=True, kw_only=True):
 
 class AlreadyCompleted(_AttemptEvent, frozen=True, kw_only=True):
     """An outcome came too late and changed nothing."""
+
+
+class JobsTaken(_WorkerEvent, frozen=True, kw_only=True):
+    """A worker holds these jobs now, by type: each is an attempt that ends."""
+
+    counts: Mapping[str, int]
 
 
 class BatchSettled(_WorkerEvent, frozen=True, kw_only=True):
@@ -217,7 +223,7 @@ Event: TypeAlias = (
     | ChainStarted | ChainCompleted | ChainFailed | ChainDeleted
     | JobCreated | JobBlocked | JobUnblocked | JobTriggered | JobCompleted | JobFailed | JobReaped
     | AttemptStarted | AttemptCompleted | AttemptFailed | AttemptEnded | LeaseRenewed | LeaseLost | AlreadyCompleted
-    | BatchSettled | PoolWaited | HintsSent | HintsReceived
+    | JobsTaken | BatchSettled | PoolWaited | HintsSent | HintsReceived
     | StateError | StateRecovered | NotifyError | NotifyRecovered
 )  # fmt: skip
 """Anything an observer may be told."""

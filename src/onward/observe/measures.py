@@ -118,19 +118,22 @@ class Measures:
         totals = self._totals[metric]
         totals[labels] = totals.get(labels, 0) + count
 
-    def _started(self, event: events.AttemptStarted) -> None:
-        self._add(RUNNING, event.type_name)
+    def _taken(self, event: events.JobsTaken) -> None:
+        for name, count in event.counts.items():
+            self._add(RUNNING, name, count=count)
 
     def _ended(self, event: events.AttemptEnded) -> None:
-        name = event.type_name
-        self._add(RUNNING, name, count=-1)
-        self._add(ATTEMPTS, name, event.outcome)
-        if event.outcome in _COMPLETED:
+        name, outcome = event.type_name, event.outcome
+        of_type, of_outcome = (name,), (name, outcome)
+        running, attempts = self._totals[RUNNING], self._totals[ATTEMPTS]
+        running[of_type] = running.get(of_type, 0) - 1
+        attempts[of_outcome] = attempts.get(of_outcome, 0) + 1
+        if outcome in _COMPLETED:
             self._add(ENDED, name, "completed")
-        elif event.outcome == "retrying":
+        elif outcome == "retrying":
             self._add(RETRIES, name)
-        self._record(WAIT, (name,), event.waited)
-        self._record(RUN, (name,), event.ran)
+        self._record(WAIT, of_type, event.waited)
+        self._record(RUN, of_type, event.ran)
 
     def _sized(self, event: events.BatchSettled) -> None:
         self._record(BATCHES, (), event.size)
@@ -143,7 +146,7 @@ _MEASURED: dict[type[Any], Callable[[Measures, Any], None]] = {
     events.ChainStarted: lambda to, event: to._add(STARTED, event.type_name),
     events.JobFailed: lambda to, event: to._add(ENDED, event.type_name, "failed"),
     events.JobReaped: lambda to, event: to._add(REAPED, event.type_name),
-    events.AttemptStarted: Measures._started,
+    events.JobsTaken: Measures._taken,
     events.AttemptEnded: Measures._ended,
     events.LeaseRenewed: lambda to, event: to._add(RENEWED, count=event.count),
     events.LeaseLost: lambda to, event: to._add(LOST, event.type_name, event.reason.value),

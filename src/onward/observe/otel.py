@@ -91,9 +91,8 @@ class OpenTelemetryObserver:
         key = event.job_id, event.attempt
         match event:
             case events.AttemptStarted():
-                self._spans[key] = span = self._begun(event)
                 # In the task of the attempt, which ends with it: what the handler does is found there.
-                context.attach(trace.set_span_in_context(span))
+                context.attach(self._begun(event))
             case events.AttemptFailed():
                 if (failed := self._spans.get(key)) is not None:
                     _tell_failure(failed, event)
@@ -101,15 +100,21 @@ class OpenTelemetryObserver:
                 if (ended := self._spans.pop(key, None)) is not None:
                     _end(ended, event)
 
-    def _begun(self, event: events.AttemptStarted) -> Span:
+    def _begun(self, event: events.AttemptStarted) -> Context:
+        """Where the handler belongs: to a span of its own, unless the trace was not sampled where it began."""
         assert self._tracer is not None
+        place = self._place_of(event.meta) if event.meta else _NOWHERE
+        above = trace.get_current_span(place).get_span_context()
+        if above.is_valid and not above.trace_flags.sampled:
+            return place
         attributes = _attributes("process", "process", event.type_name)
         attributes["messaging.message.id"] = str(event.job_id)
         attributes["messaging.message.conversation_id"] = str(event.chain_id)
         attributes["messaging.client.id"] = event.worker
         attributes["onward.attempt"] = event.attempt
-        place = self._place_of(event.meta) if event.meta else _NOWHERE
-        return self._tracer.start_span(f"process {event.type_name}", place, SpanKind.CONSUMER, attributes)
+        span = self._tracer.start_span(f"process {event.type_name}", place, SpanKind.CONSUMER, attributes)
+        self._spans[event.job_id, event.attempt] = span
+        return trace.set_span_in_context(span, place)
 
     def _place_of(self, meta: Mapping[str, Any]) -> Context:
         """Where a trace goes on. Those that were started together do so in the same place."""

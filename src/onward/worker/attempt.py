@@ -63,8 +63,8 @@ class RunningAttempt:
         self.phases = Phases(job, worker, store, progress, set() if queueing is None else queueing)
         self.handler: Literal["waiting", "running", "ended"] = "waiting"
         """Ended, one way or the other: what is left is to settle the job."""
-        self.began: float | None = None
-        """When it was started (monotonic), until it has been told that it ended."""
+        self.is_told = False
+        """Whether everybody knows how it ended."""
         self.ran = 0.0
         """Seconds in the handler."""
         self._outcome: Outcome[Any] | None = None

@@ -92,16 +92,19 @@ class Attempts:
         self._tell_end(attempt, settlement)
 
     def _tell_end(self, attempt: RunningAttempt, settlement: Settlement | None) -> None:
-        """Once for each that began."""
-        if attempt.began is None or not self._observers.wants(events.AttemptCompleted, events.AttemptEnded):
+        """Once for each."""
+        if attempt.is_told or not self._observers.wants(events.AttemptCompleted, events.AttemptEnded):
             return
-        attempt.began, job = None, attempt.job
-        if settlement is not None and settlement.kind in ("complete", "continue"):
-            self._observers.emit(events.AttemptCompleted(**attempt.facts, worker=self.worker))
+        attempt.is_told, job, facts = True, attempt.job, attempt.facts
+        completed = settlement is not None and settlement.kind in ("complete", "continue")
+        if completed and self._observers.wants(events.AttemptCompleted):
+            self._observers.emit(events.AttemptCompleted(**facts, worker=self.worker))
+        if not self._observers.wants(events.AttemptEnded):
+            return
         waited = (job.held_until or 0.0) - self.types[job.type_name].lease
         self._observers.emit(
             events.AttemptEnded(
-                **attempt.facts,
+                **facts,
                 worker=self.worker,
                 outcome=settle.ended_as(settlement),
                 waited=max(waited, 0.0),

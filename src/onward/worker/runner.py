@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -55,7 +54,6 @@ class Runner:
         """
         job = attempt.job
         current_attempt.set(attempt)
-        attempt.began = time.monotonic()
         if self._observers.wants(events.AttemptStarted):
             self._observers.emit(events.AttemptStarted(**attempt.facts, worker=self._worker, meta=attempt.meta))
         try:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -93,6 +94,9 @@ class JobSource:
         self._recovering = 0
         self._store.observers.database_works(_TAKING)
         self._maintenance.took(len(taken), free=free, has_hints=self._notify.is_up)
+        if taken and self._store.observers.wants(events.JobsTaken):
+            counts = Counter(job.type_name for job in taken)
+            self._store.observers.emit(events.JobsTaken(worker=self._worker, counts=counts))
         return [self._attempts.begin(job, blockers.get(job.id, ()), since) for job in taken]
 
     async def _take(
