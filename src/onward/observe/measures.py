@@ -50,19 +50,12 @@ METRICS = (
     STARTED, ENDED, ATTEMPTS, RETRIES, REAPED, RUNNING, WAIT, RUN, RENEWED, LOST, HINTS, POOL, BATCHES, ERRORS,
 )  # fmt: skip
 
-_COMPLETED = ("completed", "continued")
-"""Asked of attempts: to be told of every job that completed as well would cost as much again."""
-
 
 class Spread:
     """How values are spread over buckets."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds, self.counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
-
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
 
     def cumulated(self) -> list[int]:
         return list(accumulate(self.counts))
@@ -72,17 +65,23 @@ Record: TypeAlias = Callable[[Metric, Labels, float], None]
 """Takes a value of a histogram elsewhere."""
 
 
+class _OfType:
+    """What each attempt of a type changes."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.outcomes: dict[str, int] = {}
+
+
 class Measures:
     """Adds events up. For any thread; a reader copies."""
 
     def __init__(self, record: Record | None = None) -> None:
         self._lock = threading.Lock()
+        self._types: dict[str, _OfType] = {}
         self._totals: dict[Metric, dict[Labels, float]] = {
-            metric: {} for metric in METRICS if metric.kind != "histogram"
+            metric: {} if metric.labels else {(): 0} for metric in METRICS if metric.kind != "histogram"
         }
-        for metric, totals in self._totals.items():
-            if not metric.labels:
-                totals[()] = 0
         self._spreads: dict[Metric, dict[Labels, Spread]] = {
             metric: {} for metric in METRICS if metric.kind == "histogram"
         }
@@ -98,7 +97,11 @@ class Measures:
     def totals(self, metric: Metric) -> dict[Labels, float]:
         """Of a counter or a gauge."""
         with self._lock:
-            return dict(self._totals[metric])
+            totals = dict(self._totals[metric])
+            for name, of_type in self._types.items():
+                for labels, count in _of_attempts(metric, name, of_type):
+                    totals[labels] = totals.get(labels, 0) + count
+            return totals
 
     def spreads(self, metric: Metric) -> dict[Labels, tuple[list[int], float]]:
         """Of a histogram: the counts up to each bound, and the sum."""
@@ -108,11 +111,11 @@ class Measures:
     # -- within the lock
 
     def _keep(self, metric: Metric, labels: Labels, value: float) -> None:
-        spreads = self._spreads[metric]
-        spread = spreads.get(labels)
+        spread = self._spreads[metric].get(labels)
         if spread is None:
-            spread = spreads[labels] = Spread(metric.buckets)
-        spread.add(value)
+            spread = self._spreads[metric][labels] = Spread(metric.buckets)
+        spread.counts[bisect_left(spread.bounds, value)] += 1
+        spread.sum += value
 
     def _add(self, metric: Metric, *labels: str, count: float = 1) -> None:
         totals = self._totals[metric]
@@ -120,26 +123,38 @@ class Measures:
 
     def _taken(self, event: events.JobsTaken) -> None:
         for name, count in event.counts.items():
-            self._add(RUNNING, name, count=count)
+            self._types.setdefault(name, _OfType()).running += count
 
     def _ended(self, event: events.AttemptEnded) -> None:
         name, outcome = event.type_name, event.outcome
-        of_type, of_outcome = (name,), (name, outcome)
-        running, attempts = self._totals[RUNNING], self._totals[ATTEMPTS]
-        running[of_type] = running.get(of_type, 0) - 1
-        attempts[of_outcome] = attempts.get(of_outcome, 0) + 1
-        if outcome in _COMPLETED:
-            self._add(ENDED, name, "completed")
-        elif outcome == "retrying":
-            self._add(RETRIES, name)
-        self._record(WAIT, of_type, event.waited)
-        self._record(RUN, of_type, event.ran)
+        of_type = self._types.get(name) or self._types.setdefault(name, _OfType())
+        of_type.running -= 1
+        of_type.outcomes[outcome] = of_type.outcomes.get(outcome, 0) + 1
+        labels = (name,)
+        self._record(WAIT, labels, event.waited)
+        self._record(RUN, labels, event.ran)
 
     def _sized(self, event: events.BatchSettled) -> None:
         self._record(BATCHES, (), event.size)
 
     def _waited(self, event: events.PoolWaited) -> None:
         self._record(POOL, (event.type_name,), event.seconds)
+
+
+def _of_attempts(metric: Metric, name: str, of_type: _OfType) -> list[tuple[Labels, int]]:
+    """What the attempts of a type add to a figure."""
+    outcomes = of_type.outcomes
+    if metric is RUNNING:
+        return [((name,), of_type.running)]
+    if metric is ATTEMPTS:
+        return [((name, outcome), count) for outcome, count in outcomes.items()]
+    if metric is RETRIES:
+        return [((name,), outcomes["retrying"])] if "retrying" in outcomes else []
+    if metric is ENDED:
+        # Asked of attempts: to be told of every job that completed as well would cost as much again.
+        completed = sum(outcomes.get(outcome, 0) for outcome in ("completed", "continued"))
+        return [((name, "completed"), completed)] if completed else []
+    return []
 
 
 _MEASURED: dict[type[Any], Callable[[Measures, Any], None]] = {

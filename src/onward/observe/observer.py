@@ -69,7 +69,8 @@ class Observers:
         self._tracers: tuple[Tracer, ...] = ()
         self.set(observers)
         self._subscribers = Subscribers[Event](self._failed)
-        self._wanted = frozenset[type[Event]]()
+        self.wanted = frozenset[type[Event]]()
+        """As of the last time that somebody asked."""
         self._asked_at = -_ASK_AGAIN
         """Not yet: modules build apps before anybody has set up logging."""
         self._database, self._hints = Outage(), Outage()
@@ -105,11 +106,11 @@ class Observers:
         """Whether anybody listens to any of these."""
         if time.monotonic() >= self._asked_at + _ASK_AGAIN:
             self._ask()
-        return not self._wanted.isdisjoint(kinds)
+        return not self.wanted.isdisjoint(kinds)
 
     def emit(self, event: Event) -> None:
         """Tell everybody who wants to know."""
-        if isinstance(event, _OF_OUTAGES):
+        if type(event) in _OF_OUTAGES:
             event = self._in_outage(event)
         if time.monotonic() >= self._asked_at + _ASK_AGAIN:
             self._ask()
@@ -142,7 +143,7 @@ class Observers:
         now, kinds = time.monotonic(), typing.get_args(Event)
         by_kind = {kind: tuple(o.observe for o in self._observers if self._is_wanted(o, kind)) for kind in kinds}
         self._subscribers.by_kind = by_kind
-        self._wanted = frozenset(kind for kind in kinds if by_kind[kind])
+        self.wanted = frozenset(kind for kind in kinds if by_kind[kind])
         self._asked_at = now
 
     def _failed(self, subscriber: Subscriber, event: Event, error: BaseException) -> None:

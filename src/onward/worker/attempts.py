@@ -93,21 +93,22 @@ class Attempts:
 
     def _tell_end(self, attempt: RunningAttempt, settlement: Settlement | None) -> None:
         """Once for each."""
-        if attempt.is_told or not self._observers.wants(events.AttemptCompleted, events.AttemptEnded):
+        observers = self._observers
+        if attempt.is_told or not observers.wants(events.AttemptCompleted, events.AttemptEnded):
             return
         attempt.is_told, job, facts = True, attempt.job, attempt.facts
         completed = settlement is not None and settlement.kind in ("complete", "continue")
-        if completed and self._observers.wants(events.AttemptCompleted):
-            self._observers.emit(events.AttemptCompleted(**facts, worker=self.worker))
-        if not self._observers.wants(events.AttemptEnded):
+        if completed and events.AttemptCompleted in observers.wanted:
+            observers.emit(events.AttemptCompleted(**facts, worker=self.worker))
+        if events.AttemptEnded not in observers.wanted:
             return
         waited = (job.held_until or 0.0) - self.types[job.type_name].lease
-        self._observers.emit(
+        observers.emit(
             events.AttemptEnded(
                 **facts,
                 worker=self.worker,
                 outcome=settle.ended_as(settlement),
-                waited=max(waited, 0.0),
+                waited=waited if waited > 0 else 0.0,
                 ran=attempt.ran,
             )
         )
