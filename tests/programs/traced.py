@@ -33,7 +33,7 @@ async def first(attempt: Attempt[int]) -> Next[int]:
 
 
 def on_one_line(span: ReadableSpan) -> str:
-    return span.to_json(indent=None) + "\n"
+    return f"{span.to_json(indent=None)}\n"
 
 
 def provider_for(file: IO[str]) -> TracerProvider:

@@ -1,7 +1,7 @@
 """Figures for Prometheus (extra `prometheus`)."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -51,14 +51,11 @@ def _empty(metric: measures.Metric) -> CounterMetricFamily | GaugeMetricFamily |
     return made
 
 
-class Depths(Protocol):
-    """What of a type waits: that of `app.depths()`."""
+class JobCounts(Protocol):
+    """What `app.depths()` says of a type."""
 
-    pending: int
-    scheduled: int
-    running: int
-    failed: int
-    oldest: float
+    @property
+    def oldest(self) -> float: ...
 
 
 class PrometheusDepths(Collector):
@@ -74,11 +71,11 @@ class PrometheusDepths(Collector):
     """
 
     def __init__(self, registry: CollectorRegistry | None = REGISTRY) -> None:
-        self._depths: Mapping[str, Any] = {}
+        self._depths: Mapping[str, JobCounts] = {}
         if registry is not None:
             registry.register(self)
 
-    def set(self, depths: Mapping[str, Depths]) -> None:
+    def set(self, depths: Mapping[str, JobCounts]) -> None:
         """What `app.depths()` has just said."""
         self._depths = depths
 
