@@ -99,6 +99,8 @@ class _JobFields(msgspec.Struct, frozen=True, kw_only=True):
     """What the last handler to say so said."""
     deduplication_key: str | None = None
     limit_key: str | None = None
+    meta: dict[str, Any] = {}
+    """What travels with the job beside its input: what `meta=` said, and where its trace began."""
     problem: str | None = None
     """What of the stored row cannot be read, and is shown as well as it can be; None as a rule."""
 

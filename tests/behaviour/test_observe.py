@@ -12,6 +12,9 @@ from onward.observe import events
 from proxy import proxied
 from support import SOON, Recorder
 
+ENDS = (events.AttemptCompleted, events.AttemptEnded)
+"""Told by the worker, which may be before or after what others are told."""
+
 
 @job("last", internal=True)
 async def last(attempt: Attempt[int]) -> int:
@@ -38,7 +41,7 @@ async def test_the_life_of_a_chain_is_told_in_order(running: Any, recorder: Reco
     told = [
         type(event).__name__
         for event in recorder.events
-        if getattr(event, "chain_id", None) == chain.id and not isinstance(event, events.AttemptCompleted)
+        if getattr(event, "chain_id", None) == chain.id and not isinstance(event, ENDS)
     ]
     assert told == [
         "ChainStarted",

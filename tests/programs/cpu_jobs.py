@@ -179,6 +179,11 @@ def blur(attempt: Attempt[str]) -> int:
     return _spin(Path(attempt.input))
 
 
+@job("meta", executor="process")
+def meta(attempt: Attempt[int]) -> dict[str, Any]:
+    return dict(attempt.meta)
+
+
 async def work(app: Onward) -> None:
     worker = app.worker(concurrency=2, grace=timedelta(seconds=20))
     async with app:

@@ -294,6 +294,15 @@ def test_counting_reads_index_entries_of_live_jobs_only(connection: psycopg.Conn
     assert_the_table_is_not_scanned(plan)
 
 
+def test_the_oldest_are_found_with_one_seek_for_each_version_and_rank(connection: psycopg.Connection) -> None:
+    plan = explained(connection, STATE.sql("oldest_due"), type_names=["type-1", "type-2"], now=None)
+
+    sought = [node for node in plan if node.get("Index Name")]
+    assert {node["Index Name"] for node in sought} == {"job_pending"}
+    assert sum(read(node) for node in sought) <= 2 * 4 * 2
+    assert_the_table_is_not_scanned(plan)
+
+
 def test_the_last_to_fail_are_found_without_reading_what_completed(connection: psycopg.Connection) -> None:
     plan = explained(connection, STATE.sql("list_failed"), type_name="type-1", limit=BATCH)
 

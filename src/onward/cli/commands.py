@@ -18,6 +18,7 @@ from onward.cli.queue_worker import load_queue_worker, run_queue_worker
 from onward.cli.steering import Steering
 from onward.cli.supervisor import Supervisor, why_not
 from onward.cli.worker import run_worker
+from onward.observe.logs import LogFormat
 from onward.worker.guardian.contract import GuardianKind
 from onward.worker.options import WorkerKeywords
 
@@ -32,6 +33,9 @@ cli = typer.Typer(
 Debug = Annotated[bool, typer.Option("--debug", envvar="ONWARD_DEBUG", help="Show tracebacks of errors.")]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 Level = Annotated[LogLevel, typer.Option(envvar="ONWARD_LOG_LEVEL", help="What to log.")]
+LogFormats = Annotated[
+    LogFormat, typer.Option(envvar="ONWARD_LOG_FORMAT", help="Lines for people, or one JSON object a line.")
+]
 Processes = Annotated[
     int,
     typer.Option(
@@ -109,6 +113,7 @@ def worker(
         ),
     ] = "process",
     log_level: Level = "info",
+    log_format: LogFormats = "text",
     debug: Debug = False,
     number: Hidden = None,
     lifeline: Hidden = None,
@@ -118,9 +123,9 @@ def worker(
     Ctrl-C (or SIGTERM) drains: no more jobs are taken and those running may finish. A second signal gives them back at
     once for other workers, a third ends the process.
     """
+    set_up_logging(log_level, format=log_format, number=number)
     if processes > 1:
         raise typer.Exit(_supervise(context, processes=processes, name=name, grace=grace))
-    set_up_logging(log_level, number=number)
     options = WorkerKeywords(
         concurrency=concurrency,
         poll=None if poll is None else timedelta(seconds=poll),
@@ -160,6 +165,7 @@ def queue_worker(
     grace: Grace = 30.0,
     name: Name = None,
     log_level: Level = "info",
+    log_format: LogFormats = "text",
     debug: Debug = False,
     number: Hidden = None,
     lifeline: Hidden = None,
@@ -169,9 +175,9 @@ def queue_worker(
     Ctrl-C (or SIGTERM) drains: no more jobs are taken and those running may finish. A second signal gives them back at
     once, a third ends the process.
     """
+    set_up_logging(log_level, format=log_format, number=number)
     if processes > 1:
         raise typer.Exit(_supervise(context, processes=processes, name=name, grace=grace))
-    set_up_logging(log_level, number=number)
     steering = Steering(grace=grace, lifeline=lifeline)
     with in_words(debug=debug), steering.listening():
         options = QueueOptions(concurrency=concurrency, grace=grace, name=name, wait=wait)

@@ -4,12 +4,14 @@ import io
 import logging
 import os
 import sys
+from datetime import UTC, datetime
 from typing import TextIO
 
 from rich.console import Console
 from rich.logging import RichHandler
 
 from onward.observe.events import WorkerStarted, WorkerStopped
+from onward.observe.logs import LINE, LogFormat, LogSettings, TextFormatter, as_json
 
 
 def say(words: str) -> None:
@@ -19,6 +21,8 @@ def say(words: str) -> None:
 
 def say_at_once(words: str) -> None:
     """The same for signal handlers, which may have interrupted somebody who writes to sys.stderr."""
+    if isinstance(sys.stderr, InJson):
+        words = sys.stderr.line(words)
     os.write(2, f"{getattr(sys.stderr, 'mark', '')}{words}\n".encode())
 
 
@@ -37,21 +41,46 @@ class Numbered(io.TextIOWrapper):
         return len(text)
 
 
-def set_up_logging(level: str, *, number: int | None = None) -> None:
-    """Log to standard error: coloured on a terminal, plain lines elsewhere."""
+class InJson(io.TextIOWrapper):
+    """A stream that makes of each line an object like those of the log, for whoever has a program read them."""
+
+    def __init__(self, stream: TextIO, number: int | None) -> None:
+        super().__init__(stream.buffer, encoding="utf-8", errors="replace", line_buffering=True)
+        self._always = {} if number is None else {"process": number}
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in filter(None, lines):
+            super().write(f"{self.line(line)}\n")
+        return len(text)
+
+    def line(self, words: str) -> str:
+        """The object that says so."""
+        facts = {"time": datetime.now(UTC), "level": "info", "logger": "onward.cli", "message": words}
+        return as_json({**facts, **self._always})
+
+
+def set_up_logging(level: str, *, format: LogFormat = "text", number: int | None = None) -> None:
+    """Log to standard error: coloured on a terminal, plain lines or JSON elsewhere."""
+    settings = LogSettings(logging.getLevelNamesMapping()[level.upper()], format, number)
+    handler: logging.Handler
+    if format == "json":
+        settings.apply()
+        sys.stderr = InJson(sys.stderr, number)
+        return
     console = Console(stderr=True)
     if number is not None:
         sys.stderr = numbered = Numbered(sys.stderr, number)
         console.width -= len(numbered.mark)
-    handler: logging.Handler
     if console.is_terminal:
         handler = RichHandler(console=console, show_path=False)
-        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        handler.setFormatter(TextFormatter("%(name)s: %(message)s"))
     else:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(TextFormatter(LINE))
     handler.addFilter(_not_said_in_words)
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+    settings.apply(handler)
 
 
 def _not_said_in_words(record: logging.LogRecord) -> bool:

@@ -52,6 +52,7 @@ from onward.options import (
     wrong_number,
     wrong_several,
 )
+from onward.state.contract import JobCounts
 from onward.state.driver import NO_SYNC_DRIVER, Driver, run_now
 from onward.state.process import Process
 from onward.state.statement import checked_identifier
@@ -397,6 +398,10 @@ class Onward:
         await self._operations.resume(type_names(job_types), tx=tx)
 
     # -- read
+
+    async def depths(self) -> dict[str, JobCounts]:
+        """How many jobs of each type of the app are pending, scheduled, running and failed, and the oldest's age."""
+        return await self._operations.depths()
 
     async def paused(self, *, tx: object = None) -> Sequence[str]:
         """The types that workers leave alone."""

@@ -1,6 +1,6 @@
 """Completing a job without a worker: approvals, webhooks, repairs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic
 
@@ -9,6 +9,7 @@ from typing_extensions import TypeVar
 
 from onward.client.arguments import Asked
 from onward.define.job_type import Step
+from onward.define.meta import merged
 from onward.define.outcome import Next
 from onward.define.registry import Registry
 from onward.define.request import BlockerSource, InputOf
@@ -104,11 +105,13 @@ class Completion(Generic[I_co, O_contra]):
         at: datetime | None = None,
         priority: int | None = None,
         blockers: Sequence[BlockerSource] = (),
+        meta: Mapping[str, Any] | None = None,
     ) -> None:
         """Complete this job by continuing; the block goes on with the next one."""
         job = self._open_job()
-        after = Predecessor(job.id, job.chain_id, job.chain_index, job.root_id, job.type_name, job.priority)
-        outcome = Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers)
+        place = job.id, job.chain_id, job.chain_index, job.root_id
+        after = Predecessor(*place, job.type_name, job.priority, merged(None, job.meta))
+        outcome = Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers, meta=meta)
         following = plan_continuation(self._registry, outcome, after)
         await self._settle(job, Settlement(**_fence(job), kind="continue", next=following))
         self._job = await current_job(self._store, Asked([job.chain_id], {}), self._tx)

@@ -45,7 +45,7 @@ from onward.model import (
 from onward.notify.contract import Hint, HintKind
 from onward.options import given, wrong_duration, wrong_flag
 from onward.state.command import Operation, Steps
-from onward.state.contract import Change, Filter, Started
+from onward.state.contract import Change, Filter, JobCounts, Started
 from onward.state.driver import Connection
 
 _MOST_BLOCKERS_TOLD = 10
@@ -221,6 +221,12 @@ class Operations:
         await self.store.write(self.store.state.resume(type_names), lambda _: effects, tx=tx, doing="resume")
 
     # -- read
+
+    async def depths(self) -> dict[str, JobCounts]:
+        names = list(self.registry)
+        oldest = await self.store.read(self.store.state.oldest_due(names))
+        counts = await self.store.read(self.store.state.count_jobs(names))
+        return {name: msgspec.structs.replace(counts[name], oldest=oldest.get(name, 0.0)) for name in names}
 
     async def paused(self, *, tx: object) -> Sequence[str]:
         return await self.store.read(self.store.state.paused(), tx=tx)

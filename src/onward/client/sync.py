@@ -41,7 +41,7 @@ from onward.notify.contract import Hint, NotifyAdapter, merged
 from onward.observe import events
 from onward.observe.observer import Observers
 from onward.state.command import Command
-from onward.state.contract import StateAdapter
+from onward.state.contract import JobCounts, StateAdapter
 from onward.state.driver import Driver, run_now
 
 if TYPE_CHECKING:
@@ -222,6 +222,10 @@ class SyncOnward:
         run_now(self._operations.resume(type_names(job_types), tx=tx))
 
     # -- read
+
+    def depths(self) -> dict[str, JobCounts]:
+        """How many jobs of each type of the app are pending, scheduled, running and failed, and the oldest's age."""
+        return run_now(self._operations.depths())
 
     def paused(self, *, tx: object = None) -> Sequence[str]:
         """The types that workers leave alone."""

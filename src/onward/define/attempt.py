@@ -1,6 +1,6 @@
 """What a handler is given: the attempt, its phases and their transactions. The worker keeps these promises."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -147,6 +147,11 @@ class Attempt(Protocol[Input_co, Tx_co]):
         ...
 
     @property
+    def meta(self) -> Mapping[str, Any]:
+        """What travels with the job beside its input: what `meta=` said where it was started."""
+        ...
+
+    @property
     def last_error(self) -> JobError | None:
         """What went wrong last time."""
         ...
@@ -192,8 +197,11 @@ class Attempt(Protocol[Input_co, Tx_co]):
         at: datetime | None = None,
         priority: int | None = None,
         blockers: "Sequence[BlockerSource]" = (),
+        meta: Mapping[str, Any] | None = None,
     ) -> Next[N]:
-        """The outcome that continues the chain; return it. Without `priority` the next job inherits this one's."""
+        """The outcome that continues the chain; return it. Without `priority` or `meta` the next job inherits this
+        one's.
+        """
         ...
 
     def reschedule(self, *, delay: timedelta | None = None, at: datetime | None = None) -> Outcome[Never]:

@@ -1,6 +1,6 @@
 """What a handler may return: an outcome is a value."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Never, final
 
@@ -43,7 +43,7 @@ class Done(Outcome[O_co]):
 class Next(Outcome[O_co]):
     """The chain goes on; `O` is the output of the rest of it. Made by `attempt.continue_with(…)`."""
 
-    __slots__ = ("at", "blockers", "delay", "input", "priority", "step")
+    __slots__ = ("at", "blockers", "delay", "input", "meta", "priority", "step")
 
     def __init__(
         self,
@@ -54,10 +54,12 @@ class Next(Outcome[O_co]):
         at: datetime | None = None,
         priority: int | None = None,
         blockers: "Sequence[BlockerSource]" = (),
+        meta: Mapping[str, Any] | None = None,
     ) -> None:
         self.step = step
         self.input = input
         self.delay, self.at, self.priority, self.blockers = delay, at, priority, blockers
+        self.meta = meta
 
 
 @final

@@ -1,6 +1,6 @@
 """What is asked for when a chain is started: values, checked when they are used."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, TypeAlias, TypedDict, runtime_checkable
@@ -52,6 +52,7 @@ class NewChain(Generic[O_co]):
     priority: int = 0
     blockers: "Sequence[BlockerSource]" = ()
     deduplication: Deduplication | None = None
+    meta: Mapping[str, Any] | None = None
 
 
 class StartOptions(TypedDict, total=False):
@@ -63,6 +64,7 @@ class StartOptions(TypedDict, total=False):
     priority: int
     blockers: "Sequence[BlockerSource]"
     deduplication: Deduplication | None
+    meta: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

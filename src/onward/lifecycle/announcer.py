@@ -141,7 +141,9 @@ class BackgroundAnnouncer:
     async def _send(self, hints: Sequence[Hint]) -> None:
         try:
             async with asyncio.timeout(5):
-                await self._notify.announce(merged(hints))
+                await self._notify.announce(sent := merged(hints))
+            if self._observers.wants(events.HintsSent):
+                self._observers.emit(events.HintsSent(count=len(sent)))
             if self._is_failing:
                 self._is_failing = False
                 self._observers.hints_work("announce")

@@ -1,18 +1,10 @@
-"""What is going on around a call: the open transaction, and the attempt whose handler makes the call."""
+"""What is going on around a call: the transaction that is open there."""
 
 from contextlib import suppress
 from contextvars import ContextVar, Token
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from onward.errors import TransactionOpen
-from onward.model import JobId
-
-
-class Origin(NamedTuple):
-    """The job whose handler is running here."""
-
-    job_id: JobId
-    root_id: JobId
 
 
 class OpenMark(Protocol):
@@ -22,7 +14,6 @@ class OpenMark(Protocol):
     def is_open(self) -> bool: ...
 
 
-current_origin: ContextVar[Origin | None] = ContextVar("onward_origin", default=None)
 open_transaction: ContextVar[OpenMark | None] = ContextVar("onward_transaction", default=None)
 
 

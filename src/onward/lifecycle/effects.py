@@ -13,12 +13,14 @@ from onward.model import FailureReason, JobError, JobStatus
 from onward.notify.contract import Hint, HintKind
 from onward.observe import events
 from onward.observe.events import Event
-from onward.observe.observer import Observers
+from onward.observe.observer import Observers, Sent
 from onward.options import LONGEST_ERROR, LONGEST_TRACEBACK, cut
 from onward.state.contract import Change, ChangeKind, NewJob, Pruned, Settlement, Started
 
 _LONGEST_NAME = 200
 _MOST_PIECES = 1_000
+_AROUND_HANDLERS = ("onward.worker.", "onward.run.", "onward.state.driver", "contextlib", "concurrent.futures.")
+"""Modules whose frames lead to a handler, and say nothing of it."""
 _OF_STARTS = (events.ChainStarted, events.JobCreated, events.JobBlocked)
 
 
@@ -27,10 +29,12 @@ class Effects(msgspec.Struct):
 
     hints: list[Hint] = []
     events: list[Event] = []
+    actions: list[Sent] = []
 
     def add(self, other: "Effects") -> None:
         self.hints.extend(other.hints)
         self.events.extend(other.events)
+        self.actions.extend(other.actions)
 
 
 class Awaited:
@@ -69,9 +73,11 @@ class EffectsOf:
     def __init__(self, observers: Observers, awaited: Awaited) -> None:
         self._wants, self._awaited = observers.wants, awaited
 
-    def start(self, jobs: Sequence[NewJob], started: Sequence[Started]) -> Effects:
-        """Of chains started."""
+    def start(self, jobs: Sequence[NewJob], started: Sequence[Started], sent: Sent | None = None) -> Effects:
+        """Of chains started; `sent` is told that they were, unless all are duplicates."""
         effects, watched = Effects(), self._wants(*_OF_STARTS)
+        if sent is not None and any(answer.status is not None for answer in started):
+            effects.actions.append(sent)
         for job, answer in zip(jobs, started, strict=True):
             if answer.status is not None and not answer.duplicate:
                 self._created(effects, job, answer.status, watched)
@@ -220,8 +226,12 @@ def _made(make: Callable[[], str]) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """Piece by piece: a message or a note in it may be larger than what is kept of the whole."""
-    pieces = traceback.TracebackException.from_exception(error, lookup_lines=False).format()
+    """From the handler on, if it got as far; piece by piece: a message or a note may be larger than what is kept."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_AROUND_HANDLERS):
+        trace = trace.tb_next
+    shown = traceback.TracebackException(type(error), error, trace or error.__traceback__, lookup_lines=False)
+    pieces = shown.format()
     return "".join(deque((cut(piece, LONGEST_TRACEBACK) for piece in pieces), maxlen=_MOST_PIECES))
 
 

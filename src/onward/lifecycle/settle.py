@@ -13,6 +13,7 @@ from onward.errors import DecryptionError, HandlerFailed, PayloadError, Permanen
 from onward.lifecycle.effects import describe
 from onward.lifecycle.start import Predecessor, plan_continuation
 from onward.model import Backoff, ChainId, FailureReason, JobError, WorkerId
+from onward.observe.events import AttemptOutcome
 from onward.pacing import pause_after
 from onward.state.contract import Settlement, TakenJob
 from onward.state.rows import change_last_error, write_errors
@@ -48,7 +49,7 @@ def settlement_of(
     fence: dict[str, Any] = {"job_id": job.id, "attempt": job.attempt, "holder": worker, "completed_by": worker}
     outcome: Outcome[Any] = returned
     if isinstance(outcome, Next):
-        after = Predecessor(job.id, job.chain_id, job.chain_index, job.root_id, job.type_name, job.priority)
+        after = Predecessor(job.id, job.chain_id, job.chain_index, job.root_id, job.type_name, job.priority, job.meta)
         return Settlement(**fence, kind="continue", next=plan_continuation(registry, outcome, after))
     if isinstance(outcome, Rescheduled):
         delay = (outcome.delay or timedelta(0)).total_seconds()
@@ -157,6 +158,19 @@ def given_back(job: TakenJob, worker: WorkerId) -> Settlement:
         crashes=job.crashes,
         keep_place=True,
     )
+
+
+def ended_as(settlement: Settlement | None) -> AttemptOutcome:
+    """How an attempt ended that was settled like this; None: it came too late."""
+    if settlement is None:
+        return "lost"
+    if settlement.kind == "requeue":
+        if settlement.errors is not None:
+            return "retrying"
+        return "given_back" if settlement.keep_place else "rescheduled"
+    if settlement.kind == "fail":
+        return "cancelled" if settlement.reason is FailureReason.CANCELLED else "failed"
+    return "continued" if settlement.kind == "continue" else "completed"
 
 
 def unstorable(settlement: Settlement, error: BaseException) -> Settlement:

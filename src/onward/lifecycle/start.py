@@ -1,16 +1,18 @@
 """START: chains to start become jobs to store, checked, encoded, and with their provenance filled in."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
+
 from onward.define.limit import limit_key_of
+from onward.define.meta import encode_meta, merged, trace_of
 from onward.define.outcome import Next
 from onward.define.registry import RegisteredType, Registry
 from onward.define.request import BlockerSource, ChainReference, NewChain
 from onward.errors import BlockerMissing, StartRefused
-from onward.lifecycle.context import Origin, current_origin
 from onward.lifecycle.store import Store
 from onward.model import (
     BlockedJob,
@@ -23,6 +25,8 @@ from onward.model import (
     JobStatus,
     new_ids,
 )
+from onward.observe.observer import Sent
+from onward.observe.running import Running, current_attempt
 from onward.options import MOST_JSON, MOST_PRIORITY, given, wrong_call, wrong_id, wrong_kind, wrong_priority, wrong_time
 from onward.state.command import Steps
 from onward.state.contract import NewJob, Started
@@ -41,6 +45,8 @@ class Family(NamedTuple):
     origin_id: JobId | None
     root_id: JobId | None
     """None: the job is a root itself."""
+    trace: Mapping[str, Any] = _NOTHING
+    """Where it belongs, if that is known."""
 
 
 class _Plan:
@@ -71,9 +77,10 @@ class _Plan:
             root_id=root_id,
             limit_key=limit_key_of(job_type.limits, chain.input) if job_type.limits else None,
             parent=parent,
-            **self._waiting(job_type, chain.blockers, position, Family(family.origin_id, root_id)),
+            **self._waiting(job_type, chain.blockers, position, Family(family.origin_id, root_id, family.trace)),
             deduplication=_checked_key(job_type, chain.deduplication),
             id_is_callers=chain.id is not None,
+            meta=_checked_meta(job_type, chain.meta, family.trace),
         )
         return chain_id
 
@@ -97,7 +104,8 @@ class _Plan:
             origin_id=after.job_id,
             root_id=after.root_id,
             limit_key=limit_key_of(job_type.limits, outcome.input) if job_type.limits else None,
-            **self._waiting(job_type, outcome.blockers, position, Family(after.job_id, after.root_id)),
+            **self._waiting(job_type, outcome.blockers, position, after.family),
+            meta=after.meta if outcome.meta is None else _checked_meta(job_type, outcome.meta, after.family.trace),
         )
 
     def _encoded(self, job_type: RegisteredType, input: Any, job_id: JobId) -> str:
@@ -140,14 +148,20 @@ class Predecessor(NamedTuple):
     root_id: JobId
     type_name: str
     priority: int
+    meta: str | None
+
+    @property
+    def family(self) -> Family:
+        """Of those it starts."""
+        return Family(self.job_id, self.root_id, trace_of(self.meta))
 
 
-def plan_chains(registry: Registry, chains: Sequence[NewChain[Any]], *, origin: Origin | None = None) -> list[NewJob]:
+def plan_chains(registry: Registry, chains: Sequence[NewChain[Any]], *, origin: Running | None = None) -> list[NewJob]:
     """The jobs of these chains and of the blockers they start. Raises what is wrong with them, before any I/O.
 
     Without `origin` they come from the job whose handler runs here, if there is one.
     """
-    origin = origin or current_origin.get()
+    origin = origin or current_attempt.get()
     family = Family(origin.job_id, origin.root_id) if origin else Family(None, None)
     plan = _Plan(registry, iter(new_ids(_counted(chains))))
     for chain in chains:
@@ -166,14 +180,23 @@ def plan_continuation(registry: Registry, outcome: Next[Any], after: Predecessor
 
 async def start_jobs(store: Store, jobs: Sequence[NewJob], *, tx: object) -> list[Started]:
     """Store planned jobs; the answers for the chains the caller asked for, in order."""
+    jobs, sent = _traced(store, jobs)
     started = await store.write(
         store.state.start(jobs),
-        lambda answers: store.effects_of.start(jobs, answers),
+        lambda answers: store.effects_of.start(jobs, answers, sent),
         tx=tx,
         doing="start",
         again=lambda _: Steps(partial(_start_again, store, jobs)),
     )
     return [answer for job, answer in zip(jobs, started, strict=True) if job.parent is None]
+
+
+def _traced(store: Store, jobs: Sequence[NewJob]) -> tuple[Sequence[NewJob], Sent | None]:
+    """The jobs with where they belong written on them, and whom to tell once they are there."""
+    starting = store.observers.starting([job for job in jobs if job.parent is None])
+    if starting is None:
+        return jobs, None
+    return [msgspec.structs.replace(job, meta=merged(job.meta, starting.carried)) for job in jobs], starting.sent
 
 
 async def _start_again(store: Store, jobs: Sequence[NewJob], connection: Connection) -> Sequence[Started]:
@@ -231,6 +254,10 @@ def _checked_key(job_type: RegisteredType, deduplication: Deduplication | None) 
         such = 'a Deduplication, such as Deduplication("key")'
         _refuse(job_type, wrong_kind("deduplication", deduplication, Deduplication, such=such))
     return deduplication
+
+
+def _checked_meta(job_type: RegisteredType, meta: Mapping[str, Any] | None, trace: Mapping[str, Any]) -> str | None:
+    return merged(None if meta is None else encode_meta(meta, job_type.name), trace)
 
 
 def _wrong_blockers(sources: object) -> str | None:

@@ -104,6 +104,8 @@ class Store:
         """The change is committed: let its hints and events go."""
         for event in effects.events:
             self.observers.emit(event)
+        for action in effects.actions:
+            action()
         if effects.hints:
             self._announcer.post(effects.hints)
 
@@ -189,10 +191,13 @@ class Store:
             return await connection.run(operation)
         effects.hints.clear()
         try:
-            return await connection.run(operation, carried.command)
+            answer = await connection.run(operation, carried.command)
         except BaseException:
             self._announcer.post(carried.hints)  # there may be those of others among them
             raise
+        if self.observers.wants(events.HintsSent):
+            self.observers.emit(events.HintsSent(count=len(carried.hints)))
+        return answer
 
     # -- transactions
 

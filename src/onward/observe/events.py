@@ -1,11 +1,17 @@
 """One frozen class per fact. Events about stored things are emitted after the commit that made them true."""
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from onward.model import ChainId, FailureReason, JobError, JobId, LossReason, WorkerId
+
+AttemptOutcome: TypeAlias = Literal[
+    "completed", "continued", "rescheduled", "retrying", "failed", "cancelled", "given_back", "lost"
+]
+"""The first three as the handler said; retrying after an error, or failed for good; the rest was not its doing."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +120,9 @@ class JobReaped(_JobEvent, frozen=True, kw_only=True):
 class AttemptStarted(_AttemptEvent, frozen=True, kw_only=True):
     """A handler is about to run."""
 
+    meta: Mapping[str, Any] = {}
+    """What travels with the job."""
+
 
 class AttemptCompleted(_AttemptEvent, frozen=True, kw_only=True):
     """A handler's outcome has been committed."""
@@ -127,6 +136,16 @@ class AttemptFailed(_AttemptEvent, frozen=True, kw_only=True):
     """Seconds until the next attempt; None if there is none."""
     counted: bool = True
     """Whether it was the job's fault; else the database's, which is not held against it."""
+
+
+class AttemptEnded(_AttemptEvent, frozen=True, kw_only=True):
+    """What became of an attempt has been committed, or it came too late: one for each job that was taken."""
+
+    outcome: AttemptOutcome
+    waited: float
+    """Seconds from when the job was due until it was taken, by the database's clock."""
+    ran: float
+    """Seconds in the handler."""
 
 
 class LeaseRenewed(_WorkerEvent, frozen=True, kw_only=True):
@@ -170,6 +189,37 @@ class ScheduleFailed(_ScheduleEvent, frozen=True, kw_only=True):
     error: JobError
 
 
+class JobsTaken(_WorkerEvent, frozen=True, kw_only=True):
+    """A worker holds these jobs now, by type: each is an attempt that ends."""
+
+    counts: Mapping[str, int]
+
+
+class BatchSettled(_WorkerEvent, frozen=True, kw_only=True):
+    """Outcomes were settled with one commit."""
+
+    size: int
+
+
+class PoolWaited(_Event, frozen=True, kw_only=True):
+    """A phase got its connection."""
+
+    type_name: str
+    seconds: float
+
+
+class HintsSent(_Event, frozen=True, kw_only=True):
+    """Others were told of changes."""
+
+    count: int
+
+
+class HintsReceived(_WorkerEvent, frozen=True, kw_only=True):
+    """A worker was told of changes."""
+
+    count: int
+
+
 class StateError(_Event, frozen=True, kw_only=True):
     """The database did not answer as it should; Onward tries again."""
 
@@ -206,7 +256,8 @@ Event: TypeAlias = (
     WorkerStarted | WorkerStopping | WorkerStopped | WorkerFailed
     | ChainStarted | ChainCompleted | ChainFailed | ChainDeleted | ChainsPruned
     | JobCreated | JobBlocked | JobUnblocked | JobTriggered | JobCompleted | JobFailed | JobReaped
-    | AttemptStarted | AttemptCompleted | AttemptFailed | LeaseRenewed | LeaseLost | AlreadyCompleted
+    | AttemptStarted | AttemptCompleted | AttemptFailed | AttemptEnded | LeaseRenewed | LeaseLost | AlreadyCompleted
+    | JobsTaken | BatchSettled | PoolWaited | HintsSent | HintsReceived
     | ScheduleTicked | ScheduleSkipped | ScheduleFailed
     | StateError | StateRecovered | NotifyError | NotifyRecovered
 )  # fmt: skip

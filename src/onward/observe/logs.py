@@ -1,22 +1,29 @@
-"""Events as lines of the standard library's logging."""
+"""Events as lines of the standard library's logging, and what makes lines of handlers say whose they are."""
 
 import logging
-from typing import Any
+import re
+import sys
+import traceback
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from onward.model import JobError
 from onward.observe import events
 from onward.observe.events import Event
+from onward.observe.running import Running, current_attempt
+from onward.options import storable
 
+LogFormat: TypeAlias = Literal["text", "json"]
 _LEVELS: dict[type[Event], int] = {
     events.WorkerStarted: logging.INFO,
     events.WorkerStopping: logging.INFO,
     events.WorkerStopped: logging.INFO,
-    events.ChainFailed: logging.WARNING,
     events.JobFailed: logging.WARNING,
     events.JobReaped: logging.WARNING,
     events.AttemptFailed: logging.WARNING,
+    events.AttemptEnded: logging.INFO,
     events.LeaseLost: logging.WARNING,
     events.AlreadyCompleted: logging.WARNING,
     events.ScheduleFailed: logging.WARNING,
@@ -27,6 +34,13 @@ _LEVELS: dict[type[Event], int] = {
 }
 _WITHOUT_TRACEBACK = (events.StateError, events.NotifyError)
 """Where it would only show how Onward came to ask."""
+_PASSWORD = re.compile(r"(\w://[^\s/:@]*:)\S+(?=@)|((?i:password)=)[^\s&'\"]+")
+"""As one may meet them in what others say: rather more than less."""
+_OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "onward", "taskName"}
+LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+"""A line for people."""
+_SETTINGS = "onward_settings"
+_OF_ATTEMPTS = ("type_name", "job_id", "chain_id", "attempt", "worker")
 
 
 def _level(event: Event) -> int:
@@ -44,14 +58,18 @@ def log_event(logger: logging.Logger, level: int, event: Any, *, name: str = "",
         return
     facts = msgspec.structs.asdict(event)
     error = facts.pop("error") if isinstance(facts.get("error"), JobError) else None
-    words = " ".join(f"{fact}={value}" for fact, value in facts.items() if value is not None)
+    words = " ".join(f"{fact}={_spelled(value)}" for fact, value in facts.items() if value is not None)
     if error is not None:
         words += f" error={error.type}: {error.message}\n{error.traceback if trace else ''}".rstrip()
     logger.log(level, "%s %s", name or type(event).__name__, words, extra={"onward": event})
 
 
+def _spelled(value: object) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
 class LogObserver:
-    """Writes events to a logger: troubles as warnings, a worker's life as info, everything else as debug.
+    """Writes events to a logger: troubles as warnings, ended attempts and a worker's life as info, the rest as debug.
 
     An outage is one line when it begins and one when it is over.
 
@@ -69,3 +87,136 @@ class LogObserver:
 
     def observe(self, event: Event) -> None:
         log_event(self._logger, _level(event), event, trace=not isinstance(event, _WITHOUT_TRACEBACK))
+
+
+class AttemptFilter(logging.Filter):
+    """For a log handler: has each record say whose it is, and shows no secrets.
+
+    Records of a job's handler, wherever it runs, get `type_name`, `job_id`, `chain_id`, `attempt` and `worker`; on all
+    others these are None, so that a format may name them. Passwords in addresses, and what is marked `Secret` in the
+    input of the job, are masked in messages and tracebacks.
+
+    >>> handler = logging.StreamHandler()
+    >>> handler.addFilter(AttemptFilter())
+    >>> handler.setFormatter(logging.Formatter("%(levelname)s %(message)s %(job_id)s %(attempt)s"))
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        attempt = current_attempt.get()
+        told: tuple[object, ...] = (None,) * len(_OF_ATTEMPTS)
+        if attempt is not None:
+            told = attempt.job_type, attempt.job_id, attempt.chain_id, attempt.number, attempt.worker
+        for name, value in zip(_OF_ATTEMPTS, told, strict=True):
+            vars(record).setdefault(name, value)
+        _mask(record, attempt)
+        return True
+
+
+def _mask(record: logging.LogRecord, attempt: Running | None) -> None:
+    """Rewrite a record that would show a secret: its message, its traceback and its other texts."""
+    message = record.getMessage()
+    masked = _masked(message, attempt)
+    if masked != message:
+        record.msg, record.args = masked, ()
+    if record.exc_info and record.exc_info[1] is not None:
+        text = record.exc_text or "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n")
+        masked = _masked(text, attempt)
+        record.exc_text = record.exc_text if masked == text else masked
+    for name, value in list(vars(record).items()):
+        if name not in _OF_EVERY_RECORD and isinstance(value, str):
+            setattr(record, name, _masked(value, attempt))
+
+
+def _masked(text: str, attempt: Running | None) -> str:
+    if attempt is not None:
+        text = attempt.masked(text)
+    return _PASSWORD.sub(r"\1\2***", text) if "://" in text or "=" in text else text
+
+
+class TextFormatter(logging.Formatter):
+    """Lines for people; those of a job's handler end with whose they are."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's
+        line = super().formatMessage(record)
+        if getattr(record, "job_id", None) is None or hasattr(record, "onward"):
+            return line
+        words = (f"{name}={getattr(record, name, None)}" for name in _OF_ATTEMPTS)
+        return f"{line} [{' '.join(words)}]"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: `time` (UTC), `level`, `logger`, `message`, and fields that are not texts where the facts
+    are none: those of an event, of the attempt (see `AttemptFilter`), and whatever was passed as `extra`.
+
+    >>> record = logging.makeLogRecord({"name": "shop", "msg": "paid", "levelname": "INFO", "created": 0, "order": 7})
+    >>> print(JsonFormatter().format(record))
+    {"time":"1970-01-01T00:00:00Z","level":"info","logger":"shop","message":"paid","order":7}
+    """
+
+    def __init__(self, **always: object) -> None:
+        """`always`: fields of every line."""
+        super().__init__()
+        self._always = {name: value for name, value in always.items() if value is not None}
+
+    def format(self, record: logging.LogRecord) -> str:
+        event = getattr(record, "onward", None)
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **self._always,
+        }
+        for name in vars(record):
+            if name not in _OF_EVERY_RECORD and (value := getattr(record, name)) is not None:
+                line[name] = value
+        if isinstance(event, msgspec.Struct):
+            line["message"] = line["event"] = str(record.msg if not record.args else record.getMessage()).split()[0]
+            line |= {name: value for name, value in msgspec.structs.asdict(event).items() if value is not None}
+        if record.exc_info:
+            line["traceback"] = record.exc_text or self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        return as_json(line)
+
+
+def as_json(line: dict[str, Any]) -> str:
+    """Whatever there is in it: what JSON has no form for is spelled out; what cannot even be that is said to be so."""
+    try:
+        return msgspec.json.encode(line, enc_hook=str).decode()
+    except Exception:  # noqa: BLE001 - of whatever the application has put there
+        return msgspec.json.encode({name: _as_text(value) for name, value in line.items()}).decode()
+
+
+def _as_text(value: object) -> str:
+    try:
+        return storable(str(value))
+    except Exception as error:  # noqa: BLE001 - as above
+        return f"<its text cannot be made: {type(error).__name__}>"
+
+
+class LogSettings(msgspec.Struct, frozen=True):
+    """How the command line logs: the processes of its worker do the same."""
+
+    level: int
+    format: LogFormat
+    number: int | None = None
+    """Of the worker process, where there are several."""
+
+    def apply(self, handler: logging.Handler | None = None) -> None:
+        """Log like this from now on: to standard error, or where `handler` writes."""
+        if handler is None:
+            mark = "" if self.number is None else f"[{self.number}] "
+            handler = logging.StreamHandler(sys.stderr)
+            handler.setFormatter(TextFormatter(f"{mark}{LINE}"))
+        if self.format == "json":
+            handler.setFormatter(JsonFormatter(process=self.number))
+        handler.addFilter(AttemptFilter())
+        vars(handler)[_SETTINGS] = self
+        logging.basicConfig(level=self.level, handlers=[handler])
+
+
+def log_settings() -> LogSettings | None:
+    """Those of this process, if they were applied."""
+    found = (vars(handler).get(_SETTINGS) for handler in logging.root.handlers)
+    return next(filter(None, found), None)

@@ -3,11 +3,13 @@
 import logging
 import time
 import typing
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 import msgspec
 
+from onward.model import JobId
 from onward.observe import events
 from onward.observe.events import Event
 from onward.observe.outage import Outage
@@ -31,26 +33,84 @@ class Observer(Protocol):
         ...
 
 
+Sent: TypeAlias = Callable[[], None]
+"""Is told that what it was asked about before is committed."""
+
+
+class Starting(NamedTuple):
+    """Chains that are about to be stored."""
+
+    carried: Mapping[str, str]
+    """What is stored with each job: where it belongs."""
+    sent: Sent
+    """Called after the commit, and never if there is none."""
+
+
+class ToStart(Protocol):
+    """The first job of a chain that is about to be stored."""
+
+    @property
+    def id(self) -> JobId: ...
+    @property
+    def type_name(self) -> str: ...
+
+
+class Tracer(Protocol):
+    """An observer that is also asked before chains are stored."""
+
+    def starting(self, jobs: Sequence[ToStart]) -> Starting | None: ...
+
+
 class Observers:
     """Several observers as one."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
-        self._observers = tuple(observers)
+        self._observers: tuple[Observer, ...] = ()
+        self._tracers: tuple[Tracer, ...] = ()
+        self.set(observers)
         self._subscribers = Subscribers[Event](self._failed)
-        self._wanted = frozenset[type[Event]]()
+        self.wanted = frozenset[type[Event]]()
+        """As of the last time that somebody asked."""
         self._asked_at = -_ASK_AGAIN
         """Not yet: modules build apps before anybody has set up logging."""
         self._database, self._hints = Outage(), Outage()
+
+    def __iter__(self) -> Iterator[Observer]:
+        return iter(self._observers)
+
+    def set(self, observers: Iterable[Observer]) -> None:
+        """Tell these from now on."""
+        self._observers = tuple(observers)
+        self._tracers = tuple(cast(Tracer, each) for each in self._observers if hasattr(each, "starting"))
+        self._asked_at = -_ASK_AGAIN
+
+    def starting(self, jobs: Sequence[ToStart]) -> Starting | None:
+        """Ask those who trace what to store with chains; they cannot fail the start."""
+        for tracer in self._tracers:
+            try:
+                found = tracer.starting(jobs)
+            except Exception:
+                logger.exception("%s failed over a start", type(tracer).__qualname__)
+                continue
+            if found is not None:
+                return Starting(found.carried, partial(self._sent, tracer, found.sent))
+        return None
+
+    def _sent(self, tracer: Tracer, sent: Sent) -> None:
+        try:
+            sent()
+        except Exception:
+            logger.exception("%s failed after a start", type(tracer).__qualname__)
 
     def wants(self, *kinds: type[Event]) -> bool:
         """Whether anybody listens to any of these."""
         if time.monotonic() >= self._asked_at + _ASK_AGAIN:
             self._ask()
-        return not self._wanted.isdisjoint(kinds)
+        return not self.wanted.isdisjoint(kinds)
 
     def emit(self, event: Event) -> None:
         """Tell everybody who wants to know."""
-        if isinstance(event, _OF_OUTAGES):
+        if type(event) in _OF_OUTAGES:
             event = self._in_outage(event)
         if time.monotonic() >= self._asked_at + _ASK_AGAIN:
             self._ask()
@@ -83,7 +143,7 @@ class Observers:
         now, kinds = time.monotonic(), typing.get_args(Event)
         by_kind = {kind: tuple(o.observe for o in self._observers if self._is_wanted(o, kind)) for kind in kinds}
         self._subscribers.by_kind = by_kind
-        self._wanted = frozenset(kind for kind in kinds if by_kind[kind])
+        self.wanted = frozenset(kind for kind in kinds if by_kind[kind])
         self._asked_at = now
 
     def _failed(self, subscriber: Subscriber, event: Event, error: BaseException) -> None:

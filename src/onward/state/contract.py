@@ -62,6 +62,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Run when all blockers have ended, though some failed."""
     deduplication: Deduplication | None = None
     id_is_callers: bool = False
+    meta: str | None = None
+    """JSON text."""
 
     @property
     def is_plain(self) -> bool:
@@ -117,6 +119,10 @@ class TakenJob(msgspec.Struct, frozen=True, gc=False):
     blockers: int
     scheduled_at: datetime
     created_at: datetime
+    held_until: float | None = None
+    """Seconds from `scheduled_at` until its lease runs out: who knows how long that is knows how long it waited."""
+    meta: str | None = None
+    """JSON text."""
 
     @property
     def priority(self) -> int:
@@ -343,6 +349,8 @@ class JobCounts(msgspec.Struct, frozen=True):
     """Pending, but not yet due."""
     running: int = 0
     failed: int = 0
+    oldest: float = 0.0
+    """Seconds for which the oldest that is pending has been due, where that was asked."""
 
 
 class Keeping(msgspec.Struct, frozen=True):
@@ -655,6 +663,12 @@ class StateAdapter(Protocol):
         """How many jobs of each of these types are where. Reads as many index entries as it counts.
 
         What is blocked or has completed is not counted: that would read the whole table.
+        """
+        ...
+
+    def oldest_due(self, type_names: Sequence[str]) -> Operation[dict[str, float]]:
+        """For how many seconds the oldest pending job of each of these types has been due; types without one are
+        missing. Reads as many index entries as there are versions and priorities.
         """
         ...
 

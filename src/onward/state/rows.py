@@ -29,7 +29,7 @@ JOB_COLUMNS = (
     "id", "chain_id", "chain_index", "type_name", "payload_version", "status", "rank", "limit_key", "input", "output",
     "created_at", "scheduled_at", "origin_id", "root_id", "attempt", "failures", "leased_by", "leased_until",
     "cancel_requested_at", "errors", "failure_reason", "ended_at", "completed_by", "open_blockers",
-    "deduplication_key", "progress", "progress_note", "problem",
+    "deduplication_key", "progress", "progress_note", "meta", "problem",
 )  # fmt: skip
 STATUS: dict[str, JobStatus] = {status.value: status for status in JobStatus}
 """By its name; the look-up costs a tenth of asking the enum."""
@@ -42,6 +42,7 @@ _MOST_ERRORS = 5
 _MOST_SHOWN = 60
 _decode_errors = msgspec.json.Decoder(tuple[JobError, ...]).decode
 _decode = msgspec.json.Decoder().decode
+_decode_meta = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -51,6 +52,14 @@ def read_errors(text: str | None) -> tuple[JobError, ...]:
         return () if text is None else _decode_errors(text)
     except Exception as error:  # noqa: BLE001 - whatever a hand has written there
         return (JobError(type="UnreadableErrors", message=f"errors holds {shown(text)}: {error}"),)
+
+
+def read_meta(text: str | None) -> dict[str, Any]:
+    """What travels with a job; nothing, where it cannot be read."""
+    try:
+        return {} if text is None else _decode_meta(text)
+    except Exception:  # noqa: BLE001 - whatever a hand has written there
+        return {}
 
 
 def write_errors(before: str | None, error: JobError) -> str:
@@ -116,6 +125,7 @@ def _as_it_should_be(r: dict[str, Any], read_id: ReadId, read_time: ReadTime) ->
         "progress": _progress(r["progress"], r["progress_note"]),
         "deduplication_key": _optional(_text)(r["deduplication_key"]),
         "limit_key": _optional(_text)(r["limit_key"]),
+        "meta": {} if r["meta"] is None else _decode_meta(r["meta"]),
         "problem": r["problem"],
     }
     match STATUS[r["status"]]:
@@ -159,6 +169,7 @@ def _as_well_as_can_be(r: dict[str, Any], read_id: ReadId, read_time: ReadTime, 
         "progress": column.read("progress", lambda value: _progress(value, r["progress_note"]), _nothing),
         "deduplication_key": column.read("deduplication_key", _optional(_text), shown),
         "limit_key": column.read("limit_key", _optional(_text), shown),
+        "meta": column.read("meta", _optional(_decode_meta), _nothing) or {},
     }
     status = column.read("status", STATUS.__getitem__, lambda value: JobStatus.FAILED)
     own: dict[str, Any] = {}

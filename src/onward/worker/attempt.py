@@ -3,7 +3,8 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,18 +16,18 @@ from onward.define.job_type import JobType, Step
 from onward.define.outcome import Next, Outcome, Rescheduled
 from onward.define.registry import RegisteredType, Registry
 from onward.define.request import BlockerSource, NewChain, StartedChain, StartOptions
+from onward.define.secrets import redacted
 from onward.errors import (
     PayloadError,
     PhaseError,
 )
-from onward.lifecycle.context import Origin
 from onward.lifecycle.settle import settlement_of
 from onward.lifecycle.start import plan_chains, start_jobs
 from onward.lifecycle.store import Store
 from onward.model import Blocker, ChainId, JobError, JobId, JobStatus, LossReason, WorkerId
 from onward.state.contract import NewJob, Settlement, TakenJob
 from onward.state.driver import run_now
-from onward.state.rows import read_errors
+from onward.state.rows import read_errors, read_meta
 from onward.worker.middleware import find, onion
 from onward.worker.phases import PhaseBlock, Phases
 from onward.worker.progress import ProgressBoard
@@ -62,6 +63,10 @@ class RunningAttempt:
         self.phases = Phases(job, worker, store, progress, set() if queueing is None else queueing)
         self.handler: Literal["waiting", "running", "ended"] = "waiting"
         """Ended, one way or the other: what is left is to settle the job."""
+        self.is_told = False
+        """Whether everybody knows how it ended."""
+        self.ran = 0.0
+        """Seconds in the handler."""
         self._outcome: Outcome[Any] | None = None
         """What the handler made to return."""
         self._task: asyncio.Task[Any] | None = None
@@ -95,6 +100,10 @@ class RunningAttempt:
         return self.job.failures
 
     @property
+    def meta(self) -> Mapping[str, Any]:
+        return read_meta(self.job.meta)
+
+    @property
     def last_error(self) -> JobError | None:
         errors, guard = read_errors(self.job.errors), self.kind.guard
         if not errors or guard is None:
@@ -119,9 +128,13 @@ class RunningAttempt:
         keep = None if guard is None else partial(guard.note, job_id=self.job.id, input=self.input)
         self._progress.report(self.job.id, self.job.attempt, fraction, note, keep)
 
+    def masked(self, text: str) -> str:
+        return text if self.kind.guard is None else redacted(text, self.secrets())
+
     def secrets(self) -> set[str]:
-        """Those of the input of a type with a guard, as it is stored and as the handler has it."""
-        assert self.kind.guard is not None
+        """Those of the input, as it is stored and as the handler has it; none but of a type with a guard."""
+        if self.kind.guard is None:
+            return set()
         inputs = [] if self.input is None else [self.input]
         with suppress(PayloadError):  # then it is also why the attempt failed
             inputs.append(self.kind.input.plain(self.job.input, self.job.id))
@@ -138,8 +151,9 @@ class RunningAttempt:
         at: datetime | None = None,
         priority: int | None = None,
         blockers: Sequence[BlockerSource] = (),
+        meta: Mapping[str, Any] | None = None,
     ) -> Next[Any]:
-        return self._made(Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers))
+        return self._made(Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers, meta=meta))
 
     def reschedule(self, *, delay: timedelta | None = None, at: datetime | None = None) -> Outcome[Any]:
         return self._made(Rescheduled(delay=delay, at=at))
@@ -158,7 +172,7 @@ class RunningAttempt:
     def start(self, job_type: JobType[Any, Any], input: Any, **options: Unpack[StartOptions]) -> Any:
         """In the phase that is open, or else at once; `async def` handlers await it."""
         chain = NewChain(job_type=job_type, input=input, **options)
-        jobs = plan_chains(self._registry, [chain], origin=Origin(self.job.id, self.job.root_id))
+        jobs = plan_chains(self._registry, [chain], origin=self)
         starting = self._start(job_type, jobs)
         return run_now(starting) if self.kind.runs_in_thread else starting
 
@@ -186,7 +200,7 @@ class RunningAttempt:
         """Run the handler, or `run` in its place: awaited here, or to its end in this thread."""
         run = run or self.kind.step.run
         assert run is not None
-        self.handler = "running"
+        self.handler, began = "running", time.monotonic()
         try:
             if self.kind.middleware:
                 returned = self._run_surrounded(run)
@@ -199,7 +213,7 @@ class RunningAttempt:
                     self._task.cancel()
                 returned = await returned
         finally:
-            self._task, self.handler = None, "ended"
+            self._task, self.handler, self.ran = None, "ended", time.monotonic() - began
         return returned
 
     def _begin(self, run: Callable[..., Any]) -> Any:

@@ -78,11 +78,13 @@ class Attempts:
         stale = self._by_job.get(job.id)
         if stale is not None:
             stale.cancel(LossReason.TAKEN_BY_ANOTHER_WORKER)
+            if stale.handler == "ended":
+                self._tell_end(stale, None)  # what comes of it comes too late, and for a job that is held by another
         self._by_job[job.id] = attempt
         self.guardian.hold(job.id, job.attempt, worked.lease, since, worked.limit)
         return attempt
 
-    def forget(self, attempt: RunningAttempt, *, completed: bool = False) -> None:
+    def forget(self, attempt: RunningAttempt, settlement: Settlement | None) -> None:
         """An attempt is settled, or lost."""
         self.stuck.has_ended(attempt)
         self.guardian.let_go(attempt.job.id, attempt.job.attempt)
@@ -90,8 +92,29 @@ class Attempts:
         if last is not attempt:
             self._by_job[attempt.job.id] = last  # it was taken again meanwhile
         self.forgotten(attempt.job)
-        if completed and self._observers.wants(events.AttemptCompleted):
-            self._observers.emit(events.AttemptCompleted(**attempt.facts, worker=self.worker))
+        self._tell_end(attempt, settlement)
+
+    def _tell_end(self, attempt: RunningAttempt, settlement: Settlement | None) -> None:
+        """Once for each."""
+        observers = self._observers
+        if attempt.is_told or not observers.wants(events.AttemptCompleted, events.AttemptEnded):
+            return
+        attempt.is_told, job, facts = True, attempt.job, attempt.facts
+        completed = settlement is not None and settlement.kind in ("complete", "continue")
+        if completed and events.AttemptCompleted in observers.wanted:
+            observers.emit(events.AttemptCompleted(**facts, worker=self.worker))
+        if events.AttemptEnded not in observers.wanted:
+            return
+        waited = (job.held_until or 0.0) - self.types[job.type_name].lease
+        observers.emit(
+            events.AttemptEnded(
+                **facts,
+                worker=self.worker,
+                outcome=settle.ended_as(settlement),
+                waited=waited if waited > 0 else 0.0,
+                ran=attempt.ran,
+            )
+        )
 
     def __iter__(self) -> Iterator[RunningAttempt]:
         """Those of now, whatever becomes of them meanwhile."""
@@ -122,7 +145,7 @@ class Attempts:
         attempt = self._find(settlement.job_id, settlement.attempt)
         if attempt is None:
             return
-        self.forget(attempt, completed=in_time and settlement.kind in ("complete", "continue"))
+        self.forget(attempt, settlement if in_time else None)
         if not in_time:
             self._observers.emit(events.AlreadyCompleted(**attempt.facts, worker=self.worker))
 

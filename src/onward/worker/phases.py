@@ -68,6 +68,8 @@ class Phases:
     has_time = True
     """Whether to wait for a database that is away; not if the handler was told to stop."""
     tx: OpenTransaction | None = None
+    settled: Settlement | None = None
+    """What was committed with the handler's writes."""
     _lending: AbstractAsyncContextManager[Any] | None = None
     """Gives back the connection of the open phase."""
     _is_held = False
@@ -142,10 +144,14 @@ class Phases:
         """Begin on a connection of the pool; `locked`: and hold the attempt, so that nobody else settles its job."""
         store, lending = self.store, self.store.driver.connection()
         self._queueing.add(self)
+        began = time.monotonic()
         try:
             link = await lending.__aenter__()
         finally:
             self._queueing.discard(self)
+        if store.observers.wants(events.PoolWaited):
+            seconds = time.monotonic() - began
+            store.observers.emit(events.PoolWaited(type_name=self._job.type_name, seconds=seconds))
         self._lending, self._interrupt = lending, link.cut_off
         job, holder = self._job, self._worker
         if locked:
@@ -198,7 +204,7 @@ class Phases:
                 if not await self._went_through(error):
                     raise
                 tx.follow_after_all()
-            self.stage = "settled"
+            self.stage, self.settled = "settled", settlement
         except _Cancelled:
             return settlement_of_cancel(job, self._worker)
         except BaseException as error:

@@ -1,21 +1,22 @@
 """What handlers say about how far they have come, written now and then for those who look."""
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable
 
 import msgspec
 
 from onward.errors import PhaseError
+from onward.lifecycle.effects import describe
 from onward.lifecycle.store import Store
 from onward.model import JobId, Progress, WorkerId
+from onward.observe import events
 from onward.options import LONGEST_NOTE, cut, storable
 from onward.state.contract import ProgressReport, Settlement
 from onward.worker.connections import Reserved
 
-logger = logging.getLogger("onward.worker")
 _EVERY = 0.25
+_WRITING = "write progress"
 
 
 def check_progress(fraction: object, note: object) -> None:
@@ -82,6 +83,8 @@ class ProgressBoard:
         try:
             await self._reserved.run(self._store.state.report_progress(worker=self._worker, reports=reports))
         except Exception as error:  # noqa: BLE001 - one turn of a loop
-            logger.warning("progress of %d jobs could not be written: %s", len(reports), error)
+            self._store.observers.emit(events.StateError(doing=_WRITING, error=describe(error)))
+        else:
+            self._store.observers.database_works(_WRITING)
         finally:
             self._writing = {}

@@ -12,12 +12,12 @@ import msgspec
 
 from onward.errors import AttemptLost, JobAlreadyCompleted
 from onward.lifecycle import settle
-from onward.lifecycle.context import Origin, current_origin
 from onward.lifecycle.effects import describe
 from onward.lifecycle.settle import RetryPolicy
 from onward.model import FailureReason, JobError, LossReason, WorkerId
 from onward.observe import events
 from onward.observe.observer import Observers
+from onward.observe.running import current_attempt
 from onward.run.threads import in_thread
 from onward.state.contract import Settlement
 from onward.state.driver import run_now
@@ -53,9 +53,9 @@ class Runner:
         Total: whatever leaves the handler, its middleware or what they call ends this attempt and nothing else.
         """
         job = attempt.job
-        current_origin.set(Origin(job.id, job.root_id))
+        current_attempt.set(attempt)
         if self._observers.wants(events.AttemptStarted):
-            self._observers.emit(events.AttemptStarted(**attempt.facts, worker=self._worker))
+            self._observers.emit(events.AttemptStarted(**attempt.facts, worker=self._worker, meta=attempt.meta))
         try:
             attempt.input = attempt.kind.read_input(job.input, job.payload_version, job.id)
             if attempt.kind.runs_in_process:

@@ -6,10 +6,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from onward.lifecycle.effects import describe
 from onward.lifecycle.settle import unstorable
 from onward.lifecycle.store import Store
-from onward.model import CompletedJob, FailedJob, Job, JobId
+from onward.model import CompletedJob, FailedJob, FailureReason, Job, JobId
 from onward.observe import events
 from onward.pacing import Pacing
 from onward.state.command import Steps
@@ -254,7 +256,10 @@ class Settler:
     async def _report(
         self, reserved: Reserved, batch: list[Settlement], changes: Sequence[Change], *, repeated: bool
     ) -> None:
+        observers = self._store.observers
         self._store.release(self._store.effects_of.settlements(batch, changes))
+        if observers.wants(events.BatchSettled):
+            observers.emit(events.BatchSettled(worker=batch[0].holder or "", size=len(batch)))
         told = [change.job_id for change in changes if change.kind == "settled"]
         all_settled = len(told) == len(batch)
         settled = set[JobId]() if all_settled else set(told)
@@ -264,8 +269,11 @@ class Settler:
             self._store.release(self._store.effects_of.settlements(missing, [c for c in before.values() if c]))
             settled.update(before)
         if all_settled or settled:
-            self._store.observers.database_works("settle")
+            observers.database_works("settle")
+        cancelled = [change.job_id for change in changes if change.reason is FailureReason.CANCELLED]
         for settlement in batch:
+            if cancelled and settlement.kind != "fail" and settlement.job_id in cancelled:
+                settlement = msgspec.structs.replace(settlement, kind="fail", reason=FailureReason.CANCELLED)
             self._settled(settlement, all_settled or settlement.job_id in settled)
         self._done(batch)
 

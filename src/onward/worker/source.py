@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -101,6 +102,9 @@ class JobSource:
         self._recovering = 0
         self._store.observers.database_works(_TAKING)
         self._maintenance.took(len(taken), free=free, has_hints=self._notify.is_up)
+        if taken and self._store.observers.wants(events.JobsTaken):
+            counts = Counter(job.type_name for job in taken)
+            self._store.observers.emit(events.JobsTaken(worker=self._worker, counts=counts))
         return [self._attempts.begin(job, blockers.get(job.id, ()), since) for job in taken]
 
     async def _take(
@@ -181,6 +185,8 @@ class JobSource:
         """Act on hints; how many jobs they tell of, or None if there is nothing to take."""
         expected: int | None = None
         lost: set[str] = set()
+        if hints and self._store.observers.wants(events.HintsReceived):
+            self._store.observers.emit(events.HintsReceived(worker=self._worker, count=len(hints)))
         for hint in hints:
             if hint.kind is HintKind.LOST:
                 lost.add(hint.key)
@@ -223,7 +229,7 @@ class JobSource:
             logger.exception("worker %s: attempt %d at job %s was lost", self._worker, piece.job.attempt, piece.job.id)
             settlement = None
         if settlement is None:
-            self._attempts.forget(piece, completed=piece.phases.stage == "settled")
+            self._attempts.forget(piece, piece.phases.settled)
         else:
             await self._settler.put(self._attempts.progress.last_word(settlement))
 

@@ -38,6 +38,19 @@ class TestCounting:
 
         assert counts == {"mail": JobCounts(pending=1)}
 
+    async def test_the_oldest_is_found_whatever_its_version_and_priority(self, store: Store) -> None:
+        async with store.connect() as session:
+            await session.start(store.job("mail", payload_version=2, priority=-3), store.job("other"))
+            store.clock.advance(timedelta(seconds=10))
+            await session.start(
+                *(store.job("mail", payload_version=v, priority=p) for v in (1, 2, 3) for p in (-5, 0, 5)),
+                store.job("late", delay=60.0),
+            )
+            store.clock.advance(timedelta(seconds=5))
+            oldest = await session.connection.run(store.state.oldest_due(["mail", "other", "late", "nobody"]))
+
+        assert oldest == {"mail": pytest.approx(15.0), "other": pytest.approx(15.0)}
+
 
 @pytest.mark.asyncio
 class TestFailed:

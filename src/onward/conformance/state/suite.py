@@ -2,6 +2,7 @@
 
 from onward.conformance.state.blocking import TestBlockers
 from onward.conformance.state.cancelling import TestCancelling, TestDeleting
+from onward.conformance.state.carrying import TestMeta
 from onward.conformance.state.changing_races import TestRacesOfChanges
 from onward.conformance.state.continuing import TestContinuing
 from onward.conformance.state.counting import TestCounting, TestFailed
@@ -44,6 +45,7 @@ __all__ = [
     "TestLimitRaces",
     "TestListing",
     "TestLockedJobs",
+    "TestMeta",
     "TestPlaces",
     "TestProgress",
     "TestPruning",

@@ -289,6 +289,7 @@ class PostgresState:
                 "next_inputs": [n and n.input for n in nexts],
                 "next_delays": [n and n.delay for n in nexts],
                 "next_ats": [n and n.at for n in nexts],
+                "next_metas": [n and n.meta for n in nexts],
             },
             _changes,
         )
@@ -347,6 +348,7 @@ class PostgresState:
                 "next_input": next.input,
                 "next_delay": next.delay,
                 "next_at": next.at,
+                "next_meta": next.meta,
             }
         else:
             return None
@@ -573,6 +575,10 @@ class PostgresState:
 
         return Command(self.sql("count_jobs"), {"type_names": list(type_names)}, read)
 
+    def oldest_due(self, type_names: Sequence[str]) -> Command[dict[str, float]]:
+        parameters = {"type_names": list(type_names), "now": self.clock()}
+        return Command(self.sql("oldest_due"), parameters, lambda rows: {row[0]: max(row[1], 0.0) for row in rows})
+
     def blockers_of(self, job_ids: Sequence[JobId]) -> Command[dict[JobId, list[Blocker]]]:
         return Command(self.sql("blockers_of"), {"job_ids": list(job_ids)}, _blockers)
 
@@ -636,7 +642,8 @@ def _plain_start(jobs: Sequence[NewJob]) -> tuple[str, dict[str, Any]]:
 def _kind(job: NewJob) -> tuple[Any, ...]:
     """What tells the first job of a chain from others, but for id and input; last the root, if another job is it."""
     root_id = None if job.root_id == job.id else job.root_id
-    return job.type_name, job.payload_version, job.priority, job.limit_key, job.delay, job.at, job.origin_id, root_id
+    due = job.priority, job.limit_key, job.delay, job.at
+    return job.type_name, job.payload_version, *due, job.origin_id, job.meta, root_id
 
 
 def _shared(job: NewJob) -> dict[str, Any]:
@@ -649,6 +656,7 @@ def _shared(job: NewJob) -> dict[str, Any]:
         "delay": job.delay,
         "at": job.at,
         "origin_id": job.origin_id,
+        "meta": job.meta,
     }
 
 
@@ -676,6 +684,7 @@ def _columns(jobs: Sequence[NewJob]) -> dict[str, list[Any]]:
         "ats": [job.at for job in jobs],
         "origin_ids": [job.origin_id for job in jobs],
         "root_ids": [job.root_id for job in jobs],
+        "metas": [job.meta for job in jobs],
     }
 
 
@@ -701,6 +710,7 @@ def _item(position: int, job: NewJob) -> dict[str, Any]:
         "root_id": job.root_id,
         "blockers": job.blockers,
         "runs_anyway": job.runs_anyway,
+        "meta": job.meta,
     }
     if job.deduplication is not None:
         window = job.deduplication.window

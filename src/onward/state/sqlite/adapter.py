@@ -177,7 +177,7 @@ class SqliteState:
     async def _set_aside(self, connection: Connection, worker: WorkerId) -> None:
         """Fail what a worker holds and cannot read: each row alone, with what is wrong with it."""
         async with transaction(connection):
-            for place, *row, has_dependents in await self._apart(connection, "held", {"worker": worker}, 18):
+            for place, *row, has_dependents in await self._apart(connection, "held", {"worker": worker}, 20):
                 problem = values.problem(row)
                 if problem is not None:
                     logger.error("job %s of type %s cannot be read and has failed: %s", row[0], row[3], problem)
@@ -372,7 +372,7 @@ class SqliteState:
         self, connection: Connection, *, worker: WorkerId, held_here: Sequence[JobId]
     ) -> Sequence[TakenJob]:
         parameters = {"worker": worker, "held_here": many(list(held_here))}
-        return await self._taken(connection, await self._read(connection, "unanswered_takes", parameters, 16), worker)
+        return await self._taken(connection, await self._read(connection, "unanswered_takes", parameters, 18), worker)
 
     def lease_commands(self, *, worker: WorkerId) -> LeaseCommands:
         held = {"worker": worker, "held": many([])}
@@ -537,6 +537,12 @@ class SqliteState:
 
         return Command(self.sql("count_jobs"), {"type_names": many(list(type_names))}, read)
 
+    def oldest_due(self, type_names: Sequence[str]) -> Command[dict[str, float]]:
+        def read(rows: Rows) -> dict[str, float]:
+            return {name: max(due / 1_000_000, 0.0) for name, due in rows}
+
+        return Command(self.sql("oldest_due"), {"type_names": many(list(type_names)), "now": self._now()}, read)
+
     @steps
     async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:
         found: dict[JobId, list[Blocker]] = {}
@@ -587,7 +593,7 @@ def _next_row(row: Sequence[Any], job: NewJob, now: int) -> tuple[Any, ...]:
     """A continuation, which has its place and its ancestors from the job that was settled."""
     id, chain_id, chain_index, *_, root_id, _ = row
     new = values.new_row(job, now)
-    return (new[0], chain_id, chain_index + 1, *new[3:9], id, root_id)
+    return (new[0], chain_id, chain_index + 1, *new[3:9], id, root_id, job.meta)
 
 
 def _cancelled(row: Sequence[Any]) -> Change:

@@ -23,9 +23,13 @@ TAKEN: dict[str, Any] = {
     "id": UUID, "chain_id": UUID, "chain_index": int, "type_name": str, "payload_version": int, "input": str,
     "attempt": int, "failures": int, "transients": int, "crashes": int, "rank": int, "root_id": UUID,
     "errors": str | None, "blockers": int, "scheduled_at": int, "created_at": int,
+    "leased_until": int | float | None, "meta": str | None,
 }  # fmt: skip
 """What `take.sql` returns of a job."""
-_TakenRow: TypeAlias = tuple[UUID, UUID, int, str, int, str, int, int, int, int, int, UUID, str | None, int, int, int]
+_TakenRow: TypeAlias = tuple[
+    UUID, UUID, int, str, int, str, int, int, int, int, int, UUID, str | None, int, int, int,
+    int | float | None, str | None,
+]  # fmt: skip
 _MICROSECOND = timedelta(microseconds=1)
 _encode = msgspec.json.Encoder().encode
 
@@ -111,6 +115,7 @@ def new_row(job: NewJob, now: int) -> tuple[Any, ...]:
         job.input,
         job.origin_id,
         job.root_id,
+        job.meta,
     )
 
 
@@ -170,7 +175,16 @@ def taken(rows: Rows) -> list[TakenJob]:
     found = msgspec.convert(rows, list[_TakenRow])
     if texts([fields[0] for fields in found]) != [row[0] for row in rows]:
         raise ValueError("an id in another spelling than ours")
-    return [TakenJob(*fields[:14], read_time(fields[14]), read_time(fields[15])) for fields in found]
+    return [
+        TakenJob(
+            *fields[:14],
+            read_time(fields[14]),
+            read_time(fields[15]),
+            fields[16] and fields[16] / 1_000_000,
+            fields[17],
+        )
+        for fields in found
+    ]
 
 
 def taken_apart(rows: Rows) -> list[TakenJob]:

@@ -1,6 +1,6 @@
 """The attempt as a handler in a process sees it: no transactions, and nothing that lives in the worker."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
@@ -8,7 +8,7 @@ from onward.define.codec import Codec
 from onward.define.job_type import JobType, Step
 from onward.define.outcome import Next, Outcome, Rescheduled
 from onward.define.request import BlockerSource
-from onward.define.secrets import secrets_of
+from onward.define.secrets import redacted, secrets_of
 from onward.errors import PhaseError, UndeclaredStep
 from onward.model import Blocker, JobStatus, LossReason
 from onward.options import LONGEST_NOTE, cut, storable
@@ -23,11 +23,15 @@ class ProcessAttempt:
         self._task, self._say = task, say
         self.input = input
         self.job_id, self.chain_id, self.root_id = task.job_id, task.chain_id, task.root_id
-        self.job_type, self.number = task.job_type, task.number
+        self.job_type, self.number, self.worker = task.job_type, task.number, task.worker
         self.failures, self.last_error = task.failures, task.last_error
+        self.meta: Mapping[str, Any] = task.meta
         self.blockers: Sequence[Blocker] = task.blockers
         self.cancelled: LossReason | None = None
         """Always None: a process is not told to stop but killed."""
+
+    def masked(self, text: str) -> str:
+        return redacted(text, set(self._task.secrets)) if self._task.secrets else text
 
     def outputs_of(self, job_type: JobType[Any, Any]) -> list[Any]:
         if job_type.name not in self._task.blocked_by:
@@ -54,8 +58,9 @@ class ProcessAttempt:
         at: datetime | None = None,
         priority: int | None = None,
         blockers: Sequence[BlockerSource] = (),
+        meta: Mapping[str, Any] | None = None,
     ) -> Next[Any]:
-        return Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers)
+        return Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers, meta=meta)
 
     def reschedule(self, *, delay: timedelta | None = None, at: datetime | None = None) -> Outcome[Any]:
         return Rescheduled(delay=delay, at=at)

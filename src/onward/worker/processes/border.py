@@ -44,6 +44,9 @@ def task_of(attempt: RunningAttempt, handlers: Mapping[str, HandlerName], regist
         blockers=tuple(_brought_up(blocker, registry) for blocker in attempt.blockers),
         blocked_by=tuple(kind.blocked_by),
         limits=kind.input.bare.limits,
+        worker=attempt.worker,
+        meta=dict(attempt.meta),
+        secrets=tuple(attempt.secrets()),
     )
 
 
@@ -71,6 +74,7 @@ def outcome_of(answer: Answer, kind: RegisteredType, registry: Registry) -> Outc
                 at=answer.at,
                 priority=answer.priority,
                 blockers=_blockers(answer.blockers, registry),
+                meta=answer.meta,
             )
         case Postponed(raised=True):
             raise Reschedule(delay=answer.delay, at=answer.at)
@@ -108,4 +112,5 @@ def _blocker(source: ExistingChain | ChainToStart, registry: Registry) -> Blocke
         priority=source.priority,
         blockers=_blockers(source.blockers, registry),
         deduplication=source.deduplication,
+        meta=source.meta,
     )

@@ -11,16 +11,21 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import msgspec
+
 from onward.define.codec import Limits
 from onward.define.job_type import Definition, Step
+from onward.define.meta import encode_meta
 from onward.define.outcome import Done, Next, Outcome, Rescheduled
 from onward.define.registry import RegisteredType, register
 from onward.define.request import BlockerSource, NewChain
 from onward.define.signature import read_signature
 from onward.errors import Permanent, PhaseError, Reschedule
-from onward.lifecycle.context import Origin, current_origin
 from onward.lifecycle.effects import describe
 from onward.lifecycle.settle import encode_output
+from onward.observe.logs import LogSettings
+from onward.observe.running import current_attempt
+from onward.state.rows import read_meta
 from onward.worker.processes.attempt import ProcessAttempt
 from onward.worker.processes.messages import (
     SIZE,
@@ -43,8 +48,10 @@ from onward.worker.processes.names import find
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
-def main() -> None:
-    """Serve the worker at the other end of standard input, which is a socket."""
+def main(logs: Any = None) -> None:
+    """Serve the worker at the other end of standard input, which is a socket; `logs`: its `LogSettings`."""
+    if logs is not None:
+        msgspec.convert(logs, LogSettings).apply()
     with socket.socket(fileno=os.dup(0)) as connection:
         # Handlers and what they start have nothing to read there.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -109,10 +116,11 @@ class Server:
             self._connection.sendall(framed(message))
 
     def _answer(self, task: Task) -> Answer:
-        current_origin.set(Origin(task.job_id, task.root_id))
+        attempt = ProcessAttempt(task, None, self._say)
+        current_attempt.set(attempt)
         try:
             kind = self._kind(task)
-            attempt = ProcessAttempt(task, kind.input.bare.decode(task.input), self._say)
+            attempt.input = kind.input.bare.decode(task.input)
             run: Callable[..., Any] | None = kind.step.run
             assert run is not None
             self._say(Begun())
@@ -152,6 +160,7 @@ def _encoded(kind: RegisteredType, returned: Any, task: Task) -> Answer:
             delay=outcome.delay,
             at=outcome.at,
             priority=outcome.priority,
+            meta=_meta(outcome.meta, outcome.step.name),
             blockers=tuple(_blocker(blocker, task.limits) for blocker in outcome.blockers),
         )
     if isinstance(outcome, Rescheduled):
@@ -161,6 +170,11 @@ def _encoded(kind: RegisteredType, returned: Any, task: Task) -> Answer:
 
 def _input(step: Step[Any, Any], value: Any, limits: Limits) -> str:
     return register(step, limits).input.bare.encode(value)
+
+
+def _meta(given: Any, job_type: str) -> dict[str, Any] | None:
+    """As it can be sent; what cannot be is said here, where it was given."""
+    return None if given is None else read_meta(encode_meta(given, job_type))
 
 
 def _blocker(source: BlockerSource, limits: Limits) -> ExistingChain | ChainToStart:
@@ -175,4 +189,5 @@ def _blocker(source: BlockerSource, limits: Limits) -> ExistingChain | ChainToSt
         priority=source.priority,
         blockers=tuple(_blocker(blocker, limits) for blocker in source.blockers),
         deduplication=source.deduplication,
+        meta=_meta(source.meta, source.job_type.name),
     )

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from onward.define.codec import Limits
-from onward.model import Blocker, ChainId, Deduplication, JobError, JobId
+from onward.model import Blocker, ChainId, Deduplication, JobError, JobId, WorkerId
 
 SIZE = 4
 """Bytes before each message that say how long it is."""
@@ -41,6 +41,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Their outputs are brought up to the versions that this code has."""
     blocked_by: tuple[str, ...]
     limits: Limits
+    worker: WorkerId
+    meta: dict[str, Any]
+    secrets: tuple[str, ...]
+    """What log lines must not show of the input."""
 
 
 # -- from the process
@@ -79,6 +83,7 @@ class ChainToStart(msgspec.Struct, frozen=True, kw_only=True, tag="new"):
     priority: int
     blockers: "tuple[ExistingChain | ChainToStart, ...]"
     deduplication: Deduplication | None
+    meta: dict[str, Any] | None
 
 
 class Continued(msgspec.Struct, frozen=True, kw_only=True, tag="continued"):
@@ -87,6 +92,7 @@ class Continued(msgspec.Struct, frozen=True, kw_only=True, tag="continued"):
     delay: timedelta | None
     at: datetime | None
     priority: int | None
+    meta: dict[str, Any] | None
     blockers: tuple[ExistingChain | ChainToStart, ...]
 
 

@@ -12,10 +12,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from onward.define.outcome import Outcome
 from onward.define.registry import RegisteredType, Registry
 from onward.errors import HandlerFailed
 from onward.model import JobError
+from onward.observe.logs import log_settings
 from onward.worker.attempt import RunningAttempt
 from onward.worker.processes.border import outcome_of, task_of
 from onward.worker.processes.messages import SIZE, Answer, Begun, FromProcess, Said, Task, framed, read_from_process
@@ -23,7 +26,7 @@ from onward.worker.processes.names import handler_names
 
 _PROGRAM = """
 import sys, json, os
-path, argv = json.loads(sys.argv[1])
+path, argv, logs = json.loads(sys.argv[1])
 sys.path[:] = [place for place in path if os.path.abspath(place) != os.getcwd()]
 try:
     import onward.worker.processes.child
@@ -31,7 +34,7 @@ except ModuleNotFoundError:
     sys.path[:] = path
 from onward.worker.processes.child import main
 sys.path[:], sys.argv[:] = path, argv
-main()
+main(logs)
 """
 """Started with -P: of what lies in the current directory nothing is imported, but what the application imports from
 there once it runs, and Onward itself if it is nowhere else."""
@@ -110,7 +113,7 @@ class Processes:
             try:
                 # A session of its own: Ctrl-C in a terminal goes to the worker alone, and with a handler that is
                 # killed goes whatever it has started. Started by this thread, whose end would be the end of it too.
-                command = [sys.executable, "-P", "-u", "-c", _PROGRAM, json.dumps([sys.path, sys.argv])]
+                command = [sys.executable, "-P", "-u", "-c", _PROGRAM, json.dumps([sys.path, sys.argv, _how_to_log()])]
                 process = await asyncio.create_subprocess_exec(*command, stdin=theirs.fileno(), start_new_session=True)
             except BaseException:
                 writer.close()
@@ -128,6 +131,11 @@ class Processes:
         await process.ended()
         self._ended(process.pid)
         process.clean_up()
+
+
+def _how_to_log() -> Any:
+    settings = log_settings()
+    return None if settings is None else msgspec.to_builtins(settings)
 
 
 class DiedIdle(Exception):

@@ -9,10 +9,10 @@ from msgspec import Raw
 
 from onward.errors import PayloadError
 from onward.lifecycle import settle
-from onward.lifecycle.context import current_origin
 from onward.lifecycle.effects import describe
 from onward.lifecycle.settle import RetryPolicy
 from onward.model import CompletedJob, FailedJob, FailureReason, Job, JobError, JobStatus
+from onward.observe.running import current_attempt
 from onward.options import MOST_PRIORITY
 from onward.queue.contract import StoredJob, TakenJob, is_permanent
 from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
@@ -139,7 +139,7 @@ def new_chain(form: Form, job: StoredJob, options: Options) -> NewJob:
     chain_id = form.id_of(job.id)
     if chain_id is None:
         raise _refused(form, "id", f"jobs of a job type have UUIDs for ids, got: {job.id!r}")
-    origin = current_origin.get()
+    origin = current_attempt.get()
     return NewJob(
         id=chain_id,
         chain_id=chain_id,

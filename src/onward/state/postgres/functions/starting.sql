@@ -4,18 +4,18 @@ RETURNS TABLE (
   item integer, parent integer, id uuid, chain_id uuid, chain_index integer, type_name text, payload_version integer,
   rank integer, limit_key text, input json, delay double precision, scheduled_at timestamptz, origin_id uuid,
   root_id uuid, blockers uuid[], runs_anyway boolean, deduplication_key text, deduplication_scope text,
-  deduplication_window double precision, deduplication_exclude uuid[]
+  deduplication_window double precision, deduplication_exclude uuid[], meta text
 )
 LANGUAGE sql STABLE AS $$
   -- The input travels as text: as a JSON value, null would become no value at all.
   SELECT x.item, x.parent, x.id, x.chain_id, x.chain_index, x.type_name, x.payload_version, x.rank, x.limit_key,
          x.input::json, x.delay, x.scheduled_at, x.origin_id, x.root_id, x.blockers, x.runs_anyway, x.deduplication_key,
-         x.deduplication_scope, x.deduplication_window, x.deduplication_exclude
+         x.deduplication_scope, x.deduplication_window, x.deduplication_exclude, x.meta
   FROM json_to_recordset(items) AS x (
     item integer, parent integer, id uuid, chain_id uuid, chain_index integer, type_name text, payload_version integer,
     rank integer, limit_key text, input text, delay double precision, scheduled_at timestamptz, origin_id uuid,
     root_id uuid, blockers uuid[], runs_anyway boolean, deduplication_key text, deduplication_scope text,
-    deduplication_window double precision, deduplication_exclude uuid[])
+    deduplication_window double precision, deduplication_exclude uuid[], meta text)
 $$;
 
 -- Start jobs that need a look first: a deduplication key, blockers, or an id chosen by the caller.

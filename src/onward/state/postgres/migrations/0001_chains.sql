@@ -93,8 +93,6 @@ CREATE TABLE /*schema*/paused_type (
 
 /*include functions/ending*/
 
-/*include functions/starting*/
-
 /*include functions/settling*/
 
 /*include functions/cancelling*/

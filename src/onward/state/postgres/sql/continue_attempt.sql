@@ -22,6 +22,6 @@ FROM (
   SELECT :next_id::uuid AS id, s.chain_id, s.chain_index + 1 AS chain_index, :next_type_name::text AS type_name,
     :next_version::integer AS payload_version, :next_rank::integer AS rank, :next_limit_key::text AS limit_key,
     :next_input::text AS input, :next_delay::double precision AS delay, :next_at::timestamptz AS scheduled_at,
-    s.id AS origin_id, s.root_id, s.at
+    s.id AS origin_id, s.root_id, :next_meta::text AS meta, s.at
   FROM settled s
 ) wanted

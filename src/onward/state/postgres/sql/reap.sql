@@ -22,7 +22,7 @@ WITH expired AS (
 )
 SELECT reaped.*, NULL::double precision AS next_in FROM reaped
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
   CASE WHEN (SELECT count(*) FROM expired) >= :limit THEN 0 ELSE min(
     CASE WHEN leased_until > coalesce(:now::timestamptz, statement_timestamp())
       THEN extract(epoch FROM

@@ -8,10 +8,10 @@ WITH outcome AS MATERIALIZED (
     :reasons::text[], :delays::double precision[], :ats::timestamptz[], :failures::integer[], :transients::integer[],
     :crashes::integer[], :keep_places::boolean[], :progress::double precision[], :progress_notes::text[], :completed_by::text[],
     :next_ids::uuid[], :next_type_names::text[], :next_versions::integer[], :next_ranks::integer[], :next_limit_keys::text[], :next_inputs::text[],
-    :next_delays::double precision[], :next_ats::timestamptz[]
+    :next_delays::double precision[], :next_ats::timestamptz[], :next_metas::text[]
   ) AS o(id, attempt, holder, kind, output, payload_version, errors, reason, delay, scheduled_at, failures, transients, crashes,
          keep_place, progress, progress_note, completed_by, next_id, next_type_name, next_version, next_rank, next_limit_key,
-         next_input, next_delay, next_scheduled_at)
+         next_input, next_delay, next_scheduled_at, next_meta)
 ), settled AS (
   UPDATE /*schema*/job job SET
     /*include fragments/settled*/,
@@ -40,7 +40,7 @@ WITH outcome AS MATERIALIZED (
     AND job.ended_at IS NULL  -- nobody holds a job that has ended: without this, "no holder" would match it
   RETURNING job.id, job.chain_id, job.chain_index, job.type_name, job.status, job.root_id, job.has_dependents,
     job.failure_reason, o.kind, o.at, o.next_id, o.next_type_name, o.next_version, o.next_rank, o.next_limit_key,
-    o.next_input, o.next_delay, o.next_scheduled_at
+    o.next_input, o.next_delay, o.next_scheduled_at, o.next_meta
 ), continued AS (
   INSERT INTO /*schema*/job (
     /*include fragments/new_job_columns*/
@@ -50,7 +50,7 @@ WITH outcome AS MATERIALIZED (
   FROM (
     SELECT s.next_id AS id, s.chain_id, s.chain_index + 1 AS chain_index, s.next_type_name AS type_name,
       s.next_version AS payload_version, s.next_rank AS rank, s.next_limit_key AS limit_key, s.next_input AS input,
-      s.next_delay AS delay, s.next_scheduled_at AS scheduled_at, s.id AS origin_id, s.root_id, s.at
+      s.next_delay AS delay, s.next_scheduled_at AS scheduled_at, s.id AS origin_id, s.root_id, s.next_meta AS meta, s.at
     FROM settled s
     WHERE s.next_id IS NOT NULL AND s.status = 'completed'
   ) wanted

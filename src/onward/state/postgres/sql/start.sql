@@ -10,8 +10,8 @@ FROM (
   FROM unnest(
     :ids::uuid[], :chain_ids::uuid[], :chain_indexes::integer[], :type_names::text[], :payload_versions::integer[],
     :ranks::integer[], :limit_keys::text[], :inputs::text[], :delays::double precision[], :ats::timestamptz[],
-    :origin_ids::uuid[], :root_ids::uuid[]
+    :origin_ids::uuid[], :root_ids::uuid[], :metas::text[]
   ) AS given(id, chain_id, chain_index, type_name, payload_version, rank, limit_key, input, delay, scheduled_at,
-             origin_id, root_id)
+             origin_id, root_id, meta)
 ) wanted
 ON CONFLICT (id) DO NOTHING

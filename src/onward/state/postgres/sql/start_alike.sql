@@ -9,6 +9,6 @@ FROM (
   SELECT given.id, given.id AS chain_id, 0 AS chain_index, :type_name::text AS type_name,
     :payload_version::integer AS payload_version, :rank::integer AS rank, :limit_key::text AS limit_key, given.input,
     :delay::double precision AS delay, :at::timestamptz AS scheduled_at, :origin_id::uuid AS origin_id,
-    coalesce(:root_id::uuid, given.id) AS root_id, coalesce(:now::timestamptz, statement_timestamp()) AS at
+    coalesce(:root_id::uuid, given.id) AS root_id, :meta::text AS meta, coalesce(:now::timestamptz, statement_timestamp()) AS at
   FROM unnest(:ids::uuid[], :inputs::text[]) AS given(id, input)
 ) wanted

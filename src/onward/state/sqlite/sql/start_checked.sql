@@ -7,9 +7,9 @@ INSERT INTO /*schema*/job (
 WITH given AS MATERIALIZED (SELECT value FROM json_each(:jobs)), wanted AS (
   SELECT
     /*include fragments/given_job*/,
-    json_extract(value, '$[11]') AS status, json_extract(value, '$[12]') AS blockers,
-    json_extract(value, '$[13]') AS open_blockers, json_extract(value, '$[14]') AS runs_anyway,
-    json_extract(value, '$[15]') AS deduplication_key, json_extract(value, '$[16]') AS has_dependents
+    json_extract(value, '$[12]') AS status, json_extract(value, '$[13]') AS blockers,
+    json_extract(value, '$[14]') AS open_blockers, json_extract(value, '$[15]') AS runs_anyway,
+    json_extract(value, '$[16]') AS deduplication_key, json_extract(value, '$[17]') AS has_dependents
   FROM given
 )
 SELECT
