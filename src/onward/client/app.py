@@ -376,7 +376,9 @@ class Onward:
         all of them with `async for`.
 
         Filters: `types`, `status` (one or several), `chains`, `root_id`, `created_from`, `created_before`; for what
-        failed: `reason` and `error_type`, that of the last error (one or several), `failed_from`, `failed_before`.
+        failed: `reason` and `error_type`, that of the last error (one or several), `failed_from`, `failed_before`;
+        `older_than` and `newer_than`, by the database's clock; `error_text`, anywhere in the stored errors.
+        `among`: look through no more than so many jobs for a page; it may be short, and still have a next one.
         """
         wanted = filter_of(filters)
         return _listing(lambda place: self._operations.jobs(wanted, after=place, limit=limit, tx=tx), after, limit)

@@ -37,9 +37,9 @@ _SCHEMA = "pg_catalog"
 BUILTINS = frozenset({
     "array_agg", "array_append", "array_position", "array_to_string", "bool_or", "cardinality", "chr", "concat_ws",
     "count", "current_database", "current_setting", "first_value", "hashtextextended", "json_array_elements",
-    "json_to_recordset", "jsonb_build_array", "make_interval", "max", "min", "pg_advisory_xact_lock",
+    "json_to_recordset", "jsonb_build_array", "lower", "make_interval", "max", "min", "pg_advisory_xact_lock",
     "pg_advisory_xact_lock_shared", "pg_control_system",
-    "statement_timestamp", "string_to_array", "to_timestamp", "unnest",
+    "statement_timestamp", "string_to_array", "strpos", "to_timestamp", "unnest",
 })  # fmt: skip
 """The server's own functions that our statements call."""
 _OF_SERVER = re.compile(
