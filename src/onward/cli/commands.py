@@ -9,7 +9,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from onward.cli import chains, changes, failed
 from onward.cli import migrate as migrating
+from onward.cli.check import check
 from onward.cli.console import say, set_up_logging
 from onward.cli.failures import in_words
 from onward.cli.loading import load_app, this_program
@@ -24,7 +26,6 @@ from onward.worker.options import WorkerKeywords
 cli = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     rich_markup_mode=None,
     help="Background jobs that commit with your data. Every option is also an environment variable, shown beside it.",
 )
@@ -263,3 +264,10 @@ def bench(
     set_up_logging("warning")
     with in_words(debug=debug):
         run_bench(url, count=count, concurrency=concurrency)
+
+
+cli.add_typer(chains.chains, name="chains")
+cli.add_typer(chains.jobs, name="jobs")
+cli.add_typer(failed.failed, name="failed")
+changes.add_to(cli)
+cli.command(epilog="Example: onward check shop.jobs:app --database postgresql://localhost/shop")(check)
