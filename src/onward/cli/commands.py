@@ -13,6 +13,7 @@ from onward.cli import chains, changes, failed
 from onward.cli import migrate as migrating
 from onward.cli.check import check
 from onward.cli.console import say, set_up_logging
+from onward.cli.dry_run import run_dry
 from onward.cli.failures import in_words
 from onward.cli.loading import load_app, this_program
 from onward.cli.queue_worker import Options as QueueOptions
@@ -271,3 +272,4 @@ cli.add_typer(chains.jobs, name="jobs")
 cli.add_typer(failed.failed, name="failed")
 changes.add_to(cli)
 cli.command(epilog="Example: onward check shop.jobs:app --database postgresql://localhost/shop")(check)
+cli.command("run", epilog="Example: onward run 0199d2a1-… --dry --app shop.jobs:app")(run_dry)

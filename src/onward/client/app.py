@@ -51,7 +51,9 @@ from onward.state.driver import NO_SYNC_DRIVER, Driver, run_now
 from onward.state.process import Process
 from onward.state.statement import checked_identifier
 from onward.worker.maintenance import Scans
+from onward.worker.middleware import opened
 from onward.worker.options import WorkerKeywords, WorkerOptions
+from onward.worker.rehearsal import Rehearsal, rehearse
 from onward.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -422,13 +424,10 @@ class Onward:
         types = self.registry.handled() if jobs is None else _chosen(self.registry, jobs)
         if self.is_open:
             self._ready.here()
-        sync_store = None
-        if self._sync_driver is not None:
-            sync_store = self._make_store(self._sync_driver, _FromThread(self._announcer))
         return Worker(
             registry=self.registry,
             store=self._store,
-            sync_store=sync_store,
+            sync_store=self._sync_store(),
             notify=self._notify,
             types=types,
             options=replace(
@@ -438,6 +437,20 @@ class Onward:
             ),
             scans=self._scans,
         )
+
+    async def rehearse(self, id: JobId) -> Rehearsal:
+        """Run the handler of a stored job here, with its stored input, in a transaction that is rolled back.
+
+        What it does elsewhere is done. The job is not touched: it is neither taken nor settled.
+        """
+        store = self._operations.store
+        async with opened(self._resources) as provided:
+            return await rehearse(self.registry, store, self._sync_store(), checked_id("id", id), provided)
+
+    def _sync_store(self) -> Store | None:
+        if self._sync_driver is None:
+            return None
+        return self._make_store(self._sync_driver, _FromThread(self._announcer))
 
     @property
     def sync(self) -> SyncOnward:
