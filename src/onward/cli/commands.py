@@ -15,6 +15,7 @@ from onward.cli.check import check
 from onward.cli.console import say, set_up_logging
 from onward.cli.dry_run import run_dry
 from onward.cli.failures import in_words
+from onward.cli.graph import graph
 from onward.cli.loading import load_app, this_program
 from onward.cli.queue_worker import Options as QueueOptions
 from onward.cli.queue_worker import load_queue_worker, run_queue_worker
@@ -273,3 +274,4 @@ cli.add_typer(failed.failed, name="failed")
 changes.add_to(cli)
 cli.command(epilog="Example: onward check shop.jobs:app --database postgresql://localhost/shop")(check)
 cli.command("run", epilog="Example: onward run 0199d2a1-… --dry --app shop.jobs:app")(run_dry)
+cli.command(epilog="Example: onward graph shop.jobs:app --format dot | dot -Tsvg > shop.svg")(graph)

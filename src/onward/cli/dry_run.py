@@ -66,7 +66,9 @@ def _shown(rehearsal: Rehearsal, *, payloads: bool) -> dict[str, Any]:
         "statements": [
             {"sql": sql, "parameters": {name: _plain(value) for name, value in given.items()} if payloads else HIDDEN}
             for sql, given in rehearsal.statements
-        ],
+        ]
+        if rehearsal.is_recorded
+        else None,
         "started": [
             {"job": one.id, "type": one.type_name, "input": one.input if payloads else HIDDEN}
             for one in rehearsal.started
@@ -101,7 +103,9 @@ def _print(shown: dict[str, Any]) -> None:
     def text(value: Any) -> str:
         return value if value == HIDDEN else msgspec.json.encode(value).decode()
 
-    for one in shown["statements"]:
+    if shown["statements"] is None:
+        print_line("statements are not recorded: this app hands out a transaction of its database library's own")
+    for one in shown["statements"] or ():
         print_line(f"sent       {' '.join(one['sql'].split())}")
         if one["parameters"]:
             print_line(f"           {text(one['parameters'])}")

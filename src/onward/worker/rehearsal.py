@@ -34,7 +34,9 @@ class Rehearsal:
     job: Job
     kind: RegisteredType
     statements: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """What it sent through `tx`; not what it did with an object of the database's own client."""
+    """What it sent through `tx`."""
+    is_recorded: bool = True
+    """Not where `tx` is an object of the client library's own, such as a session: nobody heard its statements."""
     started: Sequence[Job] = ()
     """The jobs that it started in its transactions."""
     settlement: Settlement | None = None
@@ -124,7 +126,7 @@ async def rehearse(
         raise ConfigurationError(f"{kind.name} has no handler in this app")
     blockers = (await store.read(store.state.blockers_of([job_id]))).get(job_id, [])
     own = store if kind.step.signature.is_async or sync_store is None else sync_store
-    rehearsal = Rehearsal(job=job, kind=kind)
+    rehearsal = Rehearsal(job=job, kind=kind, is_recorded=own.driver.transaction_type is None)
     attempt = _attempt(job, kind, registry, own, blockers, provided)
     attempt.phases = cast(Any, phases := RehearsedPhases(own, rehearsal.statements))
     work = _perform(attempt, phases, rehearsal)
