@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from onward.cli.console import say
+from onward.cli.help import WholeHelp
 from onward.cli.options import Choice, Json, Place, duration, option, spread
 from onward.cli.place import as_id, chain_of, job_of, with_app
 from onward.cli.printing import HIDDEN, age, plain, print_json, print_line, print_table, state_of
@@ -17,9 +18,14 @@ from onward.client.app import Onward
 from onward.client.story import Story, as_tree, story_of
 from onward.model import Chain, CompletedJob, Job, Page
 
-chains = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Chains: list them, show one, watch one.")
+chains = typer.Typer(
+    cls=WholeHelp, no_args_is_help=True, rich_markup_mode=None, help="Chains: list them, show one, watch one."
+)
 jobs = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Jobs, each a step of a chain: list them, show one."
+    cls=WholeHelp,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Jobs, each a step of a chain: list them, show one.",
 )
 
 After = Annotated[str | None, option("--after", "Begin behind this one, as the last page says.", metavar="ID")]

@@ -16,7 +16,9 @@ from onward.cli.console import say, set_up_logging
 from onward.cli.dry_run import run_dry
 from onward.cli.failures import in_words
 from onward.cli.graph import graph
+from onward.cli.help import WholeHelp
 from onward.cli.loading import load_app, this_program
+from onward.cli.options import AppDir, Debug
 from onward.cli.queue_worker import Options as QueueOptions
 from onward.cli.queue_worker import load_queue_worker, run_queue_worker
 from onward.cli.steering import Steering
@@ -26,13 +28,13 @@ from onward.worker.guardian.contract import GuardianKind
 from onward.worker.options import WorkerKeywords
 
 cli = typer.Typer(
+    cls=WholeHelp,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Background jobs that commit with your data. Every option is also an environment variable, shown beside it.",
 )
 
-Debug = Annotated[bool, typer.Option("--debug", envvar="ONWARD_DEBUG", help="Show tracebacks of errors.")]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 Level = Annotated[LogLevel, typer.Option(envvar="ONWARD_LOG_LEVEL", help="What to log.")]
 Processes = Annotated[
@@ -112,6 +114,7 @@ def worker(
         ),
     ] = "process",
     log_level: Level = "info",
+    app_dir: AppDir = None,
     debug: Debug = False,
     number: Hidden = None,
     lifeline: Hidden = None,
@@ -163,6 +166,7 @@ def queue_worker(
     grace: Grace = 30.0,
     name: Name = None,
     log_level: Level = "info",
+    app_dir: AppDir = None,
     debug: Debug = False,
     number: Hidden = None,
     lifeline: Hidden = None,
@@ -222,6 +226,7 @@ def migrate(
         str | None,
         typer.Option(envvar="ONWARD_PREFIX", help="With a URL: how SQLite tables begin (default: onward_)."),
     ] = None,
+    app_dir: AppDir = None,
     debug: Debug = False,
 ) -> None:
     """Make Onward's tables, or bring them to the newest version. Safe to repeat, and beside others doing the same."""

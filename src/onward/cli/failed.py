@@ -7,6 +7,7 @@ import typer
 from onward.cli.changing import Bulk, Doing, change_all
 from onward.cli.console import say
 from onward.cli.failures import CommandFailed
+from onward.cli.help import WholeHelp
 from onward.cli.options import Choice, Json, Place, option, spread
 from onward.cli.place import with_app
 from onward.cli.printing import age, print_json, print_line, print_table
@@ -14,7 +15,7 @@ from onward.client.app import Onward
 from onward.client.causes import Group, grouped
 from onward.model import Job, JobStatus
 
-failed = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What failed, grouped by cause.")
+failed = typer.Typer(cls=WholeHelp, no_args_is_help=True, rich_markup_mode=None, help="What failed, grouped by cause.")
 _MOST = 10_000
 Most = Annotated[int, option("--among", "Look at so many failed jobs at most, the newest.", min=1, metavar="N")]
 
