@@ -64,7 +64,7 @@ def list_chains(
 
     page = with_app(place, look)
     if json:
-        _print_page("chains", page, payloads=payloads or place.app is not None)
+        _print_page("chains", page, payloads=payloads or place.knows_secrets)
         return
     rows = [
         (chain.id, chain.type_name, chain.status, age(chain.created_at), _step(chain), state_of(chain.current))
@@ -93,7 +93,7 @@ def list_jobs(
 
     page = with_app(place, look)
     if json:
-        _print_page("jobs", page, payloads=payloads or place.app is not None)
+        _print_page("jobs", page, payloads=payloads or place.knows_secrets)
         return
     rows = [(job.id, job.type_name, job.status, age(job.created_at), job.attempt, state_of(job)) for job in page]
     print_table(("job", "type", "status", "age", "attempts", ""), rows)
@@ -123,7 +123,7 @@ def show_chain(place: Place, id: Id, payloads: Payloads = False, json: Json = Fa
     async def look(app: Onward) -> Story:
         return await story_of(app, (await chain_of(app, id)).current)
 
-    _show(with_app(place, look), payloads=payloads or place.app is not None, json=json)
+    _show(with_app(place, look), payloads=payloads or place.knows_secrets, json=json)
 
 
 @jobs.command("show", epilog="Example: onward jobs show 0199d2a1-…")
@@ -134,7 +134,7 @@ def show_job(place: Place, id: Id, payloads: Payloads = False, json: Json = Fals
     async def look(app: Onward) -> Story:
         return await story_of(app, await job_of(app, id))
 
-    _show(with_app(place, look), payloads=payloads or place.app is not None, json=json)
+    _show(with_app(place, look), payloads=payloads or place.knows_secrets, json=json)
 
 
 @chains.command("watch", epilog="Example: onward chains watch 0199d2a1-…")

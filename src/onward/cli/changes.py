@@ -102,7 +102,7 @@ def _change(
     how: Any,
 ) -> None:
     async def work(app: Onward) -> int:
-        doing = Doing(word=word, done=done, statuses=statuses, change=how(app))
+        doing = Doing(word=word, done=done, statuses=statuses, change=how(app), oldest_first=word == "retry")
         return await change(app, doing, ids or (), choice, bulk)
 
     code = with_app(place, work)

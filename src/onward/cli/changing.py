@@ -15,7 +15,7 @@ from onward.cli.options import Choice, option
 from onward.cli.place import chain_of
 from onward.cli.printing import print_json
 from onward.client.app import Onward
-from onward.errors import ChainError
+from onward.errors import ChainError, ChainNotFailed
 from onward.model import ChainId, JobStatus
 
 BATCH = 200
@@ -41,6 +41,8 @@ class Doing:
     done: str
     statuses: tuple[JobStatus, ...]
     """What a filter is narrowed to."""
+    oldest_first: bool = False
+    """Of those found by a filter: what others wait for is older than they are."""
     change: Callable[..., Awaitable[int]]
 
 
@@ -53,7 +55,7 @@ async def change(app: Onward, doing: Doing, ids: Sequence[str], choice: Choice, 
             f"which chains? Give ids, a filter such as --type, or --all to {doing.word} all that can be"
         )
     named = [(await chain_of(app, id)).id for id in ids]
-    found = named or [id async for id in _matching(app, doing, choice)]
+    found = named or [id async for id in _matching(app, doing, choice)][:: -1 if doing.oldest_first else 1]
     return await change_all(app, doing, list(dict.fromkeys(found)), bulk, ask=not ids)
 
 
@@ -105,7 +107,8 @@ async def _in_batches(doing: Doing, ids: Sequence[ChainId], *, show: bool) -> tu
                     middle = len(batch) // 2
                     todo += [batch[middle:], batch[:middle]]
                     continue
-                refused.append((batch[0], str(refusal)))
+                if not (show and isinstance(refusal, ChainNotFailed)):  # it came back with what it waits for
+                    refused.append((batch[0], str(refusal)))
             bar.advance(task, len(batch))
     return changed, refused
 

@@ -60,7 +60,7 @@ def retry_group(
         if not chosen:
             raise CommandFailed(f"no failed jobs of group {group!r}: `onward failed list` shows which there are")
         doing = Doing(word="retry", done="retried", statuses=(JobStatus.FAILED,), change=app.retry)
-        return await change_all(app, doing, chosen[0].chain_ids, bulk, ask=True)
+        return await change_all(app, doing, chosen[0].chain_ids[::-1], bulk, ask=True)
 
     code = with_app(place, work)
     if code:

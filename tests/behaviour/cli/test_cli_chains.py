@@ -80,6 +80,16 @@ def test_payloads_are_hidden_where_nobody_knows_what_is_secret(onward: Any, at: 
     assert "4711" in onward("jobs", "show", *at, chain.id, "--payloads").out
 
 
+def test_an_app_that_is_only_a_variable_unveils_nothing(
+    onward: Any, at: Any, client: SyncOnward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address goes before it, so it is not asked what is secret."""
+    chain = client.start(charge, {"id": 4711})
+    monkeypatch.setenv("ONWARD_APP", "nowhere:app")
+
+    assert "4711" not in onward("jobs", "show", *at, chain.id, "--json").out
+
+
 def test_secrets_are_masked_by_the_app_that_knows_them(onward: Any, module: Any) -> None:
     *path, app = module(
         "@dataclass\nclass Card:\n    name: str\n    number: Annotated[str, Secret]\n"

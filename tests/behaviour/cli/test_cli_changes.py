@@ -100,6 +100,20 @@ def test_chains_are_changed_by_filter_once_confirmed(
     assert statuses(client) == []
 
 
+@pytest.mark.parametrize("batch", [1, 10])
+def test_what_failed_through_another_comes_back_with_it(
+    onward: Any, at: Any, client: SyncOnward, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr(changing, "BATCH", batch)
+    first = client.start(charge, {"id": 1})
+    client.start(report, 1, blockers=[first])
+    client.cancel(first)
+    assert statuses(client) == ["failed", "failed"]
+
+    assert onward("retry", *at, "--all", "--yes", "--json").json == {"retried": 2, "refused": []}
+    assert statuses(client) == ["pending", "blocked"]
+
+
 def test_scheduled_jobs_are_triggered_by_filter(onward: Any, at: Any, client: SyncOnward) -> None:
     client.start(charge, {"id": 1}, delay=timedelta(hours=1))
 

@@ -1,11 +1,14 @@
 """`onward run ID --dry`: a handler runs, and no table shows it."""
 
 import importlib
+import json
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -112,8 +115,8 @@ def tables(target: str, schema: str, client: SyncOnward) -> Callable[[], dict[st
 
         return read
     path = target.removeprefix("sqlite:///")
-    with sqlite3.connect(path) as own:
-        own.execute("create table paid (id integer)")
+    with sqlite3.connect(path) as made:
+        made.execute("create table paid (id integer)")
 
     def look() -> dict[str, Any]:
         with sqlite3.connect(path) as own:
@@ -209,7 +212,6 @@ def test_it_refuses_what_it_cannot_do(onward: Any, module: Any, client: SyncOnwa
     assert "say --dry" in onward("run", chain, "--app", app, code=1).words
     assert "there is no job" in onward("run", uuid4(), "--dry", "--app", app, code=1).words
     assert "no handler" in onward("run", chain, "--dry", "--app", app, code=1).words
-    assert UUID(chain)
 
 
 def test_the_debugger_opens_where_the_handler_raised(dry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +227,37 @@ def test_the_debugger_opens_where_the_handler_raised(dry: Any, monkeypatch: pyte
     dry("raises", "--pdb", code=3)
 
     assert opened == ["raises", "raises"]
+
+
+def test_a_session_of_sqlalchemy_is_rolled_back_too(
+    module: Any, client: SyncOnward, tables: Any, target: str, tmp_path: Path
+) -> None:
+    """In processes of their own, as engines belong to one event loop."""
+    address = target.replace("postgresql://", "postgresql+asyncpg://").replace("sqlite://", "sqlite+aiosqlite://")
+    app = module(
+        "from sqlalchemy import text\n"
+        "from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine\n"
+        "@job('note')\nasync def note(attempt: Attempt[str]) -> str:\n    return ''\n"
+        "@job('pay')\nasync def pay(attempt: Attempt[int, AsyncSession]) -> int:\n"
+        "    async with attempt.complete() as session:\n"
+        "        await session.execute(text('insert into paid (id) values (1)'))\n"
+        "        await app.start(note, 'x', tx=session)\n"
+        "        return 1\njobs = [pay, note]\n"
+        f"def Onward(_, **options):\n    import onward\n    engine = create_async_engine({address!r})\n"
+        "    return onward.Onward(async_sessionmaker(engine), **options)\n"
+    )[-1]
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "onward", *arguments, "--app", app]
+        return subprocess.run(command, cwd=tmp_path, timeout=60, capture_output=True, text=True, check=True).stdout
+
+    chain = run("start", "pay", "1").strip()
+    before = tables()
+
+    shown = json.loads(run("run", chain, "--dry", "--json"))
+
+    assert tables() == before
+    assert (shown["statements"], shown["returned"], shown["started"][0]["type"]) == (None, 1, "note")
 
 
 def test_secrets_are_hidden_unless_asked_for(onward: Any, module: Any, client: SyncOnward) -> None:
