@@ -95,6 +95,7 @@ def test_it_passes_where_nothing_is_wrong(stored: Any) -> None:
         pytest.param([(", blocked_by=[fetch]", "")], [("report", "blocker", 1)], id="blocker not declared"),
     ],
 )
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)  # payloads are the same everywhere
 def test_it_finds_what_would_be_stranded(
     stored: Any, changes: list[tuple[str, str]], found: list[tuple[str, str, int]]
 ) -> None:

@@ -229,6 +229,7 @@ def test_the_debugger_opens_where_the_handler_raised(dry: Any, monkeypatch: pyte
     assert opened == ["raises", "raises"]
 
 
+@pytest.mark.slow
 def test_a_session_of_sqlalchemy_is_rolled_back_too(
     module: Any, client: SyncOnward, tables: Any, target: str, tmp_path: Path
 ) -> None:
