@@ -162,12 +162,16 @@ def test_the_reference_knows_every_event() -> None:
 
 def test_the_reference_knows_every_option_of_the_command() -> None:
     text = (ROOT / "docs/reference/cli.md").read_text()
-    commands = getattr(typer.main.get_command(cli), "commands")  # noqa: B009 - of a group
-    options = [option for command in commands.values() for option in command.params]
+    options = [option for command in _commands(typer.main.get_command(cli)) for option in command.params]
     words = {word for option in options if not getattr(option, "hidden", False) for word in _words(option)}
 
     assert {"--concurrency", "ONWARD_CONCURRENCY"} <= words
     assert [word for word in sorted(words) if f"`{word}`" not in text] == []
+
+
+def _commands(group: typing.Any) -> Iterator[typing.Any]:
+    for command in group.commands.values():
+        yield from _commands(command) if hasattr(command, "commands") else [command]
 
 
 def _words(option: typing.Any) -> list[str]:

@@ -311,13 +311,13 @@ def test_the_last_to_fail_are_found_without_reading_what_completed(connection: p
     assert_the_table_is_not_scanned(plan)
 
 
-@pytest.mark.parametrize("name", ["list_failed_jobs", "list_failed_chains"])
+@pytest.mark.parametrize("name", ["list_indexed_jobs", "list_indexed_chains"])
 @pytest.mark.parametrize(
     "asked",
     [
         {"statuses": ["failed"]},
-        {"reasons": ["cancelled"], "type_names": ["type-1"]},
-        {"failed_from": LATER, "error_types": ["ValueError"]},
+        {"statuses": ["failed"], "reasons": ["cancelled"], "type_names": ["type-1"]},
+        {"statuses": ["failed"], "failed_from": LATER, "error_types": ["ValueError"]},
     ],
     ids=["status", "reason", "time"],
 )
@@ -337,6 +337,48 @@ def test_what_failed_is_listed_without_reading_what_completed(
     assert found
     assert sum(read(node) for node in found) <= 2 * 200
     assert sum(read(node) for node in plan if node.get("Index Name") == "job_pkey") <= 2 * 200
+    assert_the_table_is_not_scanned(plan)
+
+
+@pytest.mark.parametrize("name", ["list_jobs", "list_chains"])
+def test_a_page_is_a_range_of_the_primary_key(connection: psycopg.Connection, name: str) -> None:
+    """Also where nothing matches: then what lies between two ids is read, and no more."""
+    statement = STATE.sql(name)
+    bounds = {"after": UUID(int=FINISHED), "down_to": UUID(int=FINISHED - BATCH)}
+    parameters = {**dict.fromkeys(spell(statement, "dollar").names), "limit": BATCH, **bounds}
+
+    plan = explained(connection, statement, **{**parameters, "type_names": ["nothing"]})
+
+    assert sum(read(node) for node in plan if node.get("Index Name") == "job_pkey") <= 2 * BATCH
+    assert not [node for node in plan if "Sort" in node["Node Type"]]
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_how_far_a_page_may_look_is_read_from_the_primary_key(connection: psycopg.Connection) -> None:
+    plan = explained(connection, STATE.sql("place_below"), after=UUID(int=FINISHED), jobs=BATCH)
+
+    assert sum(read(node) for node in plan if node.get("Index Name") == "job_pkey") <= 2 * BATCH
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_what_belongs_to_chains_is_looked_up(connection: psycopg.Connection) -> None:
+    statement = STATE.sql("list_indexed_jobs")
+    parameters = {**dict.fromkeys(spell(statement, "dollar").names), "limit": BATCH}
+
+    plan = explained(connection, statement, **{**parameters, "chain_ids": [UUID(int=1), UUID(int=FINISHED)]})
+
+    assert plan[0]["Actual Rows"] == 2
+    assert sum(read(node) for node in plan if node.get("Index Name")) <= 4
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_whether_few_wait_is_counted_no_further_than_asked(connection: psycopg.Connection) -> None:
+    statement = STATE.sql("count_indexed")
+    parameters = {**dict.fromkeys(spell(statement, "dollar").names), "limit": BATCH, "statuses": ["pending", "failed"]}
+
+    plan = explained(connection, statement, **parameters)
+
+    assert sum(read(node) for node in plan if node.get("Index Name")) <= BATCH
     assert_the_table_is_not_scanned(plan)
 
 

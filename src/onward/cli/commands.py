@@ -9,10 +9,16 @@ from typing import Annotated, Literal
 
 import typer
 
+from onward.cli import chains, changes, failed
 from onward.cli import migrate as migrating
+from onward.cli.check import check
 from onward.cli.console import say, set_up_logging
+from onward.cli.dry_run import run_dry
 from onward.cli.failures import in_words
+from onward.cli.graph import graph
+from onward.cli.help import WholeHelp
 from onward.cli.loading import load_app, this_program
+from onward.cli.options import AppDir, Debug
 from onward.cli.queue_worker import Options as QueueOptions
 from onward.cli.queue_worker import load_queue_worker, run_queue_worker
 from onward.cli.steering import Steering
@@ -23,14 +29,13 @@ from onward.worker.guardian.contract import GuardianKind
 from onward.worker.options import WorkerKeywords
 
 cli = typer.Typer(
+    cls=WholeHelp,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     rich_markup_mode=None,
     help="Background jobs that commit with your data. Every option is also an environment variable, shown beside it.",
 )
 
-Debug = Annotated[bool, typer.Option("--debug", envvar="ONWARD_DEBUG", help="Show tracebacks of errors.")]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 Level = Annotated[LogLevel, typer.Option(envvar="ONWARD_LOG_LEVEL", help="What to log.")]
 LogFormats = Annotated[
@@ -114,6 +119,7 @@ def worker(
     ] = "process",
     log_level: Level = "info",
     log_format: LogFormats = "text",
+    app_dir: AppDir = None,
     debug: Debug = False,
     number: Hidden = None,
     lifeline: Hidden = None,
@@ -166,6 +172,7 @@ def queue_worker(
     name: Name = None,
     log_level: Level = "info",
     log_format: LogFormats = "text",
+    app_dir: AppDir = None,
     debug: Debug = False,
     number: Hidden = None,
     lifeline: Hidden = None,
@@ -225,6 +232,7 @@ def migrate(
         str | None,
         typer.Option(envvar="ONWARD_PREFIX", help="With a URL: how SQLite tables begin (default: onward_)."),
     ] = None,
+    app_dir: AppDir = None,
     debug: Debug = False,
 ) -> None:
     """Make Onward's tables, or bring them to the newest version. Safe to repeat, and beside others doing the same."""
@@ -269,3 +277,12 @@ def bench(
     set_up_logging("warning")
     with in_words(debug=debug):
         run_bench(url, count=count, concurrency=concurrency)
+
+
+cli.add_typer(chains.chains, name="chains")
+cli.add_typer(chains.jobs, name="jobs")
+cli.add_typer(failed.failed, name="failed")
+changes.add_to(cli)
+cli.command(epilog="Example: onward check shop.jobs:app --database postgresql://localhost/shop")(check)
+cli.command("run", epilog="Example: onward run 0199d2a1-… --dry --app shop.jobs:app")(run_dry)
+cli.command(epilog="Example: onward graph shop.jobs:app --format dot | dot -Tsvg > shop.svg")(graph)

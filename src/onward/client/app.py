@@ -58,8 +58,10 @@ from onward.state.process import Process
 from onward.state.statement import checked_identifier
 from onward.worker.chores import Chore, Chores
 from onward.worker.maintenance import Scans
+from onward.worker.middleware import opened
 from onward.worker.options import WorkerKeywords, WorkerOptions, wrong_ageing
 from onward.worker.pruning import Pruning
+from onward.worker.rehearsal import Rehearsal, rehearse
 from onward.worker.schedules import StartScheduled
 from onward.worker.worker import Worker
 
@@ -422,7 +424,9 @@ class Onward:
         all of them with `async for`.
 
         Filters: `types`, `status` (one or several), `chains`, `root_id`, `created_from`, `created_before`; for what
-        failed: `reason` and `error_type`, that of the last error (one or several), `failed_from`, `failed_before`.
+        failed: `reason` and `error_type`, that of the last error (one or several), `failed_from`, `failed_before`;
+        `older_than` and `newer_than`, by the database's clock; `error_text`, anywhere in the stored errors.
+        `among`: look through no more than so many jobs for a page; it may be short, and still have a next one.
         """
         wanted = filter_of(filters)
         return _listing(lambda place: self._operations.jobs(wanted, after=place, limit=limit, tx=tx), after, limit)
@@ -476,13 +480,10 @@ class Onward:
         types = self.registry.handled() if jobs is None else _chosen(self.registry, jobs)
         if self.is_open:
             self._ready.here()
-        sync_store = None
-        if self._sync_driver is not None:
-            sync_store = self._make_store(self._sync_driver, _FromThread(self._announcer))
         return Worker(
             registry=self.registry,
             store=self._store,
-            sync_store=sync_store,
+            sync_store=self._sync_store(),
             notify=self._notify,
             types=types,
             options=replace(
@@ -494,6 +495,20 @@ class Onward:
             scans=self._scans,
             chores=self._chores,
         )
+
+    async def rehearse(self, id: JobId) -> Rehearsal:
+        """Run the handler of a stored job here, with its stored input, in a transaction that is rolled back.
+
+        What it does elsewhere is done. The job is not touched: it is neither taken nor settled.
+        """
+        store = self._operations.store
+        async with opened(self._resources) as provided:
+            return await rehearse(self.registry, store, self._sync_store(), checked_id("id", id), provided)
+
+    def _sync_store(self) -> Store | None:
+        if self._sync_driver is None:
+            return None
+        return self._make_store(self._sync_driver, _FromThread(self._announcer))
 
     @property
     def sync(self) -> SyncOnward:

@@ -1,7 +1,7 @@
 """What callers pass, in the several forms they may pass it in, as the one form operations take."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, TypedDict, TypeGuard, TypeVar
 from uuid import UUID
@@ -14,6 +14,7 @@ from onward.options import (
     LONGEST_NAME,
     given,
     unknown,
+    wrong_duration,
     wrong_id,
     wrong_instant,
     wrong_number,
@@ -26,6 +27,7 @@ from onward.state.driver import Connection
 
 _MOST_PER_PAGE = 1_000
 _LONGEST_TEXT = 1_000
+_MOST_LOOKED_AT = 2**31 - 1
 
 T = TypeVar("T")
 W = TypeVar("W", bound=StrEnum)
@@ -121,6 +123,10 @@ class Filters(TypedDict, total=False):
     error_type: str | Sequence[str] | None
     failed_from: datetime | None
     failed_before: datetime | None
+    older_than: timedelta | None
+    newer_than: timedelta | None
+    error_text: str | None
+    among: int | None
 
 
 def filter_of(filters: Filters) -> Filter:
@@ -129,7 +135,12 @@ def filter_of(filters: Filters) -> Filter:
         if option not in Filters.__annotations__:
             raise ConfigurationError(unknown(option, Filters.__annotations__))
     types, chains, root_id = filters.get("types"), filters.get("chains"), filters.get("root_id")
-    require(None if chains is None else wrong_several("chains", chains, of="handles or UUIDs"))
+    error_text, among = filters.get("error_text"), filters.get("among")
+    require(
+        None if chains is None else wrong_several("chains", chains, of="handles or UUIDs"),
+        None if error_text is None else wrong_text("error_text", error_text, most=_LONGEST_TEXT),
+        None if among is None else wrong_number("among", among, least=1, most=_MOST_LOOKED_AT),
+    )
     return Filter(
         type_names=None if types is None else type_names(types),
         statuses=words("status", JobStatus, filters.get("status")),
@@ -141,7 +152,16 @@ def filter_of(filters: Filters) -> Filter:
         error_types=_texts("error_type", filters.get("error_type")),
         failed_from=_instant("failed_from", filters.get("failed_from")),
         failed_before=_instant("failed_before", filters.get("failed_before")),
+        older_than=_seconds("older_than", filters.get("older_than")),
+        newer_than=_seconds("newer_than", filters.get("newer_than")),
+        error_text=error_text,
+        among=among,
     )
+
+
+def _seconds(option: str, value: timedelta | None) -> float | None:
+    require(None if value is None else wrong_duration(option, value))
+    return None if value is None else value.total_seconds()
 
 
 def words(option: str, kind: type[W], value: str | Sequence[str] | None) -> list[W] | None:

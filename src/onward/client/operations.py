@@ -13,6 +13,7 @@ from onward.client.arguments import Asked, checked_id
 from onward.client.awaiting import WaitFor
 from onward.client.completion import Completion, current_job
 from onward.client.pruning import PruneOptions, prune, rules_of
+from onward.client.queries import page, page_of, shown
 from onward.client.waiting import Deadline, why_not_ended
 from onward.define.registry import Registry
 from onward.define.request import NewChain
@@ -209,8 +210,9 @@ class Operations:
         return await prune(self.store, rules, limit=options.get("limit"), progress=options.get("progress"))
 
     async def pause(self, type_names: Sequence[str], *, tx: object) -> None:
-        """Have workers leave types alone. A name that the app does not know is most likely misspelled."""
-        for name in type_names:
+        """Have workers leave types alone. A name that the app does not know is most likely misspelled, unless it knows
+        none: it was made for the database alone."""
+        for name in type_names if self.registry else ():
             self.registry.find(name)
         await self.store.write(self.store.state.pause(type_names), lambda _: Effects(), tx=tx, doing="pause")
 
@@ -256,17 +258,19 @@ class Operations:
         return asked.check(chain)
 
     async def jobs(self, filter: Filter, *, after: JobId | None, limit: int, tx: object) -> Page[Job]:
-        found = await self.store.read(self.store.state.list_jobs(filter, after=after, limit=limit), tx=tx)
-        return _page([self.shown_job(job) for job in found], limit)
+        state = self.store.state
+        look = page_of(state, state.list_jobs, filter, after=after, limit=limit, by_chain=True)
+        return shown(await self.store.read(look, tx=tx), self.shown_job)
 
     async def chains(self, filter: Filter, *, after: ChainId | None, limit: int, tx: object) -> Page[Chain]:
-        found = await self.store.read(self.store.state.list_chains(filter, after=after, limit=limit), tx=tx)
-        return _page([self._shown_chain(chain) for chain in found], limit)
+        state = self.store.state
+        look = page_of(state, state.list_chains, filter, after=after, limit=limit, by_chain=False)
+        return shown(await self.store.read(look, tx=tx), self._shown_chain)
 
     async def blocked_by(self, asked: Asked, *, after: JobId | None, limit: int, tx: object) -> Page[Job]:
         state = self.store.state
         look = asked.checked(state, state.list_blocked(asked.ids[0], after=after, limit=limit))
-        return _page([self.shown_job(job) for job in await self.store.read(look, tx=tx)], limit)
+        return page([self.shown_job(job) for job in await self.store.read(look, tx=tx)], limit)
 
     async def blockers_of(self, job_id: JobId, *, tx: object) -> Sequence[Blocker]:
         checked_id("job_id", job_id)
@@ -279,7 +283,3 @@ class Operations:
 
     def _shown_chain(self, chain: Chain) -> Chain:
         return shown_chain(chain, self.registry.guard_of(chain.current.type_name))
-
-
-def _page(items: Sequence[Any], limit: int) -> Page[Any]:
-    return Page(items=items, next=items[-1].id if len(items) == limit else None)

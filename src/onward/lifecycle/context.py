@@ -14,6 +14,15 @@ class OpenMark(Protocol):
     def is_open(self) -> bool: ...
 
 
+class NothingElse:
+    """The mark of code that may write in its own transactions, and nowhere else."""
+
+    is_open = True
+
+    def __init__(self, refusal: str) -> None:
+        self.refusal = refusal
+
+
 open_transaction: ContextVar[OpenMark | None] = ContextVar("onward_transaction", default=None)
 
 
@@ -28,6 +37,8 @@ def unmark(mark: Token[OpenMark | None]) -> None:
 def refuse_inside_transaction(doing: str) -> None:
     """Raise TransactionOpen if an Onward transaction is open in this context."""
     mark = open_transaction.get()
+    if isinstance(mark, NothingElse):
+        raise TransactionOpen(f"{doing}: {mark.refusal}")
     if mark is not None and mark.is_open:
         raise TransactionOpen(
             f"{doing} without tx= while a transaction of Onward's is open here: pass tx=tx to join it, "

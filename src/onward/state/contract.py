@@ -402,14 +402,35 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Only what failed, and with a last error of one of these types."""
     failed_from: datetime | None = None
     failed_before: datetime | None = None
+    older_than: float | None = None
+    """Only what was created at least so many seconds ago, by the database's clock."""
+    newer_than: float | None = None
+    error_text: str | None = None
+    """Only what has this in a stored error: its type, its message or its traceback; ASCII letters in either case."""
+    among: int | None = None
+    """How many jobs may be looked at for a page: whoever asks for it makes `down_to` of this."""
+    down_to: JobId | None = None
+    """Look no further than the job with this id."""
+    indexed: bool = False
+    """Look through the indexes of what waits, runs and failed: of those alone, in `statuses`; or of chains, where jobs
+    are listed by `chain_ids`. Worth it where they are few: all are read, and sorted."""
 
     @property
-    def only_failed(self) -> bool:
-        """Whether nothing but failed jobs can match."""
-        asked = (self.reasons, self.error_types, self.failed_from, self.failed_before)
-        return any(each is not None for each in asked) or (
-            self.statuses is not None and set(self.statuses) == {JobStatus.FAILED}
-        )
+    def possible(self) -> Sequence[JobStatus] | None:
+        """The statuses that can match: where it is said how jobs failed, no other."""
+        if all(each is None for each in (self.reasons, self.error_types, self.failed_from, self.failed_before)):
+            return self.statuses
+        return [status for status in self.statuses or [JobStatus.FAILED] if status is JobStatus.FAILED]
+
+    @property
+    def only_live(self) -> bool:
+        """Whether nothing can match but what is in an index: what waits and is not blocked, runs, or failed."""
+        return self.possible is not None and not {JobStatus.BLOCKED, JobStatus.COMPLETED} & set(self.possible)
+
+    @property
+    def stored_text(self) -> str | None:
+        """The error's text as it stands in JSON."""
+        return None if self.error_text is None else msgspec.json.encode(self.error_text)[1:-1].decode()
 
 
 class StateAdapter(Protocol):
@@ -649,6 +670,15 @@ class StateAdapter(Protocol):
 
     def list_chains(self, filter: Filter, *, after: ChainId | None, limit: int) -> Operation[Sequence[Chain]]:
         """Newest first, beginning below `after`."""
+        ...
+
+    def count_indexed(self, filter: Filter, *, most: int) -> Operation[int]:
+        """How many jobs have one of the filter's statuses, and one of its types, as far as there are indexes of them;
+        counted up to `most`."""
+        ...
+
+    def place_below(self, after: JobId | None, *, jobs: int) -> Operation[JobId | None]:
+        """The id of the last of so many jobs, newest first, beginning below `after`; None if there are fewer."""
         ...
 
     def list_blocked(self, chain_id: ChainId, *, after: JobId | None, limit: int) -> Operation[Sequence[Job]]:

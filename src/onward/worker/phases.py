@@ -90,7 +90,7 @@ class Phases:
     async def enter(self, phase: PhaseKind) -> OpenTransaction:
         """Begin a phase, in the transaction that is open or in a new one."""
         if self.stage != "fresh":
-            self._check_order(phase)
+            check_order(self.stage, phase)
         tx, locked = self.tx, phase != "prepare"
         if tx is None:
             try:
@@ -126,17 +126,6 @@ class Phases:
             except BaseException as failed:
                 self._note(failed, "onward", tx)
                 raise
-
-    def _check_order(self, phase: PhaseKind) -> None:
-        what = "complete()" if phase == "complete" else "prepare()"
-        if self.stage in ("ended", "settled"):
-            raise PhaseError(f"{what} after the attempt ended, or after complete() failed")
-        if self.stage == "inside":
-            raise PhaseError(f"{what} inside another phase: leave that block first")
-        if self.stage == "completed":
-            raise PhaseError(f"{what} after complete(): the outcome is already decided")
-        if phase != "complete":
-            raise PhaseError("a second prepare(): read everything in the first one")
 
     # -- its transaction
 
@@ -313,6 +302,19 @@ class Phases:
         """Whether it was this attempt that lost its job: a handler may also have to do with the jobs of others."""
         is_ours = self.failure is not None and error is self.failure.error
         return is_ours and (error.job_id, error.attempt) == (self._job.id, self._job.attempt)
+
+
+def check_order(stage: Stage, phase: PhaseKind) -> None:
+    """Raise unless a phase may follow what has been."""
+    what = "complete()" if phase == "complete" else "prepare()"
+    if stage in ("ended", "settled"):
+        raise PhaseError(f"{what} after the attempt ended, or after complete() failed")
+    if stage == "inside":
+        raise PhaseError(f"{what} inside another phase: leave that block first")
+    if stage == "completed":
+        raise PhaseError(f"{what} after complete(): the outcome is already decided")
+    if phase != "complete":
+        raise PhaseError("a second prepare(): read everything in the first one")
 
 
 class PhaseBlock:

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
-from onward.conformance.state.session import Session, completing, continuing, failing, next_of
+from onward.conformance.state.session import Session, completing, continuing, failing, next_of, retrying
 from onward.conformance.state.store import Store
-from onward.model import ChainId, FailureReason, JobId, JobStatus, new_id, new_ids
+from onward.model import ChainId, FailureReason, JobError, JobId, JobStatus, new_id, new_ids
 from onward.state.contract import Filter
+from onward.state.rows import write_errors
 
 
 @pytest.mark.asyncio
@@ -184,6 +186,65 @@ class TestListing:
                 found = await listed(session, Filter(reasons=[FailureReason.PERMANENT]), page=3)
                 assert found == [job.id for job in reversed(jobs)]
 
+    async def test_a_job_is_found_by_its_age(self, store: Store) -> None:
+        async with store.connect() as session:
+            await session.start(old := store.job())
+            store.clock.advance(timedelta(minutes=10))
+            await session.start(young := store.job())
+            store.clock.advance(timedelta(minutes=1))
+
+            for listed in (_all_jobs, _all_chains):
+                assert await listed(session, Filter(older_than=60)) == [young.id, old.id]
+                assert await listed(session, Filter(older_than=61)) == [old.id]
+                assert await listed(session, Filter(newer_than=61)) == [young.id]
+                assert await listed(session, Filter(newer_than=60)) == []
+                assert await listed(session, Filter(older_than=3e9)) == []
+
+    async def test_a_job_is_found_by_the_text_of_an_error(self, store: Store) -> None:
+        error = JobError(type="CardDeclined", message='Karte "4711" abgelehnt: 50 % zu müde\n\\')
+        async with store.connect() as session:
+            failed = await session.start_and_take(store.job())
+            await session.settle(replace(failing(failed), errors=write_errors(None, error)))
+            retried = await session.start_and_take(store.job())
+            await session.settle(replace(retrying(retried), errors=write_errors(None, error)))
+            await session.start(store.job())
+            both = [retried.id, failed.id]
+
+            for listed in (_all_jobs, _all_chains):
+                for text in ("carddeclined", 'karte "4711"', "50 %", "müde\n", "\\"):
+                    assert await listed(session, Filter(error_text=text)) == both
+                assert await listed(session, Filter(error_text="4712")) == []
+                assert await listed(session, Filter(error_text="4711", statuses=[JobStatus.FAILED])) == [failed.id]
+
+    async def test_a_page_need_not_look_at_all_jobs(self, store: Store) -> None:
+        jobs = [store.job(name) for name in ("b", "a", "a", "a", "b")]
+        ids = [job.id for job in reversed(jobs)]
+        async with store.connect() as session:
+            await session.start(*jobs)
+
+            for after, count, place in ((None, 2, ids[1]), (ids[1], 2, ids[3]), (None, 5, ids[4])):
+                assert await session.connection.run(store.state.place_below(after, jobs=count)) == place
+            assert await session.connection.run(store.state.place_below(None, jobs=6)) is None
+            assert await session.connection.run(store.state.place_below(ids[4], jobs=1)) is None
+            for listed in (_all_jobs, _all_chains):
+                assert await listed(session, Filter(type_names=["b"], down_to=ids[3])) == [ids[0]]
+                assert await listed(session, Filter(type_names=["b"], down_to=ids[4])) == [ids[0], ids[4]]
+
+    async def test_what_is_in_indexes_is_counted_no_further_than_asked(self, store: Store) -> None:
+        async with store.connect() as session:
+            await _one_of_each_status(store, session)
+            await session.start(*[store.job("late", delay=60) for _ in range(3)])
+            all_of_them = [JobStatus.PENDING, JobStatus.RUNNING, JobStatus.FAILED]
+
+            for filter, most, count in (
+                (Filter(statuses=all_of_them), 100, 6),
+                (Filter(statuses=all_of_them), 4, 4),
+                (Filter(statuses=[JobStatus.PENDING]), 100, 4),
+                (Filter(statuses=[JobStatus.PENDING], type_names=["late"]), 100, 3),
+                (Filter(reasons=[FailureReason.PERMANENT]), 100, 1),
+            ):
+                assert await session.connection.run(store.state.count_indexed(filter, most=most)) == count
+
     async def test_filters_are_joined_by_and(self, store: Store) -> None:
         async with store.connect() as session:
             by_status = await _one_of_each_status(store, session)
@@ -229,18 +290,28 @@ class TestListing:
 
 
 async def _all_jobs(session: Session, filter: Filter, *, page: int = 100) -> list[JobId]:
+    """Those that match; the same ones, if they can be found by way of indexes."""
     found: list[JobId] = []
+    found_so = None
+    if (filter.only_live or filter.chain_ids is not None) and not filter.indexed:
+        found_so = await _all_jobs(session, replace(filter, indexed=True), page=page)
     while part := await session.connection.run(session.state.list_jobs(filter, after=_last(found), limit=page)):
         assert len(part) <= page
         found.extend(job.id for job in part)
+    assert found_so in (None, found)
     return found
 
 
 async def _all_chains(session: Session, filter: Filter, *, page: int = 100) -> list[ChainId]:
+    """The same of chains."""
     found: list[ChainId] = []
+    found_so = None
+    if filter.only_live and not filter.indexed and filter.chain_ids is None:
+        found_so = await _all_chains(session, replace(filter, indexed=True), page=page)
     while part := await session.connection.run(session.state.list_chains(filter, after=_last(found), limit=page)):
         assert len(part) <= page
         found.extend(chain.id for chain in part)
+    assert found_so in (None, found)
     return found
 
 

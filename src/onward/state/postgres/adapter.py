@@ -556,12 +556,30 @@ class PostgresState:
         return Command(self.sql("ended_chains"), {"ids": list(ids)}, lambda rows: {row[0]: row[1] for row in rows})
 
     def list_jobs(self, filter: Filter, *, after: JobId | None, limit: int) -> Command[Sequence[Job]]:
-        name = "list_failed_jobs" if filter.only_failed else "list_jobs"
-        return Command(self.sql(name), _page(filter, after, limit), _jobs)
+        name = "list_indexed_jobs" if filter.indexed else "list_jobs"
+        return Command(self.sql(name), self._page(filter, after, limit), _jobs)
 
     def list_chains(self, filter: Filter, *, after: ChainId | None, limit: int) -> Command[Sequence[Chain]]:
-        name = "list_failed_chains" if filter.only_failed else "list_chains"
-        return Command(self.sql(name), _page(filter, after, limit), _chains)
+        name = "list_indexed_chains" if filter.indexed else "list_chains"
+        return Command(self.sql(name), {**self._page(filter, after, limit), "indexed_types": None}, _chains)
+
+    def count_indexed(self, filter: Filter, *, most: int) -> Command[int]:
+        return Command(self.sql("count_indexed"), self._page(filter, None, most), first_value)
+
+    def place_below(self, after: JobId | None, *, jobs: int) -> Command[JobId | None]:
+        parameters = {"after": after, "jobs": jobs - 1}
+        return Command(self.sql("place_below"), parameters, lambda rows: rows[0][0] if rows else None)
+
+    def _page(self, filter: Filter, after: JobId | None, limit: int) -> dict[str, Any]:
+        return {
+            **msgspec.structs.asdict(filter),
+            "statuses": filter.possible,
+            "indexed_types": filter.type_names,
+            "stored_text": filter.stored_text,
+            "after": after,
+            "limit": limit,
+            "now": self.clock(),
+        }
 
     def list_blocked(self, chain_id: ChainId, *, after: JobId | None, limit: int) -> Command[Sequence[Job]]:
         return Command(self.sql("list_blocked"), {"chain_id": chain_id, "after": after, "limit": limit}, _jobs)
@@ -613,10 +631,6 @@ def _expired(rows: Rows) -> Expired:
 
 def _first_column(rows: Rows) -> list[Any]:
     return [row[0] for row in rows]
-
-
-def _page(filter: Filter, after: JobId | None, limit: int) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(filter), "after": after, "limit": limit}
 
 
 def _positions(types: Sequence[TypeClaim], padding: list[None]) -> dict[str, Any]:

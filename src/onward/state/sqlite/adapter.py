@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from onward.model import Blocker, Chain, ChainId, FailureReason, Job, JobError, JobId, JobStatus, LossReason, WorkerId
-from onward.state.command import Command, Operation, Rows, Steps, nothing, steps
+from onward.state.command import Command, Operation, Rows, Steps, first_value, nothing, steps
 from onward.state.contract import (
     Admitted,
     Change,
@@ -508,12 +508,43 @@ class SqliteState:
         return Command(self.sql("ended_chains"), {"ids": many(list(ids))}, read)
 
     def list_jobs(self, filter: Filter, *, after: JobId | None, limit: int) -> Steps[Sequence[Job]]:
-        name = "list_failed_jobs" if filter.only_failed else "list_jobs"
-        return self._read_jobs(name, _page(filter, after, limit))
+        name = "list_indexed_jobs" if filter.indexed else "list_jobs"
+        return self._read_jobs(name, self._page(filter, after, limit))
 
     def list_chains(self, filter: Filter, *, after: ChainId | None, limit: int) -> Steps[Sequence[Chain]]:
-        name = "list_failed_chains" if filter.only_failed else "list_chains"
-        return self._read_chains(name, _page(filter, after, limit))
+        name = "list_indexed_chains" if filter.indexed else "list_chains"
+        return self._read_chains(name, {**self._page(filter, after, limit), "indexed_types": None})
+
+    def count_indexed(self, filter: Filter, *, most: int) -> Command[int]:
+        return Command(self.sql("count_indexed"), self._page(filter, None, most), first_value)
+
+    def place_below(self, after: JobId | None, *, jobs: int) -> Command[JobId | None]:
+        def read(rows: Rows) -> JobId | None:
+            return values.some_id(rows[0][0]) if rows else None
+
+        return Command(self.sql("place_below"), {"after": values.cursor(after), "jobs": jobs - 1}, read)
+
+    def _page(self, filter: Filter, after: UUID | None, limit: int) -> dict[str, Any]:
+        now = self._now()
+        return {
+            "type_names": values.some(filter.type_names),
+            "indexed_types": values.some(filter.type_names),
+            "statuses": values.some(filter.possible),
+            "chain_ids": values.some(filter.chain_ids),
+            "root_ids": values.some(filter.root_ids),
+            "created_from": values.instant(filter.created_from),
+            "created_before": values.instant(filter.created_before),
+            "created_by": None if filter.older_than is None else now - duration(filter.older_than),
+            "created_after": None if filter.newer_than is None else now - duration(filter.newer_than),
+            "reasons": values.some(filter.reasons),
+            "error_types": values.some(filter.error_types),
+            "failed_from": values.instant(filter.failed_from),
+            "failed_before": values.instant(filter.failed_before),
+            "stored_text": filter.stored_text,
+            "after": values.cursor(after),
+            "down_to": values.cursor(filter.down_to),
+            "limit": limit,
+        }
 
     def list_blocked(self, chain_id: ChainId, *, after: JobId | None, limit: int) -> Steps[Sequence[Job]]:
         parameters = {"chain_id": str(chain_id), "after": values.cursor(after), "limit": limit}
@@ -610,20 +641,3 @@ def _is_no_text(error: Exception) -> bool:
 
 def _seconds_until(moment: int | None, now: int) -> float | None:
     return None if moment is None else (moment - now) / 1_000_000
-
-
-def _page(filter: Filter, after: UUID | None, limit: int) -> dict[str, Any]:
-    return {
-        "type_names": values.some(filter.type_names),
-        "statuses": values.some(filter.statuses),
-        "chain_ids": values.some(filter.chain_ids),
-        "root_ids": values.some(filter.root_ids),
-        "created_from": values.instant(filter.created_from),
-        "created_before": values.instant(filter.created_before),
-        "reasons": values.some(filter.reasons),
-        "error_types": values.some(filter.error_types),
-        "failed_from": values.instant(filter.failed_from),
-        "failed_before": values.instant(filter.failed_before),
-        "after": values.cursor(after),
-        "limit": limit,
-    }

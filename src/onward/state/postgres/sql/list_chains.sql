@@ -2,8 +2,7 @@
 SELECT
   /*include fragments/chain_columns*/
 FROM /*include fragments/chains*/
-WHERE header.chain_index = 0
-  AND (:after::uuid IS NULL OR header.id < :after::uuid)
-  /*include fragments/filter_chains*/
+WHERE header.chain_index = 0 AND
+  /*include fragments/page_of_chains*/
 ORDER BY header.id DESC
 LIMIT :limit

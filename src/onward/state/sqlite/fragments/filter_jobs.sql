@@ -4,3 +4,5 @@ AND (:chain_ids IS NULL OR job.chain_id IN (SELECT value FROM json_each(:chain_i
 AND (:root_ids IS NULL OR job.root_id IN (SELECT value FROM json_each(:root_ids)))
 AND (:created_from IS NULL OR job.created_at >= :created_from)
 AND (:created_before IS NULL OR job.created_at < :created_before)
+AND (:created_by IS NULL OR job.created_at <= :created_by)
+AND (:created_after IS NULL OR job.created_at > :created_after)

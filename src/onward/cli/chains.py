@@ -1,0 +1,229 @@
+"""`onward chains` and `onward jobs`: what there is, one of them, and how one goes on."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from onward.cli.console import say
+from onward.cli.help import WholeHelp
+from onward.cli.options import Choice, Json, Place, duration, option, spread
+from onward.cli.place import as_id, chain_of, job_of, with_app
+from onward.cli.printing import HIDDEN, age, plain, print_json, print_line, print_table, state_of
+from onward.cli.watching import watch_chain
+from onward.client.app import Onward
+from onward.client.story import Story, as_tree, story_of
+from onward.model import Chain, CompletedJob, Job, Page
+
+chains = typer.Typer(
+    cls=WholeHelp, no_args_is_help=True, rich_markup_mode=None, help="Chains: list them, show one, watch one."
+)
+jobs = typer.Typer(
+    cls=WholeHelp,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Jobs, each a step of a chain: list them, show one.",
+)
+
+After = Annotated[str | None, option("--after", "Begin behind this one, as the last page says.", metavar="ID")]
+Limit = Annotated[int, option("--limit", "How many at most.", min=1, max=1000, metavar="N")]
+Among = Annotated[
+    int | None,
+    option(
+        "--among",
+        "Look through so many jobs at most, newest first, where no index helps (default: 100000; 5000 with --error).",
+        min=1,
+        metavar="N",
+    ),
+]
+Payloads = Annotated[
+    bool, option("--payloads", "Show inputs and outputs also without an app, which knows what is secret.")
+]
+Id = Annotated[str, typer.Argument(metavar="ID", help="A chain, or a job of it.", show_default=False)]
+
+
+@chains.command("list", epilog="Example: onward chains list --status failed --newer-than 1h")
+@spread
+def list_chains(
+    place: Place,
+    choice: Choice,
+    after: After = None,
+    limit: Limit = 50,
+    among: Among = None,
+    payloads: Payloads = False,
+    json: Json = False,
+) -> None:
+    """List chains, newest first, by the type they began with and the status of the job they have come to."""
+
+    async def look(app: Onward) -> Page[Chain]:
+        begin = None if after is None else as_id(after)
+        return await app.chains(after=begin, limit=limit, **choice.looking_at(among))
+
+    page = with_app(place, look)
+    if json:
+        _print_page("chains", page, payloads=payloads or place.knows_secrets)
+        return
+    rows = [
+        (chain.id, chain.type_name, chain.status, age(chain.created_at), _step(chain), state_of(chain.current))
+        for chain in page
+    ]
+    print_table(("chain", "type", "status", "age", "at step", ""), rows)
+    _say_what_follows(page, limit, among or choice.among)
+
+
+@jobs.command("list", epilog="Example: onward jobs list --type orders.charge --error CardDeclined")
+@spread
+def list_jobs(
+    place: Place,
+    choice: Choice,
+    after: After = None,
+    limit: Limit = 50,
+    among: Among = None,
+    payloads: Payloads = False,
+    json: Json = False,
+) -> None:
+    """List jobs, newest first."""
+
+    async def look(app: Onward) -> Page[Job]:
+        begin = None if after is None else as_id(after)
+        return await app.jobs(after=begin, limit=limit, **choice.looking_at(among))
+
+    page = with_app(place, look)
+    if json:
+        _print_page("jobs", page, payloads=payloads or place.knows_secrets)
+        return
+    rows = [(job.id, job.type_name, job.status, age(job.created_at), job.attempt, state_of(job)) for job in page]
+    print_table(("job", "type", "status", "age", "attempts", ""), rows)
+    _say_what_follows(page, limit, among or choice.among)
+
+
+def _print_page(name: str, page: Page[Any], *, payloads: bool) -> None:
+    print_json({name: [plain(one, payloads=payloads) for one in page], "next": page.next})
+
+
+def _step(chain: Chain) -> str:
+    return "" if chain.current.chain_index == 0 else f"{chain.current.chain_index + 1} {chain.current.type_name}"
+
+
+def _say_what_follows(page: Page[Any], limit: int, among: int) -> None:
+    if page.next is None:
+        return
+    looked = "" if len(page) == limit else f"looked through {among:,} jobs; "
+    say(f"{looked}there may be more: --after {page.next}")
+
+
+@chains.command("show", epilog="Example: onward chains show 0199d2a1-…")
+@spread
+def show_chain(place: Place, id: Id, payloads: Payloads = False, json: Json = False) -> None:
+    """Show a chain: its steps and errors, its blockers, what waits for it, and where it came from."""
+
+    async def look(app: Onward) -> Story:
+        return await story_of(app, (await chain_of(app, id)).current)
+
+    _show(with_app(place, look), payloads=payloads or place.knows_secrets, json=json)
+
+
+@jobs.command("show", epilog="Example: onward jobs show 0199d2a1-…")
+@spread
+def show_job(place: Place, id: Id, payloads: Payloads = False, json: Json = False) -> None:
+    """Show a job: its attempts and errors, its blockers, what waits for it, and where it came from."""
+
+    async def look(app: Onward) -> Story:
+        return await story_of(app, await job_of(app, id))
+
+    _show(with_app(place, look), payloads=payloads or place.knows_secrets, json=json)
+
+
+@chains.command("watch", epilog="Example: onward chains watch 0199d2a1-…")
+@spread
+def watch(
+    place: Place,
+    id: Id,
+    every: Annotated[timedelta, option("--every", "How often to look.", parser=duration, metavar="TIME")] = "1s",  # type: ignore[assignment] # parsed
+    json: Json = False,
+) -> None:
+    """Watch a chain until it has ended: its steps and their progress. Exit code 3 if it fails."""
+    pause = max(every.total_seconds(), 0.05)
+
+    async def look(app: Onward) -> bool:
+        chain = await chain_of(app, id)
+        return await watch_chain(lambda: app.find_chain(chain.id), asyncio.sleep, pause=pause, json=json)
+
+    if not with_app(place, look):
+        raise typer.Exit(3)
+
+
+jobs.command("watch", epilog="Example: onward jobs watch 0199d2a1-…")(watch)
+
+
+def _show(story: Story, *, payloads: bool, json: bool) -> None:
+    if json:
+        print_json(_as_json(story, payloads=payloads))
+    else:
+        _print_story(story, payloads=payloads)
+
+
+def _as_json(story: Story, *, payloads: bool) -> dict[str, Any]:
+    return {
+        "job": plain(story.job, payloads=payloads),
+        "chain": story.chain and plain(story.chain, payloads=payloads),
+        "steps": [plain(job, payloads=payloads) for job in story.steps],
+        "blockers": [plain(one, payloads=payloads) for one in story.blockers],
+        "waiting": [plain(job, payloads=payloads) for job in story.waiting],
+        "tree": [{"depth": depth, **_named(job)} for depth, job in as_tree(story.kin)],
+    }
+
+
+def _print_story(story: Story, *, payloads: bool) -> None:
+    job = story.job
+    print_table(("job", str(job.id)), [(name, value) for name, value in _facts(story, payloads) if value != ""])
+    for error in job.errors:
+        print_line("")
+        counted = "" if error.counted else ", not counted"
+        print_line(Text(f"attempt {error.attempt or '?'}{counted}: {error.type}: {error.message}", style="red"))
+        if error.traceback:
+            print_line(error.traceback.rstrip())
+    _print_jobs("steps of its chain", story.steps if len(story.steps) > 1 else ())
+    if story.blockers:
+        print_line("\nblockers")
+        print_table(("chain", "type", "status"), [(one.chain_id, one.type_name, one.status) for one in story.blockers])
+    _print_jobs("what waits, or waited, for its chain", story.waiting)
+    if len(story.kin) > 1:
+        print_line("\nwhere it comes from, and what it started")
+        for depth, one in as_tree(story.kin):
+            here = "  <- this one" if one.id == job.id else ""
+            print_line(f"{'   ' * depth}{'└─ ' * bool(depth)}{one.type_name}  {one.id}  {one.status}{here}")
+
+
+def _named(job: Job) -> dict[str, Any]:
+    return {"id": job.id, "type_name": job.type_name, "status": job.status, "origin_id": job.origin_id}
+
+
+def _facts(story: Story, payloads: bool) -> Sequence[tuple[str, object]]:
+    job, chain = story.job, story.chain
+    output = job.output if isinstance(job, CompletedJob) else None
+    return (
+        ("type", f"{job.type_name}, version {job.payload_version}"),
+        ("status", job.status),
+        ("", state_of(job)),
+        ("chain", job.chain_id if job.chain_index or chain is None else ""),
+        ("step", f"{job.chain_index + 1} of {len(story.steps)}" if len(story.steps) > 1 else ""),
+        ("created", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC, {age(job.created_at)} ago"),
+        ("scheduled", f"{job.scheduled_at:%Y-%m-%d %H:%M:%S} UTC"),
+        ("attempts", f"{job.attempt}, of which {job.failures} failed"),
+        ("priority", job.priority or ""),
+        ("deduplication", job.deduplication_key or ""),
+        ("input", job.input if payloads else HIDDEN),
+        ("output", "" if output is None else output if payloads else HIDDEN),
+        ("problem", job.problem or ""),
+    )
+
+
+def _print_jobs(title: str, found: Sequence[Job]) -> None:
+    if found:
+        print_line(f"\n{title}")
+        rows = [(job.id, job.type_name, job.status, job.attempt, state_of(job)) for job in found]
+        print_table(("job", "type", "status", "attempts", ""), rows)

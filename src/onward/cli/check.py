@@ -1,0 +1,63 @@
+"""`onward check`: whether a deploy of this code would strand jobs."""
+
+from typing import Annotated
+
+import typer
+
+from onward.cli.console import say, set_up_logging
+from onward.cli.failures import in_words
+from onward.cli.loading import load_app
+from onward.cli.options import App, AppDir, Debug, Json, option
+from onward.cli.place import at, run
+from onward.cli.printing import print_json, print_line
+from onward.client.app import Onward
+from onward.client.checking import Verdict, check_stored
+
+
+def check(
+    app: App,
+    database: Annotated[
+        str | None, option("--database", "The database to look into (default: that of the app).", metavar="URL")
+    ] = None,
+    schema: Annotated[str | None, option("--schema", "With --database: the Postgres schema (default: onward).")] = None,
+    prefix: Annotated[
+        str | None, option("--prefix", "With --database: how SQLite tables begin (default: onward_).")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        option("--limit", "Of each type and version so many jobs (default: all).", min=1, metavar="N"),
+    ] = None,
+    json: Json = False,
+    app_dir: AppDir = None,
+    debug: Debug = False,
+) -> None:
+    """Check that this code can go on with what is stored, before it is deployed.
+
+    Decodes the input of every job that has not ended, and the outputs of the chains it waits for, upcasts included.
+    Exit code 3 if a deploy would strand jobs. What has failed is not looked at: nobody takes it.
+    """
+    set_up_logging("warning")
+    with in_words(debug=debug):
+        code = load_app(app)
+        stored = code if database is None else at(database, schema=schema, prefix=prefix)
+
+        async def look(opened: Onward) -> Verdict:
+            return await check_stored(code.registry, opened.store, limit=limit)
+
+        verdict = run(stored, look)
+    if json:
+        print_json(verdict)
+    else:
+        _print(verdict, limit)
+    if verdict.stranded:
+        raise typer.Exit(3)
+
+
+def _print(verdict: Verdict, limit: int | None) -> None:
+    for one in verdict.stranded:
+        print_line(f"{one.type_name}, version {one.version}: {one.part}: {one.problem}")
+        print_line(f"  {one.count:,} job{'s' * (one.count != 1)}, such as {', '.join(map(str, one.examples))}")
+    skipped = f"; {verdict.skipped:,} more were left out (--limit {limit})" if verdict.skipped else ""
+    stranded = sum(one.count for one in verdict.stranded)
+    words = f"would strand {stranded:,} of" if stranded else "can go on with"
+    say(f"this code {words} {verdict.checked:,} jobs{skipped}")

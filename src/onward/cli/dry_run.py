@@ -1,0 +1,123 @@
+"""`onward run ID --dry`: the handler of a stored job, run here, with nothing kept."""
+
+import pdb
+import traceback
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from onward.cli.console import set_up_logging
+from onward.cli.failures import CommandFailed, in_words
+from onward.cli.loading import load_app
+from onward.cli.options import AppDir, Debug, Json, option
+from onward.cli.place import as_id, job_of, run
+from onward.cli.printing import print_json, print_line
+from onward.client.app import Onward
+from onward.lifecycle.effects import describe
+from onward.worker.rehearsal import Rehearsal
+
+HIDDEN = "hidden: this job type has secrets; --payloads shows it"
+
+
+def run_dry(
+    id: Annotated[str, typer.Argument(metavar="ID", help="A job.", show_default=False)],
+    app: Annotated[str, option("--app", "The app, or a function that makes it.", metavar="MODULE:APP")],
+    dry: Annotated[bool, option("--dry", "Keep nothing. There is no other way to run a job but a worker.")] = False,
+    post_mortem: Annotated[bool, option("--pdb", "Open the debugger where the handler raised.")] = False,
+    payloads: Annotated[bool, option("--payloads", "Show also what may hold secrets.")] = False,
+    json: Json = False,
+    app_dir: AppDir = None,
+    debug: Debug = False,
+) -> None:
+    """Run the handler of a stored job here, with its stored input, in a transaction that is rolled back.
+
+    Shows the statements sent through tx, the chains started, and what it returned or raised (exit code 3). The job
+    is neither taken nor settled. What a handler does elsewhere is done for real: mails, payments, other connections.
+    On SQLite nobody else can write meanwhile.
+    """
+    set_up_logging("warning")
+    with in_words(debug=debug):
+        if not dry:
+            raise CommandFailed("say --dry: jobs are run for real by `onward worker` alone")
+        asked, found = as_id(id), load_app(app)
+
+        async def work(opened: Onward) -> Rehearsal:
+            await job_of(opened, id)
+            return await opened.rehearse(asked)
+
+        rehearsal = run(found, work)
+    shown = _shown(rehearsal, payloads=payloads or rehearsal.kind.guard is None)
+    if json:
+        print_json(shown)
+    else:
+        _print(shown)
+    if rehearsal.error is not None:
+        if post_mortem:
+            pdb.post_mortem(rehearsal.error.__traceback__)
+        raise typer.Exit(3)
+
+
+def _shown(rehearsal: Rehearsal, *, payloads: bool) -> dict[str, Any]:
+    settlement, error = rehearsal.settlement, rehearsal.error
+    shown: dict[str, Any] = {
+        "job": rehearsal.job.id,
+        "type": rehearsal.job.type_name,
+        "statements": [
+            {"sql": sql, "parameters": {name: _plain(value) for name, value in given.items()} if payloads else HIDDEN}
+            for sql, given in rehearsal.statements
+        ]
+        if rehearsal.is_recorded
+        else None,
+        "started": [
+            {"job": one.id, "type": one.type_name, "input": one.input if payloads else HIDDEN}
+            for one in rehearsal.started
+        ],
+    }
+    if error is not None:
+        told = describe(error)
+        shown["raised"] = {
+            "type": told.type,
+            "message": told.message if payloads else HIDDEN,
+            "traceback": "".join(traceback.format_tb(error.__traceback__)),
+        }
+    elif settlement is not None and settlement.kind == "continue":
+        step = settlement.next[0]
+        given = msgspec.json.decode(step.input) if payloads else HIDDEN
+        shown["continues"] = {"type": step.type_name, "input": given, "delay": step.delay, "at": step.at}
+    elif settlement is not None and settlement.kind == "requeue":
+        shown["rescheduled"] = {"delay": settlement.delay, "at": settlement.at}
+    elif settlement is not None:
+        shown["returned"] = msgspec.json.decode(settlement.output or "null") if payloads else HIDDEN
+    return shown
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return msgspec.to_builtins(value, enc_hook=repr)
+    except TypeError:
+        return repr(value)
+
+
+def _print(shown: dict[str, Any]) -> None:
+    def text(value: Any) -> str:
+        return value if value == HIDDEN else msgspec.json.encode(value).decode()
+
+    if shown["statements"] is None:
+        print_line("statements are not recorded: this app hands out a transaction of its database library's own")
+    for one in shown["statements"] or ():
+        print_line(f"sent       {' '.join(one['sql'].split())}")
+        if one["parameters"]:
+            print_line(f"           {text(one['parameters'])}")
+    for one in shown["started"]:
+        print_line(f"started    {one['type']} {text(one['input'])}")
+    if raised := shown.get("raised"):
+        print_line(raised["traceback"].rstrip())
+        print_line(f"raised     {raised['type']}: {raised['message']}")
+    elif step := shown.get("continues"):
+        print_line(f"continues  with {step['type']} {text(step['input'])}")
+    elif again := shown.get("rescheduled"):
+        print_line(f"reschedule {text(again)}")
+    else:
+        print_line(f"returned   {text(shown['returned'])}")
+    print_line("nothing of this was kept")

@@ -1,0 +1,166 @@
+"""Options that several commands share, in groups: a command that takes a group gets all of its options.
+
+Each option is also an environment variable, `ONWARD_` and its name.
+"""
+
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import timedelta
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from onward.client.arguments import Filters
+from onward.model import FailureReason, JobStatus
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+AMONG, AMONG_ERRORS = 100_000, 5_000
+"""How many jobs a list looks through for a page: the text of errors takes longer to look at."""
+
+
+def option(name: str, help: str, **more: Any) -> Any:
+    """An option that is also a variable."""
+    return typer.Option(name, envvar=f"ONWARD_{name.lstrip('-').replace('-', '_').upper()}", help=help, **more)
+
+
+def spread(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a command's parameters that are dataclasses be given as options, one for each field."""
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: kind for name, kind in hints.items() if isinstance(kind, type) and is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        group = groups.get(parameter.name)
+        if group is None:
+            parameters.append(parameter.replace(annotation=hints[parameter.name], kind=parameter.KEYWORD_ONLY))
+            continue
+        types = get_type_hints(group, include_extras=True)
+        parameters += [
+            inspect.Parameter(field.name, parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name])
+            for field in fields(group)
+        ]
+
+    @wraps(command)
+    def run(**given: Any) -> Any:
+        own = {
+            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)}) for name, kind in groups.items()
+        }
+        return command(**given, **own)
+
+    del run.__wrapped__  # whose parameters typer would read
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def duration(text: str | timedelta) -> timedelta:
+    """A time such as 90s, 5m, 2h, 1d."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|[smhdw])", str(text).strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r}: write a number and ms, s, m, h, d or w, such as 90s or 2h")
+    try:
+        return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+    except OverflowError:
+        raise typer.BadParameter(f"{text!r} is too long") from None
+
+
+def _put_on_path(folder: Path | None) -> Path | None:
+    """First of all places, before the current directory."""
+    if folder is not None:
+        sys.path[:] = [str(folder.resolve()), os.getcwd(), *sys.path]
+    return folder
+
+
+AppDir = Annotated[
+    Path | None,
+    option(
+        "--app-dir",
+        "Where to look for the module first (default: this directory).",
+        metavar="FOLDER",
+        exists=True,
+        file_okay=False,
+        callback=_put_on_path,
+    ),
+]
+Debug = Annotated[bool, option("--debug", "Show tracebacks of errors.")]
+Json = Annotated[bool, option("--json", "Print JSON, for programs.")]
+App = Annotated[
+    str,
+    typer.Argument(
+        envvar="ONWARD_APP", metavar="MODULE:APP", help="The app, or a function that makes it; of this directory too."
+    ),
+]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Chains, or jobs of them.", show_default=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the jobs are."""
+
+    app: Annotated[str | None, option("--app", "The app, or a function that makes it.", metavar="MODULE:APP")] = None
+    database: Annotated[
+        str | None, option("--database", "The address of the database, where no app is needed.", metavar="URL")
+    ] = None
+    schema: Annotated[str | None, option("--schema", "With --database: the Postgres schema (default: onward).")] = None
+    prefix: Annotated[
+        str | None, option("--prefix", "With --database: how SQLite tables begin (default: onward_).")
+    ] = None
+    app_dir: AppDir = None
+    debug: Debug = False
+
+    @property
+    def knows_secrets(self) -> bool:
+        """Whether what is marked secret is masked: by an app, which an address stands in for."""
+        return self.database is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which jobs or chains."""
+
+    type: Annotated[
+        list[str] | None, option("--type", "Of this type; of chains, the one they began with. May be repeated.")
+    ] = None
+    status: Annotated[list[JobStatus] | None, option("--status", "Of this status. May be repeated.")] = None
+    reason: Annotated[list[FailureReason] | None, option("--reason", "Failed for this. May be repeated.")] = None
+    older_than: Annotated[
+        timedelta | None,
+        option("--older-than", "Created before that long ago: 90s, 5m, 2h, 1d.", parser=duration, metavar="TIME"),
+    ] = None
+    newer_than: Annotated[
+        timedelta | None, option("--newer-than", "Created since that long ago.", parser=duration, metavar="TIME")
+    ] = None
+    error: Annotated[
+        str | None,
+        option("--error", "With this text in a stored error: its type, message or traceback.", metavar="TEXT"),
+    ] = None
+
+    @property
+    def filters(self) -> Filters:
+        """As the app takes them."""
+        return Filters(
+            types=self.type or None,
+            status=self.status or None,
+            reason=self.reason or None,
+            older_than=self.older_than,
+            newer_than=self.newer_than,
+            error_text=self.error,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self.filters.values())
+
+    @property
+    def among(self) -> int:
+        """How many jobs to look through for a page, unless that is said."""
+        return AMONG if self.error is None else AMONG_ERRORS
+
+    def looking_at(self, among: int | None) -> Filters:
+        """The same for a page for which so many jobs are looked through."""
+        return {**self.filters, "among": among or self.among}

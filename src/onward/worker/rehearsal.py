@@ -1,0 +1,203 @@
+"""A rehearsal: the handler of a stored job runs once more, in transactions of which nothing is kept."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+
+from onward.define.registry import RegisteredType, Registry
+from onward.errors import ConfigurationError, JobNotFound
+from onward.lifecycle.context import NothingElse, open_transaction
+from onward.lifecycle.store import Store
+from onward.lifecycle.transaction import OpenTransaction
+from onward.model import Blocker, Job, JobId, new_id
+from onward.observe.running import current_attempt
+from onward.state.contract import Filter, Settlement, TakenJob
+from onward.state.driver import Connection, run_now
+from onward.worker.attempt import RunningAttempt
+from onward.worker.connections import Reserved
+from onward.worker.phases import PhaseKind, Stage, check_order
+from onward.worker.progress import ProgressBoard
+
+_WORKER = "dry-run"
+_MOST_STARTED = 100
+_OUTSIDE = NothingElse("a dry run can only undo what is done in prepare() or complete(), with tx=tx")
+"""While the handler runs outside of its phases: what would be committed by itself cannot be undone."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Rehearsal:
+    """What a handler did, and how it ended; nothing of it is stored."""
+
+    job: Job
+    kind: RegisteredType
+    statements: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """What it sent through `tx`."""
+    is_recorded: bool = True
+    """Not where `tx` is an object of the client library's own, such as a session: nobody heard its statements."""
+    started: Sequence[Job] = ()
+    """The jobs that it started in its transactions."""
+    settlement: Settlement | None = None
+    """How the job would have been settled."""
+    error: BaseException | None = None
+    """What the handler raised."""
+
+
+class _Recorded:
+    """A connection that remembers the statements of the user's transaction."""
+
+    def __init__(self, link: Connection, statements: list[tuple[str, dict[str, Any]]]) -> None:
+        self._link, self._statements = link, statements
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    async def execute(self, sql: str, parameters: dict[str, Any]) -> int:
+        self._statements.append((sql, parameters))
+        return await self._link.execute(sql, parameters)
+
+    async def query(self, sql: str, parameters: dict[str, Any]) -> Any:
+        self._statements.append((sql, parameters))
+        return await self._link.query(sql, parameters)
+
+
+class RehearsedPhases:
+    """Stands in for `Phases`: one transaction from the first step to the last, so that each phase sees what was written
+    before it; then it is rolled back. The job is neither held nor settled.
+    """
+
+    stage: Stage = "fresh"
+    failure = None
+    tx: OpenTransaction | None = None
+    _lending: AbstractAsyncContextManager[Any] | None = None
+
+    def __init__(self, store: Store, statements: list[tuple[str, dict[str, Any]]]) -> None:
+        self.store, self._statements = store, statements
+
+    async def begin(self) -> OpenTransaction:
+        """The transaction, whether it is there or not."""
+        if self.tx is None:
+            lending = self.store.driver.connection()
+            link = await lending.__aenter__()
+            self._lending = lending
+            await link.begin()
+            self.tx = self.store.own(cast(Any, _Recorded(link, self._statements)))
+        return self.tx
+
+    async def enter(self, phase: PhaseKind) -> OpenTransaction:
+        if self.stage != "fresh":
+            check_order(self.stage, phase)
+        tx = await self.begin()
+        self.stage = "inside"
+        return tx
+
+    async def leave(self, phase: PhaseKind, error: BaseException | None) -> None:
+        self.stage = "ended" if phase == "complete" and error else "completed" if phase == "complete" else "prepared"
+        if error is not None:
+            await self.discard()
+        elif self.tx is not None:
+            self.tx.check()
+
+    async def settle(self, settlement: Settlement) -> Settlement:
+        return settlement
+
+    async def discard(self) -> None:
+        tx, self.tx = self.tx, None
+        lending, self._lending = self._lending, None
+        try:
+            if tx is not None:
+                await self.store.abandon(tx)
+        finally:
+            if lending is not None:
+                await lending.__aexit__(None, None, None)
+
+
+async def rehearse(
+    registry: Registry, store: Store, sync_store: Store | None, job_id: JobId, provided: tuple[object, ...]
+) -> Rehearsal:
+    """Run the handler of a stored job with its stored input. Takes no lease, writes nothing, settles nothing."""
+    found = await store.read(store.state.find_jobs([job_id]))
+    if not found:
+        raise JobNotFound(job_id, 0)
+    job, kind = found[0], registry.find(found[0].type_name)
+    if kind.step.run is None:
+        raise ConfigurationError(f"{kind.name} has no handler in this app")
+    blockers = (await store.read(store.state.blockers_of([job_id]))).get(job_id, [])
+    own = store if kind.step.signature.is_async or sync_store is None else sync_store
+    rehearsal = Rehearsal(job=job, kind=kind, is_recorded=own.driver.transaction_type is None)
+    attempt = _attempt(job, kind, registry, own, blockers, provided)
+    attempt.phases = cast(Any, phases := RehearsedPhases(own, rehearsal.statements))
+    work = _perform(attempt, phases, rehearsal)
+    if kind.step.signature.is_async:
+        await work
+    else:
+        await asyncio.to_thread(run_now, work)
+    return rehearsal
+
+
+def _attempt(
+    job: Job,
+    kind: RegisteredType,
+    registry: Registry,
+    store: Store,
+    blockers: Sequence[Blocker],
+    provided: tuple[object, ...],
+) -> RunningAttempt:
+    taken = TakenJob(
+        id=job.id,
+        chain_id=job.chain_id,
+        chain_index=job.chain_index,
+        type_name=job.type_name,
+        payload_version=job.payload_version,
+        input=msgspec.json.encode(job.input).decode(),
+        attempt=job.attempt + 1,
+        failures=job.failures,
+        transients=0,
+        crashes=0,
+        rank=-job.priority,
+        root_id=job.root_id,
+        errors=msgspec.json.encode(job.errors).decode() if job.errors else None,
+        blockers=len(blockers),
+        scheduled_at=job.scheduled_at,
+        created_at=job.created_at,
+        meta=msgspec.json.encode(job.meta).decode() if job.meta else None,
+    )
+    return RunningAttempt(
+        job=taken,
+        kind=kind,
+        registry=registry,
+        store=store,
+        worker=_WORKER,
+        progress=ProgressBoard(store, _WORKER, Reserved(store.driver)),  # which nobody has write
+        blockers=blockers,
+        provided=provided,
+    )
+
+
+async def _perform(attempt: RunningAttempt, phases: RehearsedPhases, rehearsal: Rehearsal) -> None:
+    """In the task, or the thread, of the handler."""
+    job, began = attempt.job, new_id()
+    running, mark = current_attempt.set(attempt), open_transaction.set(_OUTSIDE)
+    try:
+        await phases.begin()
+        attempt.input = attempt.kind.read_input(job.input, job.payload_version, job.id)
+        rehearsal.settlement = await attempt.finish(await attempt.call())
+        rehearsal.started = await _started(phases.store, await phases.begin(), job, since=began)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # noqa: BLE001 - around the user's handler
+        rehearsal.error = error
+    finally:
+        current_attempt.reset(running)
+        open_transaction.reset(mark)
+        await phases.discard()
+
+
+async def _started(store: Store, tx: OpenTransaction, job: TakenJob, *, since: JobId) -> list[Job]:
+    """The youngest of the job's family: those it has started, unless their ids were chosen by hand."""
+    young = Filter(root_ids=[job.root_id], down_to=since)
+    found = await tx.link.run(store.state.list_jobs(young, after=None, limit=_MOST_STARTED))
+    return [one for one in reversed(found) if one.id != job.id]

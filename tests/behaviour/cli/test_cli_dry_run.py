@@ -1,0 +1,274 @@
+"""`onward run ID --dry`: a handler runs, and no table shows it."""
+
+import importlib
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from onward import SyncOnward
+
+SHOP = """
+@dataclass
+class Order:
+    id: int
+@job("note")
+async def note(attempt: Attempt[str]) -> str:
+    return attempt.input
+@job("ship", internal=True)
+async def ship(attempt: Attempt[str]) -> str:
+    return attempt.input
+
+@job("phases", continues_to=[ship])
+async def phases(attempt: Attempt[Order]) -> Next[str]:
+    attempt.progress(0.5, "half")
+    await attempt.start(note, "outside")
+    async with attempt.prepare() as tx:
+        await tx.execute("insert into paid (id) values (:id)", id=attempt.input.id)
+    async with attempt.complete() as tx:
+        assert await tx.fetchval("select count(*) from paid") == 1
+        await tx.execute("update paid set id = id + 1")
+        await attempt.start(note, "by the attempt")
+        await app.start(note, "by the app", tx=tx)
+        tx.after_commit(lambda: 1 / 0)
+        return attempt.continue_with(ship, "parcel", delay=timedelta(hours=1))
+
+@job("atomic")
+async def atomic(attempt: Attempt[Order]) -> int:
+    async with attempt.prepare(atomic=True) as tx:
+        await tx.execute("insert into paid (id) values (:id)", id=1)
+    async with attempt.complete() as tx:
+        await app.cancel(attempt.chain_id, tx=tx)
+        await app.pause(note, tx=tx)
+        return 1
+
+@job("threaded")
+def threaded(attempt: Attempt[Order, SyncTransaction]) -> int:
+    with attempt.prepare() as tx:
+        tx.execute("insert into paid (id) values (:id)", id=7)
+    with attempt.complete() as tx:
+        attempt.start(note, "by a thread")
+        return int(tx.fetchval("select count(*) from paid"))
+
+@job("again")
+async def again(attempt: Attempt[Order]) -> int:
+    return attempt.reschedule(delay=timedelta(minutes=5))
+
+@job("raises")
+async def raises(attempt: Attempt[Order]) -> int:
+    async with attempt.complete() as tx:
+        await tx.execute("insert into paid (id) values (1)")
+        raise ValueError(f"order {attempt.input.id}")
+
+@job("poisoned")
+async def poisoned(attempt: Attempt[Order]) -> int:
+    async with attempt.complete() as tx:
+        await tx.execute("insert into nowhere (id) values (1)")
+        return 1
+
+@job("alone")
+async def alone(attempt: Attempt[Order]) -> int:
+    await app.start(note, "alone")
+    return 1
+
+@job("beside")
+async def beside(attempt: Attempt[Order]) -> int:
+    async with app.transaction() as tx:
+        await tx.execute("insert into paid (id) values (1)")
+    return 1
+
+@job("wrong", continues_to=[ship])
+async def wrong(attempt: Attempt[Order]) -> Outcome[str]:
+    return Done(7)
+
+fetch = JobType("fetch", input=str, output=int)
+@job("blocked", blocked_by=[fetch])
+async def blocked(attempt: Attempt[Order]) -> int:
+    return sum(attempt.outputs_of(fetch))
+
+jobs = [note, ship, phases, atomic, threaded, again, raises, poisoned, alone, beside, wrong, fetch, blocked]
+"""
+
+
+@pytest.fixture
+def tables(target: str, schema: str, client: SyncOnward) -> Callable[[], dict[str, Any]]:
+    """All that is in the database."""
+    if "postgres" in target:
+        with psycopg.connect(target, autocommit=True) as own:
+            own.execute("drop table if exists paid; create table paid (id integer)")
+
+        def read() -> dict[str, Any]:
+            with psycopg.connect(target) as own:
+                named = own.execute(
+                    "select table_schema, table_name from information_schema.tables "
+                    "where table_schema = %s or table_name = 'paid'",
+                    [schema],
+                ).fetchall()
+                return {t: own.execute(f'select x::text from "{s}"."{t}" x order by 1').fetchall() for s, t in named}
+
+        return read
+    path = target.removeprefix("sqlite:///")
+    with sqlite3.connect(path) as made:
+        made.execute("create table paid (id integer)")
+
+    def look() -> dict[str, Any]:
+        with sqlite3.connect(path) as own:
+            named = [name for (name,) in own.execute("select name from sqlite_master where type = 'table'")]
+            return {name: own.execute(f'select * from "{name}" order by 1').fetchall() for name in named}
+
+    return look
+
+
+@pytest.fixture
+def dry(onward: Any, module: Any, tables: Any) -> Callable[..., Any]:
+    """Starts a chain and runs its job dry, for people and for programs; compares all tables."""
+    *path, app = module("from datetime import timedelta\n" + SHOP)
+
+    def run(type: str, *options: str, code: int = 0) -> tuple[Any, str]:
+        chain = onward("start", type, '{"id": 7}', "--app", app, *path).out.strip()
+        before = tables()
+        assert len(before) >= 4
+        shown = onward("run", chain, "--dry", "--app", app, "--json", *options, code=code).json
+        told = onward("run", chain, "--dry", "--app", app, *options, code=code).out
+        assert tables() == before
+        assert "nothing of this was kept" in told
+        return shown, told
+
+    return run
+
+
+def test_what_a_handler_writes_starts_and_returns_is_shown_and_not_kept(dry: Any) -> None:
+    shown, told = dry("phases")
+
+    assert [one["sql"].split()[0] for one in shown["statements"]] == ["insert", "select", "update"]
+    assert shown["statements"][0]["parameters"] == {"id": 7}
+    assert [one["input"] for one in shown["started"]] == ["outside", "by the attempt", "by the app"]
+    assert shown["continues"] == {"type": "ship", "input": "parcel", "delay": 3600.0, "at": None}
+    assert "sent       insert into paid (id) values (:id)" in told
+    assert 'continues  with ship "parcel"' in told
+
+
+def test_one_transaction_for_both_phases_is_undone_too(dry: Any) -> None:
+    assert dry("atomic")[0]["returned"] == 1
+
+
+def test_a_handler_in_a_thread_leaves_no_trace_either(dry: Any) -> None:
+    shown, told = dry("threaded")
+
+    assert shown["returned"] == 1
+    assert [one["input"] for one in shown["started"]] == ["by a thread"]
+    assert "returned   1" in told
+
+
+def test_a_handler_that_wants_to_run_again_is_not_rescheduled(dry: Any) -> None:
+    assert dry("again")[0]["rescheduled"] == {"delay": 300.0, "at": None}
+
+
+def test_what_a_handler_raises_is_shown_with_where(dry: Any) -> None:
+    shown, told = dry("raises", code=3)
+
+    assert (shown["raised"]["type"], shown["raised"]["message"]) == ("ValueError", "order 7")
+    assert "in raises" in shown["raised"]["traceback"]
+    assert "raised     ValueError: order 7" in told
+    assert [one["sql"].split()[0] for one in shown["statements"]] == ["insert"]
+    assert "nowhere" in dry("poisoned", code=3)[0]["raised"]["message"]
+    assert dry("wrong", code=3)[0]["raised"]["type"] == "PayloadError"
+
+
+@pytest.mark.parametrize("type", ["alone", "beside"])
+def test_what_could_not_be_undone_is_refused(dry: Any, type: str) -> None:
+    raised = dry(type, code=3)[0]["raised"]
+
+    assert raised["type"] == "TransactionOpen"
+    assert "a dry run can only undo" in raised["message"]
+
+
+def test_a_job_gets_the_outputs_it_waited_for(onward: Any, module: Any, client: SyncOnward, tables: Any) -> None:
+    *path, app = module("from datetime import timedelta\n" + SHOP)
+    sys.path.insert(0, path[-1])
+    shop: Any = importlib.import_module(app.partition(":")[0])
+    with shop.app.sync as own:
+        fetched = own.start(shop.fetch, "a")
+        chain = own.start(shop.blocked, shop.Order(1), blockers=[fetched])
+        with own.complete(fetched) as completion:
+            completion.done(3)
+    before = tables()
+
+    assert onward("run", chain.id, "--dry", "--app", app, "--json").json["returned"] == 3
+    assert tables() == before
+
+
+def test_it_refuses_what_it_cannot_do(onward: Any, module: Any, client: SyncOnward, tables: Any) -> None:
+    *path, app = module("from datetime import timedelta\n" + SHOP)
+    chain = onward("start", "fetch", '"a"', "--app", app, *path).out.strip()
+
+    assert "say --dry" in onward("run", chain, "--app", app, code=1).words
+    assert "there is no job" in onward("run", uuid4(), "--dry", "--app", app, code=1).words
+    assert "no handler" in onward("run", chain, "--dry", "--app", app, code=1).words
+
+
+def test_the_debugger_opens_where_the_handler_raised(dry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def look(trace: Any) -> None:
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        opened.append(trace.tb_frame.f_code.co_name)
+
+    monkeypatch.setattr("pdb.post_mortem", look)
+
+    dry("raises", "--pdb", code=3)
+
+    assert opened == ["raises", "raises"]
+
+
+@pytest.mark.slow
+def test_a_session_of_sqlalchemy_is_rolled_back_too(
+    module: Any, client: SyncOnward, tables: Any, target: str, tmp_path: Path
+) -> None:
+    """In processes of their own, as engines belong to one event loop."""
+    address = target.replace("postgresql://", "postgresql+asyncpg://").replace("sqlite://", "sqlite+aiosqlite://")
+    app = module(
+        "from sqlalchemy import text\n"
+        "from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine\n"
+        "@job('note')\nasync def note(attempt: Attempt[str]) -> str:\n    return ''\n"
+        "@job('pay')\nasync def pay(attempt: Attempt[int, AsyncSession]) -> int:\n"
+        "    async with attempt.complete() as session:\n"
+        "        await session.execute(text('insert into paid (id) values (1)'))\n"
+        "        await app.start(note, 'x', tx=session)\n"
+        "        return 1\njobs = [pay, note]\n"
+        f"def Onward(_, **options):\n    import onward\n    engine = create_async_engine({address!r})\n"
+        "    return onward.Onward(async_sessionmaker(engine), **options)\n"
+    )[-1]
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "onward", *arguments, "--app", app]
+        return subprocess.run(command, cwd=tmp_path, timeout=60, capture_output=True, text=True, check=True).stdout
+
+    chain = run("start", "pay", "1").strip()
+    before = tables()
+
+    shown = json.loads(run("run", chain, "--dry", "--json"))
+
+    assert tables() == before
+    assert (shown["statements"], shown["returned"], shown["started"][0]["type"]) == (None, 1, "note")
+
+
+def test_secrets_are_hidden_unless_asked_for(onward: Any, module: Any, client: SyncOnward) -> None:
+    *path, app = module(
+        "@dataclass\nclass Card:\n    number: Annotated[str, Secret]\n"
+        "@job('pay')\nasync def pay(attempt: Attempt[Card]) -> str:\n    return 'paid with ' + attempt.input.number\n"
+        "jobs = [pay]\n"
+    )
+    chain = onward("start", "pay", '{"number": "4711"}', "--app", app, *path).out.strip()
+
+    for form in ((), ("--json",)):
+        assert "4711" not in onward("run", chain, "--dry", "--app", app, *form).out
+        assert "4711" in onward("run", chain, "--dry", "--app", app, "--payloads", *form).out
