@@ -256,3 +256,27 @@ async def reached(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(SOON.total_seconds()):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+async def test_a_start_that_commits_late_is_not_passed_over(make_app: Callable[..., Onward], target: str) -> None:
+    if target.startswith("sqlite"):
+        pytest.skip("nobody writes beside an open transaction")
+
+    @job("work", limit=Limit(concurrency=5))
+    async def work(attempt: Attempt[int]) -> None: ...
+
+    begun, others_done = asyncio.Event(), asyncio.Event()
+
+    async def start_late(app: Onward) -> Any:
+        async with app.transaction() as tx:
+            chain = await app.start(work, 1, tx=tx)
+            begun.set()
+            await others_done.wait()
+        return chain
+
+    async with make_app(work) as app, app.worker(concurrency=5), asyncio.TaskGroup() as tasks:
+        late = tasks.create_task(start_late(app))
+        await begun.wait()
+        await finish(*await app.start_many([work.with_input(n) for n in range(3)]))
+        others_done.set()
+        await (await late).wait(timeout=timedelta(seconds=10))

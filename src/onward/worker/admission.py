@@ -23,7 +23,7 @@ _LOOK_BACK_EVERY = 0.25
 _EAGER_FOR = 60.0
 """Seconds after jobs were let in for which a worker whose types have no limit looks before every take, too."""
 _MOST_ROUNDS = 4
-"""Where jobs go on from one limit to the next."""
+"""Where jobs go on from one limit to the next, or there is more to look at than fits into one."""
 _NEVER = float("inf")
 
 
@@ -60,19 +60,18 @@ class Admission:
             await self._declare(connection)
             if self.due == _NEVER:
                 return
-        now, types = time.monotonic(), Counter[str]()
-        if now >= self._look_back_at:
-            self._after, self._look_back_at = 0, now + _LOOK_BACK_EVERY
+        types, next_in = Counter[str](), None
         for _ in range(_MOST_ROUNDS):
-            admitted = await connection.run(self.store.state.admit(after=self._after, sweep=self._sweep))
-            self._after, self._sweep = max(self._after, admitted.reached), False
-            types.update(admitted.types)
-            if admitted.next_in != 0:
+            next_in = await self._admit(connection, types)
+            if next_in != 0:
                 break
-        wait = _AT_LEAST_EVERY if admitted.next_in is None else min(max(admitted.next_in, 0.001), _AT_LEAST_EVERY)
-        self.due = time.monotonic() + (wait if free else max(wait, _WITHOUT_ROOM))
+        wait = _AT_LEAST_EVERY if next_in is None else min(max(next_in, 0.001), _AT_LEAST_EVERY)
+        now = time.monotonic()
+        if self._after:  # what was committed late comes before it, and was passed over
+            wait = min(wait, max(self._look_back_at - now, 0.001))
+        self.due = now + (wait if free else max(wait, _WITHOUT_ROOM))
         if types:
-            self._eager_until = time.monotonic() + _EAGER_FOR
+            self._eager_until = now + _EAGER_FOR
         ours = sum(count for name, count in types.items() if name in self.type_names)
         hints = [
             Hint(HintKind.READY, name, count)
@@ -81,6 +80,15 @@ class Admission:
         ]
         if hints:
             self.store.release(Effects(hints=hints))
+
+    async def _admit(self, connection: Connection, types: Counter[str]) -> float | None:
+        now = time.monotonic()
+        if now >= self._look_back_at:
+            self._after, self._look_back_at = 0, now + _LOOK_BACK_EVERY
+        admitted = await connection.run(self.store.state.admit(after=self._after, sweep=self._sweep))
+        self._after, self._sweep = max(self._after, admitted.reached), False
+        types.update(admitted.types)
+        return admitted.next_in
 
     async def _declare(self, connection: Connection) -> None:
         rules, state = list({limit.name: rule_of(limit) for limit in self.limits}.values()), self.store.state

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from onward.lifecycle import settle
-from onward.lifecycle.effects import describe
+from onward.lifecycle.effects import Effects, describe
 from onward.lifecycle.store import Store
 from onward.model import Blocker, JobId
 from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter
@@ -156,6 +156,8 @@ class JobSource:
         """An attempt is settled: another may have its place."""
         if job.type_name in self._limited or (not self._limited and self._admission.is_eager):
             self.wake()
+            if self.loop.is_stopping:  # it looks no more
+                self._store.release(Effects(hints=[Hint(HintKind.READY, job.type_name)]))
 
     async def wait(self) -> None:
         while not (await self._maintenance.look() or await self._admit_for_others()):

@@ -168,6 +168,19 @@ class TestPlaces:
 
             assert await session.status(small.id) is JobStatus.COMPLETED
 
+    async def test_what_is_too_much_for_one_look_is_told(self, store: Store) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("tenant", places=1))
+            await session.start(*(store.job(limit_key=f"tenant/{n}") for n in range(5)))
+
+            looks = [await session.connection.run(store.state.admit(most=2))]
+            while looks[-1].next_in == 0:
+                looks.append(await session.connection.run(store.state.admit(most=2)))
+
+        assert sum(sum(look.types.values()) for look in looks) == 5
+        assert len(looks) >= 3
+        assert looks[-1].next_in is None
+
     async def test_a_job_without_a_rule_is_admitted(self, store: Store) -> None:
         async with store.connect() as session:
             await session.start(store.job(limit_key="nobody/knows"), store.job(limit_key="no name"))

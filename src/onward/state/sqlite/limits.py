@@ -94,7 +94,7 @@ async def set_limits(
     """In one transaction; `StateAdapter.set_limits` says what it does."""
     rows = await connection.fetch(sql("find_limits"), {"names": many([rule.name for rule in rules])})
     stored = {name: said for name, *said in rows}
-    outcomes = [_outcome(rule, stored.get(rule.name), declared=declared, now=now) for rule in rules]
+    outcomes: list[SetOutcome] = [_outcome(rule, stored.get(rule.name), declared=declared, now=now) for rule in rules]
     changed = [rule for rule, outcome in zip(rules, outcomes, strict=True) if outcome == "changed"]
     for rule in changed:
         said = {"name": rule.name, "places": rule.places, "every": rule.every, "burst": rule.burst, "now": now}

@@ -70,11 +70,14 @@ LANGUAGE sql STABLE AS $$
   SELECT limit_key FROM leap WHERE limit_key IS NOT NULL LIMIT most
 $$;
 
--- What there is to look at: keys that were woken, and the next of ranges; all keys, if that is due or asked for.
-CREATE FUNCTION /*schema*/woken_keys(most integer, after bigint, sweep boolean, at timestamptz, OUT keys text[], OUT reached bigint)
+-- What there is to look at: keys that were woken, and the next of ranges; all keys, if that is due or asked for. `more`:
+-- there is more than was wanted.
+CREATE FUNCTION /*schema*/woken_keys(most integer, after bigint, sweep boolean, at timestamptz,
+  OUT keys text[], OUT reached bigint, OUT more boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   woken record;
+  popped integer := 0;
   batch text[];
 BEGIN
   keys := '{}';
@@ -103,16 +106,19 @@ BEGIN
     RETURNING w.id, w.key, w.is_range, w.until
   LOOP
     reached := greatest(reached, woken.id);
+    popped := popped + 1;
     IF woken.is_range THEN
       batch := ARRAY(SELECT * FROM /*schema*/held_keys(woken.key, woken.until, 200));
       keys := keys || batch;
       IF cardinality(batch) = 200 THEN
         INSERT INTO /*schema*/limit_wake (key, is_range, until) VALUES (batch[200], true, woken.until);
+        more := true;
       END IF;
     ELSE
       keys := array_append(keys, woken.key);
     END IF;
   END LOOP;
+  more := coalesce(more, popped = most);
 END $$;
 
 -- Give free places to held jobs: of keys that were woken, and of those whose next slot has come. A transaction of its own,
@@ -129,6 +135,7 @@ DECLARE
   paused   text[];
   again    bigint;
   further  bigint;
+  more     boolean;
   types    text[];
   counts   bigint[];
   upto     bigint;
@@ -139,7 +146,7 @@ BEGIN
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);
   PERFORM pg_advisory_xact_lock_shared(/*schema*/limit_lock());
-  SELECT w.keys, w.reached INTO keys, upto FROM /*schema*/woken_keys(most, after, sweep, at) w;
+  SELECT w.keys, w.reached, w.more INTO keys, upto, more FROM /*schema*/woken_keys(most, after, sweep, at) w;
   IF cardinality(keys) > 0 THEN
     -- Only those that have held jobs and, as far as can be seen without a lock, a place for one: who frees a place, or comes
     -- to be held, later than this sees has a wake of his own.
@@ -232,7 +239,7 @@ BEGIN
   END IF;
   RETURN QUERY SELECT t.name, t.n, NULL::bigint, NULL::double precision FROM unnest(types, counts) t(name, n);
   RETURN QUERY SELECT NULL::text, NULL::bigint, upto, least(
-    CASE WHEN further > 0 THEN 0 WHEN again > 0 THEN 0.05 END,
+    CASE WHEN further > 0 OR more THEN 0 WHEN again > 0 THEN 0.05 END,
     (SELECT extract(epoch FROM min(l.wake_at) - at)::double precision FROM /*schema*/limit_key l
      WHERE l.wake_at IS NOT NULL));
 END $$;
