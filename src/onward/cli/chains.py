@@ -115,7 +115,7 @@ def _step(chain: Chain) -> str:
 def _say_what_follows(page: Page[Any], limit: int, filters: Filters) -> None:
     if page.next is None:
         return
-    looked = "" if len(page) == limit else f"looked through {filters['among']:,} jobs; "
+    looked = "" if len(page) == limit else f"looked through {filters.get('among'):,} jobs; "
     say(f"{looked}there may be more: --after {page.next}")
 
 
