@@ -70,6 +70,21 @@ async def test_what_waits_is_found_by_age_whether_few_wait_or_many(
             app.jobs(**wrong)  # type: ignore[arg-type]
 
 
+async def test_chains_of_a_rare_type_are_not_looked_for_among_many_that_wait(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an index jobs are found by their own type, chains only by their status."""
+    app: Onward = await opened(work, after)
+    await app.start_many([work.with_input(number) for number in range(5)])
+    monkeypatch.setattr("onward.client.queries.FEW", 2)
+
+    chains = await app.chains(types=[after], status="pending", among=3)
+    jobs = await app.jobs(types=[after], status="pending", among=3)
+
+    assert (len(chains), chains.next is None) == (0, False)
+    assert (len(jobs), jobs.next is None) == (0, True)
+
+
 async def test_in_a_transaction_its_own_jobs_are_listed(opened: Any) -> None:
     app: Onward = await opened(work)
 

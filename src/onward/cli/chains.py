@@ -10,11 +10,12 @@ from rich.text import Text
 
 from onward.cli.console import say
 from onward.cli.help import WholeHelp
-from onward.cli.options import Choice, Json, Place, duration, option, spread
+from onward.cli.options import AMONG_CHAINS, Choice, Json, Place, duration, option, spread
 from onward.cli.place import as_id, chain_of, job_of, with_app
 from onward.cli.printing import HIDDEN, age, plain, print_json, print_line, print_table, state_of
 from onward.cli.watching import watch_chain
 from onward.client.app import Onward
+from onward.client.arguments import Filters
 from onward.client.story import Story, as_tree, story_of
 from onward.model import Chain, CompletedJob, Job, Page
 
@@ -34,7 +35,8 @@ Among = Annotated[
     int | None,
     option(
         "--among",
-        "Look through so many jobs at most, newest first, where no index helps (default: 100000; 5000 with --error).",
+        "Look through so many jobs at most, newest first, where no index helps "
+        "(default: 100000; for chains 50000; with --error 5000).",
         min=1,
         metavar="N",
     ),
@@ -57,10 +59,11 @@ def list_chains(
     json: Json = False,
 ) -> None:
     """List chains, newest first, by the type they began with and the status of the job they have come to."""
+    filters = choice.looking_at(among, AMONG_CHAINS)
 
     async def look(app: Onward) -> Page[Chain]:
         begin = None if after is None else as_id(after)
-        return await app.chains(after=begin, limit=limit, **choice.looking_at(among))
+        return await app.chains(after=begin, limit=limit, **filters)
 
     page = with_app(place, look)
     if json:
@@ -71,7 +74,7 @@ def list_chains(
         for chain in page
     ]
     print_table(("chain", "type", "status", "age", "at step", ""), rows)
-    _say_what_follows(page, limit, among or choice.among)
+    _say_what_follows(page, limit, filters)
 
 
 @jobs.command("list", epilog="Example: onward jobs list --type orders.charge --error CardDeclined")
@@ -86,10 +89,11 @@ def list_jobs(
     json: Json = False,
 ) -> None:
     """List jobs, newest first."""
+    filters = choice.looking_at(among)
 
     async def look(app: Onward) -> Page[Job]:
         begin = None if after is None else as_id(after)
-        return await app.jobs(after=begin, limit=limit, **choice.looking_at(among))
+        return await app.jobs(after=begin, limit=limit, **filters)
 
     page = with_app(place, look)
     if json:
@@ -97,7 +101,7 @@ def list_jobs(
         return
     rows = [(job.id, job.type_name, job.status, age(job.created_at), job.attempt, state_of(job)) for job in page]
     print_table(("job", "type", "status", "age", "attempts", ""), rows)
-    _say_what_follows(page, limit, among or choice.among)
+    _say_what_follows(page, limit, filters)
 
 
 def _print_page(name: str, page: Page[Any], *, payloads: bool) -> None:
@@ -108,10 +112,10 @@ def _step(chain: Chain) -> str:
     return "" if chain.current.chain_index == 0 else f"{chain.current.chain_index + 1} {chain.current.type_name}"
 
 
-def _say_what_follows(page: Page[Any], limit: int, among: int) -> None:
+def _say_what_follows(page: Page[Any], limit: int, filters: Filters) -> None:
     if page.next is None:
         return
-    looked = "" if len(page) == limit else f"looked through {among:,} jobs; "
+    looked = "" if len(page) == limit else f"looked through {filters.get('among'):,} jobs; "
     say(f"{looked}there may be more: --after {page.next}")
 
 

@@ -20,8 +20,8 @@ from onward.client.arguments import Filters
 from onward.model import FailureReason, JobStatus
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-AMONG, AMONG_ERRORS = 100_000, 5_000
-"""How many jobs a list looks through for a page: the text of errors takes longer to look at."""
+AMONG, AMONG_CHAINS, AMONG_ERRORS = 100_000, 50_000, 5_000
+"""How many jobs a list looks through for a page: chains, and the text of errors, take longer to look at."""
 
 
 def option(name: str, help: str, **more: Any) -> Any:
@@ -156,11 +156,6 @@ class Choice:
     def is_empty(self) -> bool:
         return not any(self.filters.values())
 
-    @property
-    def among(self) -> int:
-        """How many jobs to look through for a page, unless that is said."""
-        return AMONG if self.error is None else AMONG_ERRORS
-
-    def looking_at(self, among: int | None) -> Filters:
-        """The same for a page for which so many jobs are looked through."""
-        return {**self.filters, "among": among or self.among}
+    def looking_at(self, among: int | None, most: int = AMONG) -> Filters:
+        """The same for a page for which so many jobs are looked through, or as many as is quick."""
+        return {**self.filters, "among": among or (most if self.error is None else AMONG_ERRORS)}

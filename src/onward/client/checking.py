@@ -77,7 +77,7 @@ async def _batches(store: Store) -> AsyncIterator[Sequence[Job]]:
     state, filter = store.state, filter_of({"status": _OPEN, "among": _AMONG})
 
     async def look(after: JobId | None) -> Page[Job]:
-        return await store.read(page_of(state, state.list_jobs, filter, after=after, limit=_BATCH, by_chain=False))
+        return await store.read(page_of(state, state.list_jobs, filter, after=after, limit=_BATCH, by_chain=True))
 
     batch: list[Job] = []
     async for job in Listing(look, None):

@@ -40,14 +40,18 @@ class List(Protocol[T_co]):
 def page_of(
     state: StateAdapter, listing: List[T], filter: Filter, *, after: UUID | None, limit: int, by_chain: bool
 ) -> Operation[Page[T]]:
-    """A page of what matches; `by_chain`: chains that are named can be looked up.
+    """A page of what matches; `by_chain`: of jobs, which indexes know by their chain and their type.
 
     Where fewer than `limit` were found among as many jobs as might be looked at, the next page begins behind those.
     """
     named = by_chain and filter.chain_ids is not None
+    # A chain's type is that of its first job, by which no index knows the one it has come to.
+    counted = filter if by_chain else msgspec.structs.replace(filter, type_names=None)
 
     async def look(connection: Connection) -> Page[T]:
-        indexed = named or (filter.only_live and await connection.run(state.count_indexed(filter, most=FEW + 1)) <= FEW)
+        indexed = named or (
+            filter.only_live and await connection.run(state.count_indexed(counted, most=FEW + 1)) <= FEW
+        )
         down_to = None
         if filter.among is not None and not indexed:
             down_to = await connection.run(state.place_below(after, jobs=filter.among))

@@ -111,7 +111,10 @@ def tables(target: str, schema: str, client: SyncOnward) -> Callable[[], dict[st
                     "where table_schema = %s or table_name = 'paid'",
                     [schema],
                 ).fetchall()
-                return {t: own.execute(f'select x::text from "{s}"."{t}" x order by 1').fetchall() for s, t in named}
+                return {
+                    t: own.execute(f'select x::text from "{s}"."{t}" x order by 1'.encode()).fetchall()
+                    for s, t in named
+                }
 
         return read
     path = target.removeprefix("sqlite:///")
