@@ -50,6 +50,7 @@ IDS = [
       for version in "147"][:46],
 ]  # fmt: skip
 BOOLEANS = ["NULL", "true", "false"]
+ARRAYS = ["NULL", "'{}'", "'{NULL}'", *(f"ARRAY[{text}]" for text in TEXTS)]
 ON_POSTGRES = {
     "timestamp with time zone": TIMES,
     "integer": NUMBERS,
@@ -62,6 +63,7 @@ ON_POSTGRES = {
     "text": TEXTS,
     "uuid": IDS,
     "boolean": BOOLEANS,
+    "ARRAY": ARRAYS,
 }
 """By the type of the column, as information_schema calls it."""
 ON_SQLITE = [

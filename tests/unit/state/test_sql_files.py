@@ -12,7 +12,7 @@ from onward.state.statement import Statements
 
 DATABASES = ["postgres", "sqlite"]
 ROOT = Path(onward.state.__file__).parent
-COMPARISON = re.compile(r"\bIN \([^()]*\)|\b(?:WHERE|AND|OR) (?:NOT )?[\w.]+ (?:=|<>) '\w+'")
+COMPARISON = re.compile(r"\bIN \([^()]*\)|\b(?:WHERE|AND|OR|WHEN) (?:NOT )?[\w.]+ (?:=|<>) '\w+'|'\w+' (?:= ANY|IN)\b")
 
 
 def files(database: str, folder: str = "*") -> dict[str, str]:

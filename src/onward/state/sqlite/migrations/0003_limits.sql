@@ -56,7 +56,9 @@ CREATE TABLE /*schema*/limit_place (
 CREATE INDEX /*schema*/limit_place_job ON /*schema*/limit_place (job_id);
 
 -- Keys to look at, written by triggers.
-CREATE TABLE /*schema*/limit_wake (key TEXT NOT NULL PRIMARY KEY) WITHOUT ROWID;
+-- A key may be there twice: no row may be so odd that what changes it fails.
+CREATE TABLE /*schema*/limit_wake (key TEXT NOT NULL);
+CREATE INDEX /*schema*/limit_wake_key ON /*schema*/limit_wake (key);
 
 -- The keys of a job with several limits come as one text.
 CREATE TRIGGER /*schema*/job_limits AFTER INSERT ON /*schema*/job WHEN substr(NEW.limit_key, 1, 1) = char(31)
@@ -95,8 +97,10 @@ CREATE TRIGGER /*schema*/job_begins_anew AFTER UPDATE ON /*schema*/job
 BEGIN
   DELETE FROM /*schema*/limit_place WHERE job_id = NEW.id;
   INSERT INTO /*schema*/limit_wake
-    SELECT value FROM json_each(NEW.limit_keys) WHERE value NOT IN (SELECT key FROM /*schema*/limit_wake);
-  UPDATE /*schema*/job SET limit_key = json_extract(limit_keys, '$[0]') WHERE id = NEW.id AND status = 'pending';
+    SELECT CAST(value AS TEXT) FROM json_each(CASE WHEN json_valid(NEW.limit_keys) THEN NEW.limit_keys ELSE '[]' END)
+    WHERE value IS NOT NULL AND CAST(value AS TEXT) NOT IN (SELECT key FROM /*schema*/limit_wake);
+  UPDATE /*schema*/job SET limit_key = json_extract(limit_keys, '$[0]')
+    WHERE id = NEW.id AND status = 'pending' AND json_valid(limit_keys);
 END;
 CREATE TRIGGER /*schema*/job_place_gone AFTER DELETE ON /*schema*/job
   WHEN OLD.limit_key IS NOT NULL AND (
@@ -109,5 +113,6 @@ CREATE TRIGGER /*schema*/job_places_gone AFTER DELETE ON /*schema*/job WHEN OLD.
 BEGIN
   DELETE FROM /*schema*/limit_place WHERE job_id = OLD.id;
   INSERT INTO /*schema*/limit_wake
-    SELECT value FROM json_each(OLD.limit_keys) WHERE value NOT IN (SELECT key FROM /*schema*/limit_wake);
+    SELECT CAST(value AS TEXT) FROM json_each(CASE WHEN json_valid(OLD.limit_keys) THEN OLD.limit_keys ELSE '[]' END)
+    WHERE value IS NOT NULL AND CAST(value AS TEXT) NOT IN (SELECT key FROM /*schema*/limit_wake);
 END;
