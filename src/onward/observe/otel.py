@@ -48,8 +48,8 @@ class OpenTelemetryObserver:
         self._tracer = None if tracer_provider is None else tracer_provider.get_tracer("onward")
         self._propagator = TraceContextTextMapPropagator()
         self._spans: dict[tuple[JobId, int], Span] = {}
-        self._last_carried: tuple[tuple[str, str], ...] = ()
-        self._last_place = _NOWHERE
+        self._last_carried: tuple[object, object] = (None, None)
+        self._last_place = (_NOWHERE, True)
         self._measures: Measures | None = None
         if meter_provider is not None:
             self._measures = _measured(meter_provider)
@@ -88,24 +88,21 @@ class OpenTelemetryObserver:
         return Starting(carried, span.end) if carried else None
 
     def _trace(self, event: events.AttemptStarted | events.AttemptFailed | events.AttemptEnded) -> None:
-        key = event.job_id, event.attempt
-        match event:
-            case events.AttemptStarted():
-                # In the task of the attempt, which ends with it: what the handler does is found there.
-                context.attach(self._begun(event))
-            case events.AttemptFailed():
-                if (failed := self._spans.get(key)) is not None:
-                    _tell_failure(failed, event)
-            case events.AttemptEnded():
-                if (ended := self._spans.pop(key, None)) is not None:
-                    _end(ended, event)
+        if isinstance(event, events.AttemptStarted):
+            # In the task of the attempt, which ends with it: what the handler does is found there.
+            context.attach(self._begun(event))
+        elif self._spans and (span := self._spans.get((event.job_id, event.attempt))) is not None:
+            if isinstance(event, events.AttemptFailed):
+                _tell_failure(span, event)
+            else:
+                del self._spans[event.job_id, event.attempt]
+                _end(span, event)
 
     def _begun(self, event: events.AttemptStarted) -> Context:
         """Where the handler belongs: to a span of its own, unless the trace was not sampled where it began."""
         assert self._tracer is not None
-        place = self._place_of(event.meta) if event.meta else _NOWHERE
-        above = trace.get_current_span(place).get_span_context()
-        if above.is_valid and not above.trace_flags.sampled:
+        place, is_sampled = self._place_of(event.meta) if event.meta else (_NOWHERE, True)
+        if not is_sampled:
             return place
         attributes = _attributes("process", "process", event.type_name)
         attributes["messaging.message.id"] = str(event.job_id)
@@ -116,12 +113,14 @@ class OpenTelemetryObserver:
         self._spans[event.job_id, event.attempt] = span
         return trace.set_span_in_context(span, place)
 
-    def _place_of(self, meta: Mapping[str, Any]) -> Context:
-        """Where a trace goes on. Those that were started together do so in the same place."""
-        carried = tuple((name, meta[name]) for name in _CARRIED if isinstance(meta.get(name), str))
+    def _place_of(self, meta: Mapping[str, Any]) -> tuple[Context, bool]:
+        """Where a trace goes on, and whether it is sampled. Those that were started together do so in one place."""
+        carried = (meta.get("traceparent"), meta.get("tracestate"))
         if carried != self._last_carried:
-            self._last_place = self._propagator.extract(dict(carried), _NOWHERE)
-            self._last_carried = carried
+            known = {name: text for name, text in zip(_CARRIED, carried, strict=True) if isinstance(text, str)}
+            place = self._propagator.extract(known, _NOWHERE)
+            above = trace.get_current_span(place).get_span_context()
+            self._last_carried, self._last_place = carried, (place, above.trace_flags.sampled or not above.is_valid)
         return self._last_place
 
 

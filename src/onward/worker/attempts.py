@@ -92,12 +92,13 @@ class Attempts:
         if last is not attempt:
             self._by_job[attempt.job.id] = last  # it was taken again meanwhile
         self.forgotten(attempt.job)
-        self._tell_end(attempt, settlement)
+        if self._observers.wants(events.AttemptCompleted, events.AttemptEnded):
+            self._tell_end(attempt, settlement)
 
     def _tell_end(self, attempt: RunningAttempt, settlement: Settlement | None) -> None:
         """Once for each."""
         observers = self._observers
-        if attempt.is_told or not observers.wants(events.AttemptCompleted, events.AttemptEnded):
+        if attempt.is_told:
             return
         attempt.is_told, job, facts = True, attempt.job, attempt.facts
         completed = settlement is not None and settlement.kind in ("complete", "continue")
