@@ -12,7 +12,7 @@ from onward.errors import SchemaMissing
 from onward.state.statement import Statements
 from support import SOON
 
-NEWEST = 2
+NEWEST = 5
 
 
 @job("old")
