@@ -25,6 +25,8 @@ class Pruning:
     async def prune(self, place: str, before: float | None, chains: int, rows: int) -> Pruned:
         last = _LAST if before is None else _first_id((self._now - duration(before)) // 1000)
         found: list[Sequence[Any]] = []
+        doomed: Sequence[str] = ()
+        following: str | None = None
         for _ in range(_PAGES):
             page = await self._fetch("prune_candidates", place=place, last=last, read=rows + 1, rows=rows)
             found.extend(page[:rows])
