@@ -1,10 +1,19 @@
--- The keys of a job with several limits, which come as one text.
-CREATE FUNCTION /*schema*/split_limits() RETURNS trigger
-LANGUAGE plpgsql AS $$
+-- A job with a limit is new. The keys of one with several come as one text.
+CREATE FUNCTION /*schema*/begin_limit() RETURNS trigger
+LANGUAGE plpgsql /*calls nothing*/ AS $$
+DECLARE
+  first text := NEW.limit_key;
 BEGIN
-  NEW.limit_keys := ARRAY(SELECT json_array_elements_text(substr(NEW.limit_key, 2)::json));
-  NEW.limit_key := NEW.limit_keys[1];
-  RETURN NEW;
+  IF substr(first, 1, 1) = chr(31) THEN
+    UPDATE /*schema*/job j SET limit_keys = k.all_keys, limit_key = k.all_keys[1]
+      FROM (SELECT ARRAY(SELECT json_array_elements_text(substr(NEW.limit_key, 2)::json)) AS all_keys) k
+      WHERE j.id = NEW.id
+      RETURNING j.limit_key INTO first;
+  END IF;
+  IF NEW.status = 'pending' AND NOT NEW.deferred THEN
+    INSERT INTO /*schema*/limit_wake (key) VALUES (first);
+  END IF;
+  RETURN NULL;
 END $$;
 
 -- Says that the jobs of a key are worth a look: one waits for a place, or one has lost its own. One that has several limits
@@ -23,12 +32,9 @@ BEGIN
   RETURN NULL;
 END $$;
 
-CREATE TRIGGER job_limits BEFORE INSERT ON /*schema*/job FOR EACH ROW
-  WHEN (substr(NEW.limit_key, 1, 1) = chr(31)) EXECUTE FUNCTION /*schema*/split_limits();
 -- After, not before: a job is not locked once more for it, and jobs without a limit pay for a look at one column.
 CREATE TRIGGER job_held_new AFTER INSERT ON /*schema*/job FOR EACH ROW
-  WHEN (NEW.limit_key IS NOT NULL AND NEW.status = 'pending' AND NOT NEW.deferred)
-  EXECUTE FUNCTION /*schema*/wake_limit();
+  WHEN (NEW.limit_key IS NOT NULL) EXECUTE FUNCTION /*schema*/begin_limit();
 CREATE TRIGGER job_held_again AFTER UPDATE ON /*schema*/job FOR EACH ROW
   WHEN (NEW.limit_key IS NOT NULL AND (
     -- It comes to be held,
