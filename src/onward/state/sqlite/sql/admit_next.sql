@@ -1,2 +1,4 @@
--- Whether keys were woken, and when the next slot of a rate comes: a read, so that an idle worker takes no write lock.
-SELECT EXISTS (SELECT 1 FROM /*schema*/limit_wake), (SELECT min(wake_at) FROM /*schema*/limit_key WHERE wake_at IS NOT NULL)
+-- Whether keys were woken, when the next slot of a rate comes, and whether jobs are held: a read, so that an idle worker takes no
+-- write lock.
+SELECT EXISTS (SELECT 1 FROM /*schema*/limit_wake), (SELECT min(wake_at) FROM /*schema*/limit_key WHERE wake_at IS NOT NULL),
+  EXISTS (SELECT 1 FROM /*schema*/job INDEXED BY /*schema*/job_held WHERE /*include fragments/held_job*/)
