@@ -444,3 +444,68 @@ async def test_a_row_that_somebody_has_locked_holds_up_no_other(running: Any, re
         await asyncio.sleep(0.02)
 
     assert {event.schedule for event in meanwhile} == {"free"}
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_a_chain_that_somebody_has_locked_holds_up_only_who_waits_for_it(opened: Any, recorder: Recorder) -> None:
+    app: Onward = await opened(note, schedules=[often("free"), often("queued", every=SECOND, overlap="queue")])
+    async with app.worker():
+        await app.pause(note)
+        await recorder.next(events.ScheduleTicked, count=1)
+        while (chain := (await stored(app, "queued")).last_chain_id) is None:
+            await asyncio.sleep(0.02)
+        async with app.complete(chain) as completion:
+            await asyncio.sleep(1.2)  # there is a tick that has to wait for this one
+            ticked = len(recorder.of(events.ScheduleTicked))
+            await recorder.next(events.ScheduleTicked, count=ticked + 5)
+            meanwhile = recorder.of(events.ScheduleTicked)[ticked:]
+            await completion.done("done")
+        while (await stored(app, "queued")).last_chain_id == chain:
+            await asyncio.sleep(0.02)
+
+    assert {event.schedule for event in meanwhile} == {"free"}
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_a_locked_row_whose_input_cannot_be_made_holds_up_no_other(
+    opened: Any, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.worker.schedules._TRY_AGAIN", 0.05)
+
+    def wrong(tick: datetime) -> str:
+        raise ValueError(f"not at {tick}")
+
+    app: Onward = await opened(note, schedules=[often("free"), often("wrong", wrong)])
+    await app.schedules.resume("wrong")
+    async with app.worker(), app.transaction() as tx:
+        await app.schedules.resume("wrong", tx=tx)
+        failed = len(recorder.of(events.ScheduleFailed))
+        await recorder.next(events.ScheduleFailed, count=failed + 2)
+        ticked = len(recorder.of(events.ScheduleTicked))
+        await recorder.next(events.ScheduleTicked, count=ticked + 5)
+
+
+async def test_an_input_that_raises_a_cancellation_ends_nothing(running: Any, recorder: Recorder) -> None:
+    def cancelled(tick: datetime) -> str:
+        raise asyncio.CancelledError
+
+    app: Onward = await running(note, schedules=[often("broken", cancelled), often()])
+    await recorder.next(events.ScheduleFailed)
+    await recorder.next(events.ScheduleTicked, count=2)
+
+    assert "CancelledError" in str((await stored(app, "broken")).error)
+
+
+async def test_an_app_that_is_opened_again_declares_at_once(
+    make_app: Callable[..., Onward], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.worker.schedules.REFRESH", timedelta(hours=1))
+    app = make_app(note, schedules=[often()])
+    async with app, app.worker():
+        await recorder.next(events.ScheduleTicked)
+    async with app:
+        for one in await app.schedules.list():  # in memory there is none any more
+            await app.schedules.forget(one.name)
+        ticked = len(recorder.of(events.ScheduleTicked))
+        async with app.worker():
+            await recorder.next(events.ScheduleTicked, count=ticked + 1)

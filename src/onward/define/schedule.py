@@ -1,6 +1,5 @@
 """Schedules: a name, what to start, and when. Checked where they are written, and with the types of the app."""
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -132,9 +131,9 @@ class Declared(msgspec.Struct, frozen=True):
             return made
         try:
             return made(tick.astimezone(self.rules.timing.zone))
-        except (Exception, KeyboardInterrupt, asyncio.CancelledError):
+        except (Exception, KeyboardInterrupt):
             raise
-        except BaseException as error:
+        except BaseException as error:  # a CancelledError, too: nothing is awaited here, so nobody has cancelled us
             raise StartRefused(f"the input of schedule {self.name!r}: {type(error).__name__}: {error}") from error
 
 

@@ -142,6 +142,7 @@ def plan_tick(registry: Registry, ours: Declared, row: ScheduleRow, now: datetim
         last_tick=ticks[-1] if ticks else None,
         last_chain_id=jobs[-1].id if jobs else None,
         skipped=due.passed_over + len(due.ticks) - len(ticks),
+        behind=jobs[0].blockers[0] if jobs and jobs[0].blockers else None,
     )
     return Tick(ours, move, ticks, jobs)
 

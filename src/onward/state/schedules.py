@@ -76,6 +76,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     """None: nothing was started; the last one stays."""
     last_chain_id: ChainId | None = None
     skipped: int = 0
+    behind: ChainId | None = None
+    """The chain that what is started waits for."""
 
 
 class ScheduleStatements:
@@ -114,7 +116,7 @@ class ScheduleStatements:
 
     def move(self, moves: Sequence[Move]) -> Command[set[str]]:
         """Claim ticks for whoever commits; the names of those that could be. Those that others have locked are
-        skipped.
+        skipped, and those behind a chain that others have locked.
         """
         return Command(self._sql("move_schedules"), {"moves": self._many(moves)}, _names)
 

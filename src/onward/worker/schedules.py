@@ -53,6 +53,8 @@ class StartScheduled:
         self._rows = store.state.schedules
         self._known = [(one.name, one.fingerprint) for one in schedules.values()]
         self._declare_at = 0.0
+        self._reserved: Reserved | None = None
+        """That of the worker whose turn it is."""
         self._left_alone: set[str] = set()
         """What newer code declares otherwise."""
         self._in_vain = 0
@@ -63,6 +65,8 @@ class StartScheduled:
         """What was started if the commit came through, of which nobody was told."""
 
     async def look(self, reserved: Reserved) -> float:
+        if reserved is not self._reserved:  # a worker that starts declares, perhaps to another database in memory
+            self._reserved, self._declare_at = reserved, 0.0
         if self._unsure is not None:
             await self._tell_of(reserved, *self._unsure)
         if time.monotonic() >= self._declare_at:
