@@ -484,6 +484,8 @@ async def test_a_locked_row_whose_input_cannot_be_made_holds_up_no_other(
         ticked = len(recorder.of(events.ScheduleTicked))
         await recorder.next(events.ScheduleTicked, count=ticked + 5)
 
+    assert not recorder.of(events.StateError)
+
 
 async def test_an_input_that_raises_a_cancellation_ends_nothing(running: Any, recorder: Recorder) -> None:
     def cancelled(tick: datetime) -> str:
