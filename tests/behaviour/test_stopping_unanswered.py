@@ -193,3 +193,21 @@ async def test_who_waits_for_the_answer_to_the_first_statement_of_a_phase_is_cut
                 await connection.run(sleep, begin=True)
 
     assert app.driver.fault(raised.value) is Fault.LOST
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_worker_with_nothing_to_do_stops_though_the_database_does_not_answer(
+    postgres_dsn: str, kind: str
+) -> None:
+    handler = committing(Stage())
+    async with app_on(kind, postgres_dsn, handler) as (app, proxy):
+        worker = app.worker(grace=GRACE)
+        running = asyncio.get_running_loop().create_task(worker.run())
+        await asyncio.sleep(0.5)
+        proxy.freeze()
+        worker.stop()
+        done, _ = await asyncio.wait([running], timeout=ENOUGH)
+        proxy.thaw()
+        await running
+
+    assert done

@@ -4,7 +4,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,9 @@ from onward.state.sqlite.connection import fault_of
 from onward.state.sqlite.file import SqliteFile
 from onward.state.sqlite.sqlite3 import SyncSqliteDriver
 from onward.transport import CONNECT, STATEMENT, Patience, Reach, watch
+
+_FAREWELL = 1.0
+"""Seconds for a connection to be closed in."""
 
 
 class _SqlAlchemy(ABC):
@@ -250,7 +253,9 @@ class SqlAlchemyDriver(_SqlAlchemy):
         return AsyncEngine(engine)
 
     async def _dispose(self, engine: AsyncEngine) -> None:
-        await engine.dispose()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL):  # for which a server that does not answer would let us wait
+                await engine.dispose()
 
     def _reach(self) -> Reach:
         return Reach("asyncpg" if self._sync_engine.dialect.driver == "asyncpg" else "psycopg", self._client_beside)
