@@ -116,7 +116,7 @@ class Pruning:
     def _begin_round(self, walks: Walks, rules: Sequence[Keeping], now: float) -> None:
         ages = sorted({age for rule in rules for age in (rule.completed, rule.failed) if age is not None})
         self._todo = [*ages]
-        if walks.whole is not None or now - walks.whole_at >= min(max(ages[0], _HOUR), _DAY):
+        if walks.whole is not None or abs(now - walks.whole_at) >= min(max(ages[0], _HOUR), _DAY):
             self._todo.append(None)
             if walks.whole is None:
                 walks.whole, walks.whole_at = "", now

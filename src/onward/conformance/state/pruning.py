@@ -387,6 +387,15 @@ class TestPruningTurns:
             assert now_theirs.now == store.clock.now.timestamp()
             assert (await _turn(session, WORKER, '{"at": 2}')).walks is None
 
+    async def test_a_turn_taken_while_the_clock_was_ahead_is_over(self, store: Store) -> None:
+        async with store.connect() as session, store.connect() as other:
+            store.clock.advance(timedelta(days=365))
+            await _turn(session, WORKER)
+            store.clock.advance(-timedelta(days=365))
+
+            assert (await _turn(other, OTHER_WORKER)).walks is not None
+            assert (await _turn(session, WORKER)).walks is None
+
     async def test_of_those_who_ask_at_once_one_gets_it(self, store: Store) -> None:
         for _ in range(store.rounds):
             workers = [partial(_turn, worker=f"worker-{n}") for n in range(4)]

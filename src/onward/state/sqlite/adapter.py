@@ -440,9 +440,10 @@ class SqliteState:
     ) -> PruningTurn:
         now = self._now()
         held_by, held_until, _ = (await connection.fetch(self.sql("retention"), {}))[0]
-        if held_by != worker and held_until > now:
+        until = now + duration(lease)
+        if held_by != worker and now < held_until <= now + 2 * duration(lease):
             return PruningTurn(None, (held_until - now) / 1_000_000, now / 1_000_000)
-        parameters = {"worker": worker, "until": now + duration(lease), "walks": walks, "now": now}
+        parameters = {"worker": worker, "until": until, "walks": walks, "now": now}
         held = await connection.fetch(self.sql("hold_retention"), parameters)
         return PruningTurn(held[0][0] if held else None, lease, now / 1_000_000)
 
