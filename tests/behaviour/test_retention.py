@@ -211,7 +211,8 @@ async def test_what_cannot_be_meant_is_refused(opened: Callable[..., Any]) -> No
     app = await opened(note)
 
     for options in (
-        {"older_than": 7}, {"limit": 0}, {"status": "running"}, {"status": "done"}, {"progress": 1}, {"older": DAY}
+        {"older_than": 7}, {"limit": 0}, {"status": "running"}, {"status": "done"}, {"status": []}, {"progress": 1},
+        {"older": DAY},
     ):  # fmt: skip
         with pytest.raises(ConfigurationError):
             await app.prune(note, **options)

@@ -37,7 +37,9 @@ def rules_of(registry: Registry, type_names: Sequence[str], options: PruneOption
         None if limit is None else wrong_number("limit", limit, least=1),
         None if progress is None else wrong_function("progress", progress, of="of how many chains are gone"),
     )
-    statuses = words("status", JobStatus, options.get("status")) or _ENDED
+    said = words("status", JobStatus, options.get("status"))
+    require("status is empty: expected 'completed', 'failed', or both" if said == [] else None)
+    statuses = said or _ENDED
     if unfinished := [status for status in statuses if status not in _ENDED]:
         raise ConfigurationError(f"{given('status', unfinished[0])}: only completed and failed chains can be pruned")
     named = type_names or [kind.name for kind in registry.values() if not kind.definition.internal]

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, cast, get_args, overload
 
 import msgspec
@@ -86,7 +87,7 @@ class Schedule(Generic[I]):
         self.job_type: JobType[Any, Any] | None = job_type
         self.input = input
         times = {key: options.pop(key) for key in Timing.__struct_fields__ if key in options}
-        strange = [key for key in options if key not in Rules.__struct_fields__]
+        strange = [key for key in options if key not in ScheduleOptions.__annotations__]
         if strange:
             raise ConfigurationError(f"Schedule: {strange[0]}= is not an option: there are {_OPTIONS}")
         self.rules = rules = Rules(timing=Timing(**times), **options)
@@ -97,6 +98,9 @@ class Schedule(Generic[I]):
             wrong_choice("overlap", rules.overlap, get_args(Overlap)),
             wrong_duration("jitter", rules.jitter),
             wrong_priority(rules.priority),
+            "input= is a coroutine function: it has to make the input, not to await it"
+            if iscoroutinefunction(input)
+            else None,
         )
         require(*(problem and f"schedule {name or 'of a job type'}: {problem}" for problem in problems))
 

@@ -151,7 +151,7 @@ def _wrong_cron(cron: object, zone: tzinfo) -> str | None:
     try:
         if next(library.CronSim(cron, datetime(2024, 1, 1, tzinfo=zone)), None) is None:
             return f"{given('cron', cron)}: there is no such day"
-    except library.CronSimError as error:
+    except (library.CronSimError, ValueError) as error:
         return f"{given('cron', cron)}: {str(error).lower()}; expected an expression {such}"
     return None
 

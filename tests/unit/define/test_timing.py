@@ -1,5 +1,6 @@
 """When schedules are due: over both changes of the clocks, within bounds, and after a long time without workers."""
 
+import asyncio
 import sys
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
@@ -127,6 +128,10 @@ def test_the_last_of_very_many_is_found_without_a_walk_through_all_of_them(cron:
         ({"every": HOUR, "jitter": 5}, "timedelta\\(seconds=5\\)"),
         ({"every": HOUR, "priority": "high"}, "expected a whole number"),
         ({"every": HOUR, "timezone": "UTC"}, "timezone= is not an option: there are cron, every, tz"),
+        ({"every": HOUR, "type_name": "report"}, "type_name= is not an option: there are cron, every, tz"),
+        ({"every": HOUR, "input": asyncio.sleep}, "input= is a coroutine function"),
+        ({"every": HOUR, "timing": 1}, "timing= is not an option: there are cron, every, tz"),
+        ({"cron": f"{'0' * 5000} * * * *"}, "expected an expression such as"),
     ],
 )
 def test_what_is_wrong_is_said_where_it_is_written(options: dict[str, object], complaint: str) -> None:
