@@ -14,6 +14,7 @@ from onward import Attempt, Onward, Schedule, StoredSchedule, job
 from onward.errors import ConfigurationError, ScheduleNotFound, TransactionError
 from onward.observe import events
 from onward.state.driver import transaction
+from onward.state.schedules import Move
 from support import SOON, Recorder, Run, intercept
 
 MONTH, SECOND, OFTEN = timedelta(days=28), timedelta(seconds=1), timedelta(milliseconds=100)
@@ -511,3 +512,28 @@ async def test_an_app_that_is_opened_again_declares_at_once(
         ticked = len(recorder.of(events.ScheduleTicked))
         async with app.worker():
             await recorder.next(events.ScheduleTicked, count=ticked + 1)
+
+
+async def test_a_schedule_from_when_the_clock_was_ahead_begins_anew_when_it_is_reset(
+    opened: Any, recorder: Recorder
+) -> None:
+    app: Onward = await opened(note, schedules=[often(every=SECOND)])
+    await app.schedules.resume("often")
+    row = (await app.store.read(app.state.schedules.find(["often"]))).rows[0]
+    assert row.next_at is not None
+    later = row.next_at + 13 * MONTH
+    ahead = Move(
+        name="often",
+        fingerprint=row.fingerprint,
+        changed=None,
+        tick=row.next_at,
+        next_at=later + SECOND,
+        last_tick=later,
+    )
+    async with app.driver.connection() as connection:
+        assert await connection.run(app.state.schedules.move([ahead]))
+    await app.schedules.reset("often")
+
+    next_at = (await stored(app)).next_at
+    assert next_at is not None
+    assert next_at < later

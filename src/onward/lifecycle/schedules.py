@@ -24,6 +24,7 @@ _GONE_AFTER = timedelta(seconds=60)
 """A declaration that nobody has refreshed for so long is no live code's any more."""
 _LATE = timedelta(minutes=1)
 """More than this is too late for who skips what was missed; a worker that is restarted is back by then."""
+_FAR_AHEAD = timedelta(days=1)
 _MOST_TICKS = 100
 """Of one schedule in one transaction."""
 _MOST_REMEMBERED = 20
@@ -56,9 +57,12 @@ def rules_of(row: ScheduleRow) -> Rules | None:
 
 
 def first_tick(timing: Timing, now: datetime, row: ScheduleRow | None = None) -> datetime | None:
-    """With which a schedule begins, or begins anew: never one that was started before."""
+    """With which a schedule begins, or begins anew: never one that was started before.
+
+    Unless the clock was far ahead when that was.
+    """
     last = row.last_tick if row is not None else None
-    return timing.after(now if last is None else max(now, last))
+    return timing.after(now if last is None or last - now > _FAR_AHEAD else max(now, last))
 
 
 # -- declare
