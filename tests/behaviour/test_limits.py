@@ -12,6 +12,7 @@ import pytest
 
 from onward import Attempt, Backoff, Limit, Next, Onward, Rate, Reschedule, job
 from onward.errors import ConfigurationError, DefinitionError, LimitNotFound, StartRefused, WaitTimeout
+from onward.worker import admission
 from support import SOON
 
 
@@ -193,6 +194,26 @@ async def test_jobs_of_a_limit_that_the_code_no_longer_has_are_run(make_app: Cal
         await finish(*[app.chain(now, chain.id) for chain in old], await app.start(now, Work("b")))
 
     assert runs.done == 6
+
+
+async def test_jobs_of_a_limit_that_the_workers_code_does_not_have_yet_are_run(
+    make_app: Callable[..., Onward], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients are deployed before workers, which have seen a database without any limit."""
+    monkeypatch.setattr(admission, "_AT_LEAST_EVERY", 0.1)
+
+    @job("work")
+    async def old(attempt: Attempt[Work]) -> None: ...
+
+    @job("work", limit=Limit(concurrency=2))
+    async def new(attempt: Attempt[Work]) -> None: ...
+
+    worker, client = make_app(old), make_app(new)
+    async with worker, client, worker.worker():
+        await finish(await worker.start(old, Work("a")))
+        chains = await client.start_many([new.with_input(Work("a")) for _ in range(5)])
+        for chain in chains:
+            await chain.wait(timeout=timedelta(seconds=10))
 
 
 async def test_a_lost_wake_is_made_good_by_the_worker_that_starts_next(make_app: Callable[..., Onward]) -> None:
