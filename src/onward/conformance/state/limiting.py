@@ -399,6 +399,20 @@ class TestRates:
 
         assert (len(first), len(then)) == (3, 1)
 
+    async def test_a_clock_that_is_set_back_keeps_nobody_waiting(self, store: Store) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("tenant", every=1.0, burst=2))
+            await session.start(*(store.job(limit_key=KEY) for _ in range(10)))
+            await admit_and_take(session)
+            store.clock.advance(timedelta(hours=-1))
+
+            taken = []
+            for _ in range(10):
+                store.clock.advance(timedelta(seconds=1))
+                taken += await admit_and_take(session)
+
+        assert 7 <= len(taken) <= 8
+
     async def test_places_and_rate_together(self, store: Store) -> None:
         async with store.connect() as session:
             await limited(session, LimitRule("tenant", places=2, every=1.0, burst=5))

@@ -35,7 +35,7 @@ class Admission:
         return Admitted(dict(self._types), min(waits, default=None), 0)
 
     async def _next(self) -> Sequence[Any]:
-        return (await self._connection.fetch(self._sql("admit_next"), {}))[0]
+        return (await self._connection.fetch(self._sql("admit_next"), {"now": self._now}))[0]
 
     async def _admit(self, most: int) -> None:
         keys = [row[0] for row in await self._connection.fetch(self._sql("admit_woken"), {"most": most})]
@@ -55,7 +55,8 @@ class Admission:
                 await self._rest(key, tat, again=admitted == _MOST_AT_ONCE)
             return
         # What has not started yet counts as if it started now: workers may have been away.
-        tat = max(tat or 0, self._now + duration(every * waiting))
+        # And not more than a burst ahead, whatever the clock was.
+        tat = max(min(tat or 0, self._now + duration(every * burst)), self._now + duration(every * waiting))
         slots = burst - math.ceil(round((tat - self._now) / 1_000_000 / every, 6))
         admitted = await self._place(key, min(free, slots))
         tat += duration(every * admitted)

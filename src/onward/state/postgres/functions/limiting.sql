@@ -79,7 +79,7 @@ $$;
 -- What there is to look at: keys that were woken, and the next of ranges; all keys, if that is due or asked for. `more`:
 -- there is more than was wanted.
 CREATE FUNCTION /*schema*/woken_keys(most integer, after bigint, sweep boolean, at timestamptz,
-  OUT keys text[], OUT reached bigint, OUT more boolean)
+  OUT keys text[], OUT reached bigint, OUT more boolean, OUT swept boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   woken record;
@@ -91,20 +91,14 @@ BEGIN
     WHERE s.ctid = ANY(ARRAY(
       SELECT x.ctid FROM /*schema*/limit_sweep x
       WHERE sweep OR x.swept_at < at - interval '30 seconds' OR x.swept_at > at + interval '30 seconds' FOR UPDATE SKIP LOCKED));
-  IF FOUND THEN
+  swept := FOUND;
+  IF swept THEN
     INSERT INTO /*schema*/limit_wake (key, is_range) VALUES ('', true);
     -- What was admitted just when its type was paused.
     PERFORM /*schema*/give_up_places('{}', ARRAY(SELECT p.type_name FROM /*schema*/paused_type p));
     DELETE FROM /*schema*/limit_place p WHERE NOT EXISTS (
       SELECT FROM /*schema*/job j
       WHERE j.id = p.job_id AND (j.status = 'running' OR j.status = 'pending' AND NOT j.deferred));
-    DELETE FROM /*schema*/limit_key k WHERE k.key = ANY(ARRAY(
-      SELECT x.key FROM /*schema*/limit_key x
-      WHERE x.wake_at IS NULL AND (x.tat IS NULL OR x.tat < at)
-        AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = x.key)
-        AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = x.key)
-        AND NOT EXISTS (SELECT FROM /*schema*/limit_place p WHERE p.key = x.key)
-      LIMIT 1000 FOR UPDATE SKIP LOCKED));
   END IF;
   FOR woken IN
     DELETE FROM /*schema*/limit_wake w WHERE w.id = ANY(ARRAY(
@@ -142,6 +136,7 @@ DECLARE
   again    bigint;
   further  bigint;
   more     boolean;
+  swept    boolean;
   types    text[];
   counts   bigint[];
   upto     bigint;
@@ -152,7 +147,7 @@ BEGIN
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);
   PERFORM pg_advisory_xact_lock_shared(/*schema*/limit_lock());
-  SELECT w.keys, w.reached, w.more INTO keys, upto, more FROM /*schema*/woken_keys(most, after, sweep, at) w;
+  SELECT w.keys, w.reached, w.more, w.swept INTO keys, upto, more, swept FROM /*schema*/woken_keys(most, after, sweep, at) w;
   IF cardinality(keys) > 0 THEN
     -- Only those that have held jobs and, as far as can be seen without a lock, a place for one: who frees a place, or comes
     -- to be held, later than this sees has a wake of his own.
@@ -193,7 +188,9 @@ BEGIN
         -- What has not started yet counts as if it started now: workers may have been away.
         CROSS JOIN LATERAL (
           SELECT CASE WHEN r.every IS NOT NULL
-            THEN greatest(k.tat, at + make_interval(secs => r.every * u.waiting)) END AS tat) p
+            -- Not more than a burst ahead, whatever the clock was.
+            THEN greatest(least(coalesce(k.tat, at), at + make_interval(secs => r.every * r.burst)),
+              at + make_interval(secs => r.every * u.waiting)) END AS tat) p
       WHERE k.key = ANY(locked)
     ), chosen AS MATERIALIZED (
       SELECT room.*, ARRAY(
@@ -242,6 +239,16 @@ BEGIN
     )
     SELECT array_agg(t.type_name), array_agg(t.n), (SELECT count(*) FROM again), (SELECT count(*) FROM onward)
       INTO types, counts, again, further FROM by_type t;
+  END IF;
+  IF swept THEN
+    -- Keys that are idle. Last: who has deleted one waits for no other.
+    DELETE FROM /*schema*/limit_key k WHERE k.key = ANY(ARRAY(
+      SELECT x.key FROM /*schema*/limit_key x
+      WHERE x.wake_at IS NULL AND (x.tat IS NULL OR x.tat < at)
+        AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = x.key)
+        AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = x.key)
+        AND NOT EXISTS (SELECT FROM /*schema*/limit_place p WHERE p.key = x.key)
+      LIMIT 1000 FOR UPDATE SKIP LOCKED));
   END IF;
   RETURN QUERY SELECT t.name, t.n, NULL::bigint, NULL::double precision FROM unnest(types, counts) t(name, n);
   RETURN QUERY SELECT NULL::text, NULL::bigint, upto, least(

@@ -1,2 +1,5 @@
 -- Whether keys were woken, and when the next slot of a rate comes: a read, so that an idle worker takes no write lock.
-SELECT EXISTS (SELECT 1 FROM /*schema*/limit_wake), (SELECT min(wake_at) FROM /*schema*/limit_key WHERE wake_at IS NOT NULL)
+-- One that is further away than it can be is due: the clock was set back.
+SELECT EXISTS (SELECT 1 FROM /*schema*/limit_wake), iif(
+  (SELECT max(wake_at) FROM /*schema*/limit_key WHERE wake_at IS NOT NULL) > :now + /*include fragments/farthest_slot*/, :now,
+  (SELECT min(wake_at) FROM /*schema*/limit_key WHERE wake_at IS NOT NULL))

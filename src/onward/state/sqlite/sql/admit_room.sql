@@ -12,6 +12,8 @@ FROM (
     SELECT value AS key FROM json_each(:keys)
     UNION
     SELECT key FROM /*schema*/limit_key WHERE wake_at <= :now
+    UNION
+    SELECT key FROM /*schema*/limit_key WHERE wake_at > :now + /*include fragments/farthest_slot*/
   ) asked
   LEFT JOIN /*schema*/limit_rule rule ON rule.name = substr(asked.key, 1, instr(asked.key, '/') - 1)
   LEFT JOIN /*schema*/limit_key paced ON paced.key = asked.key
