@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onward import Attempt, Backoff, Limit, Next, Onward, Rate, Reschedule, job
+from onward import Attempt, Backoff, JobType, Limit, Next, Onward, Rate, Reschedule, job
 from onward.errors import ConfigurationError, DefinitionError, LimitNotFound, StartRefused, WaitTimeout
 from onward.worker import admission
 from support import SOON
@@ -121,6 +121,32 @@ async def test_failed_attempts_and_crashes_leave_their_places_to_others(running:
     await finish(*await app.start_many([work.with_input(Work("a", n)) for n in range(6)]))
 
     assert (runs.most, runs.done) == ({"all": 1}, 12)
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "completed", "deleted"])
+async def test_a_place_that_no_worker_gives_up_is_free_at_once(make_app: Callable[..., Onward], ends: str) -> None:
+    desk = Limit("desk", concurrency=1)
+    approve = JobType("approve", input=int, output=str, limit=desk)
+
+    @job("work", limit=desk)
+    async def work(attempt: Attempt[int]) -> int:
+        return attempt.input
+
+    async with make_app(approve, work) as app, app.worker():
+        first = await app.start(approve, 1)
+        await asyncio.sleep(0.3)  # it has the place by then
+        second = await app.start(work, 2)
+        with pytest.raises(WaitTimeout):
+            await second.wait(timeout=timedelta(seconds=0.3))
+        if ends == "cancelled":
+            await app.cancel(first)
+        elif ends == "deleted":
+            await app.delete(first)
+        else:
+            async with app.complete(first) as completion:
+                await completion.done("yes")
+
+        assert await second.wait(timeout=SOON) == 2
 
 
 async def test_a_limit_is_listed_changed_and_reset_while_jobs_run(make_app: Callable[..., Onward]) -> None:

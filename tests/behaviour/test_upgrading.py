@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -54,5 +55,7 @@ async def test_what_an_older_version_has_stored_runs_in_the_newest(
         page = await upgraded.chains()
         outputs = [await upgraded.chain(old, chain.id).wait(timeout=SOON) for chain in page]
         assert list(await upgraded.schedules.list()) == []
+        assert list(await upgraded.limits.list()) == []
+        assert await upgraded.prune(old, older_than=timedelta()) == 3
 
     assert outputs == [8, 8, 8]

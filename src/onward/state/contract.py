@@ -336,7 +336,7 @@ class Admitted(msgspec.Struct, frozen=True):
     types: dict[str, int]
     """How many jobs of which types may be taken now."""
     next_in: float | None
-    """Seconds until another look is worth it; None: somebody will tell."""
+    """Seconds until another look is worth it, at most one while jobs are held; None: somebody will tell."""
     reached: int
     """Pass it to the next one as `after`."""
 

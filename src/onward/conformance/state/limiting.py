@@ -426,7 +426,7 @@ class TestRates:
                 await session.settle(*map(completing, again))
                 assert len(again) == expected
 
-        assert (len(taken), admitted.next_in) == (2, None)
+        assert (len(taken), admitted.next_in) == (2, 1.0)
 
     async def test_a_rate_that_nobody_waits_for_any_more_wakes_nobody(self, store: Store) -> None:
         async with store.connect() as session:

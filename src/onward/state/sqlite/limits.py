@@ -26,12 +26,12 @@ class Admission:
     async def admit(self, *, most: int, sweep: bool) -> Admitted:
         if sweep:
             await wake(self._connection, self._sql, everything=True)
-        is_woken, next_at = await self._next()
+        is_woken, next_at, are_held = await self._next()
         if is_woken or (next_at is not None and next_at <= self._now):
             async with transaction(self._connection):
                 await self._admit(most)
-                is_woken, next_at = await self._next()
-        waits = [0.0] if is_woken else [] if next_at is None else [(next_at - self._now) / 1_000_000]
+                is_woken, next_at, are_held = await self._next()
+        waits = [0.0] * is_woken + [1.0] * are_held + ([] if next_at is None else [(next_at - self._now) / 1_000_000])
         return Admitted(dict(self._types), min(waits, default=None), 0)
 
     async def _next(self) -> Sequence[Any]:

@@ -26,7 +26,7 @@ BEGIN
   ELSE
     DELETE FROM /*schema*/limit_place p WHERE p.job_id = OLD.id;
     INSERT INTO /*schema*/limit_wake (key) SELECT unnest(OLD.limit_keys);
-    UPDATE /*schema*/job j SET limit_key = j.limit_keys[1] 
+    UPDATE /*schema*/job j SET limit_key = j.limit_keys[1]
       WHERE j.id = NEW.id AND NEW.status = 'pending' AND j.limit_key <> j.limit_keys[1];
   END IF;
   RETURN NULL;
@@ -253,6 +253,8 @@ BEGIN
   RETURN QUERY SELECT t.name, t.n, NULL::bigint, NULL::double precision FROM unnest(types, counts) t(name, n);
   RETURN QUERY SELECT NULL::text, NULL::bigint, upto, least(
     CASE WHEN further > 0 OR more THEN 0 WHEN again > 0 THEN 0.05 END,
+    -- Not every place is given up by a worker, who knows: a client may cancel, complete or delete what has one.
+    (SELECT 1 WHERE EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/)),
     (SELECT extract(epoch FROM min(l.wake_at) - at)::double precision FROM /*schema*/limit_key l
      WHERE l.wake_at IS NOT NULL));
 END $$;
