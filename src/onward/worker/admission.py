@@ -28,8 +28,8 @@ _MOST_ROUNDS = 4
 
 @dataclass(slots=True)
 class Admission:
-    """A worker whose types have no limit only looks now and then, unless it finds something: jobs that were started under
-    one must not be stranded when its code has none any more, or none yet.
+    """A worker whose types have no limit only looks now and then, unless it finds something: jobs that were started
+    under one must not be stranded when its code has none any more, or none yet.
     """
 
     store: Store
