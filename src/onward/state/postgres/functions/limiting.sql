@@ -20,39 +20,41 @@ END $$;
 -- gives up what it has come by, and begins anew.
 CREATE FUNCTION /*schema*/wake_limit() RETURNS trigger
 LANGUAGE plpgsql /*calls nothing*/ AS $$
+DECLARE
+  had_place boolean := OLD.status = 'running'
+    OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after IS NOT DISTINCT FROM OLD.attempt;
+  was_held  boolean := OLD.status = 'pending' AND NOT OLD.deferred AND NOT had_place;
+  has_place boolean := false;
+  is_held   boolean := false;
+  is_moved  boolean := true;
 BEGIN
-  IF OLD.limit_keys IS NULL THEN
-    INSERT INTO /*schema*/limit_wake (key) VALUES (coalesce(NEW.limit_key, OLD.limit_key));
-  ELSE
-    DELETE FROM /*schema*/limit_place p WHERE p.job_id = OLD.id;
-    INSERT INTO /*schema*/limit_wake (key) SELECT unnest(OLD.limit_keys);
-    UPDATE /*schema*/job j SET limit_key = j.limit_keys[1]
-      WHERE j.id = NEW.id AND NEW.status = 'pending' AND j.limit_key <> j.limit_keys[1];
+  IF TG_OP = 'UPDATE' THEN
+    has_place := NEW.status = 'running'
+      OR NEW.status = 'pending' AND NOT NEW.deferred AND NEW.admitted_after IS NOT DISTINCT FROM NEW.attempt;
+    is_held := NEW.status = 'pending' AND NOT NEW.deferred AND NOT has_place;
+    is_moved := NEW.status <> 'running' AND (NEW.status <> OLD.status OR NEW.deferred <> OLD.deferred);
+  END IF;
+  IF had_place AND NOT has_place OR is_held AND NOT was_held OR OLD.limit_keys IS NOT NULL AND is_moved THEN
+    IF OLD.limit_keys IS NULL THEN
+      INSERT INTO /*schema*/limit_wake (key) VALUES (coalesce(NEW.limit_key, OLD.limit_key));
+    ELSE
+      DELETE FROM /*schema*/limit_place p WHERE p.job_id = OLD.id;
+      INSERT INTO /*schema*/limit_wake (key) SELECT unnest(OLD.limit_keys);
+      UPDATE /*schema*/job j SET limit_key = j.limit_keys[1]
+        WHERE j.id = NEW.id AND NEW.status = 'pending' AND j.limit_key <> j.limit_keys[1];
+    END IF;
   END IF;
   RETURN NULL;
 END $$;
 
--- After, not before: a job is not locked once more for it, and jobs without a limit pay for a look at one column.
+-- After, not before: a job is not locked once more for it. Jobs without a limit pay for a look at one column, which is all
+-- that WHEN says: it is made ready anew for every statement.
 CREATE TRIGGER job_held_new AFTER INSERT ON /*schema*/job FOR EACH ROW
   WHEN (NEW.limit_key IS NOT NULL) EXECUTE FUNCTION /*schema*/begin_limit();
-CREATE TRIGGER job_held_again AFTER UPDATE ON /*schema*/job FOR EACH ROW
-  WHEN (NEW.limit_key IS NOT NULL AND (
-    -- It comes to be held,
-    NEW.status = 'pending' AND NOT NEW.deferred AND NEW.admitted_after IS DISTINCT FROM NEW.attempt
-      AND NOT (OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after IS DISTINCT FROM OLD.attempt)
-    -- or loses its place.
-    OR (OLD.status = 'running' OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after = OLD.attempt)
-      AND NEW.status IN ('blocked', 'completed', 'failed')
-    OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after = OLD.attempt AND NEW.deferred
-    OR OLD.status = 'running' AND NEW.status = 'pending' AND NEW.deferred
-    -- One of several.
-    OR NEW.limit_keys IS NOT NULL AND NEW.status <> 'running'
-      AND (NEW.status <> OLD.status OR NEW.deferred <> OLD.deferred)))
-  EXECUTE FUNCTION /*schema*/wake_limit();
+CREATE TRIGGER job_held_again AFTER UPDATE OF status, deferred, attempt, admitted_after ON /*schema*/job FOR EACH ROW
+  WHEN (NEW.limit_key IS NOT NULL) EXECUTE FUNCTION /*schema*/wake_limit();
 CREATE TRIGGER job_place_gone AFTER DELETE ON /*schema*/job FOR EACH ROW
-  WHEN (OLD.limit_key IS NOT NULL AND (OLD.limit_keys IS NOT NULL
-    OR OLD.status = 'running' OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after = OLD.attempt))
-  EXECUTE FUNCTION /*schema*/wake_limit();
+  WHEN (OLD.limit_key IS NOT NULL) EXECUTE FUNCTION /*schema*/wake_limit();
 
 -- Held by whoever admits, alone by whoever changes the rules: what was admitted by the old ones is seen.
 CREATE FUNCTION /*schema*/limit_lock() RETURNS bigint

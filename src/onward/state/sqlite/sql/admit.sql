@@ -6,10 +6,10 @@ UPDATE /*schema*/job SET
   limit_key = coalesce(ready.next, limit_key)
 FROM (
   SELECT held.rowid AS place, (
-      SELECT later.value FROM json_each(held.limit_keys) here CROSS JOIN json_each(held.limit_keys) later
+      SELECT later.value FROM json_each(held.keys) here CROSS JOIN json_each(held.keys) later
       WHERE here.value = held.limit_key AND later.key = here.key + 1) AS next
   FROM (
-    SELECT rowid, limit_key, limit_keys FROM /*schema*/job INDEXED BY /*schema*/job_held
+    SELECT rowid, limit_key, iif(json_valid(limit_keys), limit_keys, NULL) AS keys FROM /*schema*/job INDEXED BY /*schema*/job_held
     WHERE /*include fragments/held_job*/ AND limit_key = :key
       AND type_name NOT IN (SELECT type_name FROM /*schema*/paused_type)
     ORDER BY rank, scheduled_at, id
