@@ -26,11 +26,11 @@ class Admission:
     async def admit(self, *, most: int, sweep: bool) -> Admitted:
         if sweep:
             await wake(self._connection, self._sql, everything=True)
-        is_woken, next_at, are_held = await self._next()
-        if is_woken or (next_at is not None and next_at <= self._now):
+        is_woken, next_at, are_held, are_stale = await self._next()
+        if is_woken or are_stale or (next_at is not None and next_at <= self._now):
             async with transaction(self._connection):
                 await self._admit(most)
-                is_woken, next_at, are_held = await self._next()
+                is_woken, next_at, are_held, _ = await self._next()
         waits = [0.0] * is_woken + [1.0] * are_held + ([] if next_at is None else [(next_at - self._now) / 1_000_000])
         return Admitted(dict(self._types), min(waits, default=None), 0)
 
@@ -62,7 +62,7 @@ class Admission:
         tat += duration(every * admitted)
         more = admitted >= slots and await self._has_more(key)
         wake_at = tat - duration(every * (burst - 1)) if more else None
-        await self._pace(key, tat, wake_at)
+        await self._pace(key, tat, wake_at, self._now + duration(every) if waiting + admitted else None)
 
     async def _rest(self, key: str, tat: int | None, *, again: bool) -> None:
         """Of a key without a rate: it had one, or more are held than can be admitted at once."""
@@ -85,8 +85,9 @@ class Admission:
     async def _has_more(self, key: str) -> bool:
         return bool((await self._connection.fetch(self._sql("admit_rest"), {"key": key}))[0][0])
 
-    async def _pace(self, key: str, tat: int, wake_at: int | None) -> None:
-        await self._connection.fetch(self._sql("admit_paced"), {"key": key, "tat": tat, "wake_at": wake_at})
+    async def _pace(self, key: str, tat: int, wake_at: int | None, stale_at: int | None = None) -> None:
+        paced = {"key": key, "tat": tat, "wake_at": wake_at, "stale_at": stale_at}
+        await self._connection.fetch(self._sql("admit_paced"), paced)
 
 
 async def set_limits(

@@ -173,11 +173,15 @@ BEGIN
   locked := coalesce(locked, '{}') || ARRAY(
     SELECT l.key FROM /*schema*/limit_key l WHERE l.wake_at <= at AND NOT l.key = ANY(coalesce(locked, '{}'))
     ORDER BY l.wake_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
+  -- What is about to be taken starts now, not when it was let in.
+  locked := locked || ARRAY(
+    SELECT l.key FROM /*schema*/limit_key l WHERE l.stale_at <= at AND NOT l.key = ANY(locked)
+    ORDER BY l.stale_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
   IF cardinality(locked) > 0 THEN
     paused := ARRAY(SELECT p.type_name FROM /*schema*/paused_type p);
     -- A new statement: what the others admitted who had the locks is seen.
     WITH room AS MATERIALIZED (
-      SELECT k.key, r.every, r.burst, p.tat, r.places - u.placed AS places,
+      SELECT k.key, r.every, r.burst, p.tat, u.waiting, r.places - u.placed AS places,
         r.burst - ceil(round((extract(epoch FROM p.tat - at) / r.every)::numeric, 6)) AS slots
       FROM /*schema*/limit_key k LEFT JOIN /*schema*/limit_rule r ON r.name = k.name
         CROSS JOIN LATERAL (
@@ -228,9 +232,10 @@ BEGIN
       UPDATE /*schema*/limit_key k SET
         tat = c.tat + make_interval(secs => c.every * cardinality(c.ids)),
         wake_at = CASE WHEN c.more AND c.slots <= cardinality(c.ids)
-          THEN c.tat + make_interval(secs => c.every * (cardinality(c.ids) - c.burst + 1)) END
+          THEN c.tat + make_interval(secs => c.every * (cardinality(c.ids) - c.burst + 1)) END,
+        stale_at = CASE WHEN c.waiting + cardinality(c.ids) > 0 THEN at + make_interval(secs => c.every) END
       FROM rest c
-      WHERE k.key = c.key AND (c.every IS NOT NULL OR k.wake_at IS NOT NULL)
+      WHERE k.key = c.key AND (c.every IS NOT NULL OR k.wake_at IS NOT NULL OR k.stale_at IS NOT NULL)
     ), again AS (
       INSERT INTO /*schema*/limit_wake (key)
         SELECT c.key FROM rest c
