@@ -123,6 +123,30 @@ def test_an_admission_reads_what_it_admits_and_not_the_backlog(loaded: tuple[Pos
     assert after - before < 2_000
 
 
+def test_an_admission_reads_little_also_where_the_planner_knows_of_none_that_are_held(
+    loaded: tuple[PostgresState, str],
+) -> None:
+    _, dsn = loaded
+
+    with psycopg.connect(dsn) as admin:
+        for name, value in session_settings().items():
+            admin.execute("SELECT set_config(%s, %s, true)", [name, value])
+        admin.execute("SET LOCAL session_replication_role = replica")  # no triggers
+        admin.execute("UPDATE limits.job SET deferred = true")
+        admin.execute("ANALYZE limits.job")
+        admin.execute("UPDATE limits.job SET deferred = false")
+        admin.execute("SET LOCAL session_replication_role = origin")
+        admin.execute("DELETE FROM limits.limit_wake")
+        admin.execute("UPDATE limits.limit_sweep SET swept_at = clock_timestamp()")
+        admin.execute("INSERT INTO limits.limit_wake (key) VALUES ('tenant/big'), ('tenant/k1'), ('tenant/k2')")
+        before = read(admin)
+        admin.execute("SELECT * FROM limits.admit(1000, 0, false, NULL)")
+        after = read(admin)
+        admin.rollback()
+
+    assert after - before < 1_000
+
+
 def test_a_take_among_held_jobs_reads_what_it_takes(loaded: tuple[PostgresState, str]) -> None:
     """The table was analyzed while nothing could be taken."""
     state, dsn = loaded

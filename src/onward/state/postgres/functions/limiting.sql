@@ -100,7 +100,7 @@ BEGIN
     PERFORM /*schema*/give_up_places('{}', ARRAY(SELECT p.type_name FROM /*schema*/paused_type p));
     DELETE FROM /*schema*/limit_place p WHERE NOT EXISTS (
       SELECT FROM /*schema*/job j
-      WHERE j.id = p.job_id AND (j.status = 'running' OR j.status = 'pending' AND NOT j.deferred));
+      WHERE j.id = p.job_id AND (j.status = 'running' OR j.status = 'pending' AND NOT j.deferred) OFFSET 0);
   END IF;
   FOR woken IN
     DELETE FROM /*schema*/limit_wake w WHERE w.id = ANY(ARRAY(
@@ -152,11 +152,11 @@ BEGIN
   SELECT w.keys, w.reached, w.more, w.swept INTO keys, upto, more, swept FROM /*schema*/woken_keys(most, after, sweep, at) w;
   IF cardinality(keys) > 0 THEN
     -- Only those that have held jobs and, as far as can be seen without a lock, a place for one: who frees a place, or comes
-    -- to be held, later than this sees has a wake of his own.
+    -- to be held, later than this sees has a wake of his own. OFFSET: a look each, whatever is thought of how many are held.
     keys := ARRAY(
       SELECT w.key FROM (SELECT DISTINCT k COLLATE "C" AS key FROM unnest(keys) k) w
         LEFT JOIN /*schema*/limit_rule r ON r.name = split_part(w.key, '/', 1)
-      WHERE EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = w.key)
+      WHERE EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = w.key OFFSET 0)
         AND (r.places IS NULL
           OR (SELECT count(*) FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = w.key)
             + (SELECT count(*) FROM /*schema*/limit_place p WHERE p.key = w.key) < r.places)
@@ -252,9 +252,9 @@ BEGIN
     DELETE FROM /*schema*/limit_key k WHERE k.key = ANY(ARRAY(
       SELECT x.key FROM /*schema*/limit_key x
       WHERE x.wake_at IS NULL AND (x.tat IS NULL OR x.tat < at)
-        AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = x.key)
-        AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = x.key)
-        AND NOT EXISTS (SELECT FROM /*schema*/limit_place p WHERE p.key = x.key)
+        AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = x.key OFFSET 0)
+        AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = x.key OFFSET 0)
+        AND NOT EXISTS (SELECT FROM /*schema*/limit_place p WHERE p.key = x.key OFFSET 0)
       LIMIT 1000 FOR UPDATE SKIP LOCKED));
   END IF;
   RETURN QUERY SELECT t.name, t.n, NULL::bigint, NULL::double precision FROM unnest(types, counts) t(name, n);
