@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from onward.model import new_id
+from onward.options import several_keys
 from onward.state.contract import Filter, LimitRule, NewJob, StateAdapter, TypeClaim
 from onward.state.driver import Driver, run_now
 from onward.state.postgres.adapter import PostgresState
@@ -196,6 +197,25 @@ def test_who_sweeps_and_who_admits_do_not_wait_for_each_other(loaded: tuple[Post
         sweeps.result()
         admin.execute("DELETE FROM limits.job WHERE limit_key = ANY(%s)", [keys])
         admin.execute("UPDATE limits.job SET admitted_after = NULL WHERE admitted_after IS NOT NULL")
+
+
+def test_a_place_that_a_job_has_already_keeps_nobody_out(loaded: tuple[PostgresState, str]) -> None:
+    """One was left behind: all that is admitted with it must not fail for it."""
+    _, dsn = loaded
+    keys = ["tenant/left", "other/left"]
+    _start(dsn, [several_keys(keys)])
+
+    with psycopg.connect(dsn) as admin:
+        admin.execute(
+            "INSERT INTO limits.limit_place SELECT %s, id FROM limits.job WHERE limit_key = %s", [keys[0]] * 2
+        )
+        for _ in range(60):
+            admin.execute("SELECT * FROM limits.admit(1000, 0, false, NULL)")
+        moved = admin.execute("SELECT admitted_after FROM limits.job WHERE limit_key = %s", [keys[1]]).fetchall()
+        admin.rollback()
+        admin.execute("DELETE FROM limits.job WHERE limit_key = %s", [keys[0]])
+
+    assert moved == [(0,)]
 
 
 def _start(dsn: str, keys: list[str]) -> None:

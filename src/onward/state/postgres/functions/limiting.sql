@@ -226,6 +226,7 @@ BEGIN
       RETURNING j.id, j.type_name, n.key, n.next
     ), passed AS (
       INSERT INTO /*schema*/limit_place (key, job_id) SELECT m.key, m.id FROM moved m WHERE m.next IS NOT NULL
+        ON CONFLICT DO NOTHING
     ), onward AS (
       INSERT INTO /*schema*/limit_wake (key) SELECT m.next FROM moved m WHERE m.next IS NOT NULL RETURNING key
     ), paced AS (
