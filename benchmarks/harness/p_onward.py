@@ -171,7 +171,7 @@ class OnDatabase:
         if TAKES is None:
             yield
             return
-        from onward.worker.take_cursor import TakeCursor  # noqa: PLC0415 - older versions, which are measured too, have none
+        from onward.worker.take_cursor import TakeCursor  # older versions, which are measured too, have none
 
         take, seconds = TakeCursor.take, list[float]()
 

@@ -44,7 +44,7 @@ class Attempts:
         self._by_job: dict[JobId, RunningAttempt] = {}
         self.provided: tuple[object, ...] = ()
         """What all handlers can get by type."""
-        self.forgotten: Callable[[TakenJob], None] = lambda job: None
+        self.forgotten: Callable[[TakenJob], None] | None = None
         """Told of each attempt that is settled, or lost."""
         self.queueing: set[Phases] = set()
         """Those that wait for a connection of the pool."""
@@ -91,7 +91,8 @@ class Attempts:
         last = self._by_job.pop(attempt.job.id, attempt)
         if last is not attempt:
             self._by_job[attempt.job.id] = last  # it was taken again meanwhile
-        self.forgotten(attempt.job)
+        if self.forgotten is not None:
+            self.forgotten(attempt.job)
         if self._observers.wants(events.AttemptCompleted, events.AttemptEnded):
             self._tell_end(attempt, settlement)
 

@@ -270,7 +270,8 @@ class Settler:
             settled.update(before)
         if all_settled or settled:
             observers.database_works("settle")
-        cancelled = [change.job_id for change in changes if change.reason is FailureReason.CANCELLED]
+        watched = observers.wants(events.AttemptEnded)
+        cancelled = [c.job_id for c in changes if c.reason is FailureReason.CANCELLED] if watched else []
         for settlement in batch:
             if cancelled and settlement.kind != "fail" and settlement.job_id in cancelled:
                 settlement = msgspec.structs.replace(settlement, kind="fail", reason=FailureReason.CANCELLED)

@@ -56,7 +56,7 @@ class JobSource:
         limits = [limit for worked in self._types.values() for limit in worked.registered.limits]
         self._admission = Admission(store, frozenset(self._types), limits)
         self._limited = {limit.type_name for limit in limits}
-        attempts.forgotten = self._freed
+        attempts.forgotten = self._freed if limits else None
         self._maintenance = self._plan_maintenance(options, reserved, scans)
         self._reserved, self._cursor = reserved, TakeCursor(self._maintenance.claims, by_rank=options.ageing is None)
         self._ageing = None if options.ageing is None else options.ageing.total_seconds()
@@ -115,7 +115,7 @@ class JobSource:
 
         state = self._store.state
         if self._admission.is_needed:
-            await self._admission.before_take(connection, free=limit)
+            await self._admit(connection, free=limit)
         taken = await self._cursor.take(take, limit)
         waited = [job.id for job in taken if job.blockers]
         return taken, await connection.run(state.blockers_of(waited)) if waited else {}
@@ -149,12 +149,16 @@ class JobSource:
             return False
         if self.loop.has_room:
             return True
-        await self._reserved.use(partial(self._admission.before_take, free=0))
+        await self._reserved.use(partial(self._admit, free=0))
         return False
+
+    async def _admit(self, connection: Connection, *, free: int) -> None:
+        await self._admission.before_take(connection, free=free)
+        self._attempts.forgotten = self._freed if self._admission.is_eager else None
 
     def _freed(self, job: TakenJob) -> None:
         """An attempt is settled: another may have its place."""
-        if job.type_name in self._limited or (not self._limited and self._admission.is_eager):
+        if job.type_name in self._limited or not self._limited:
             self.wake()
             if self.loop.is_stopping:  # it looks no more
                 self._store.release(Effects(hints=[Hint(HintKind.READY, job.type_name)]))

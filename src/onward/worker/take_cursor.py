@@ -21,6 +21,8 @@ _LOOK_BACK_FOR_AT_MOST = 0.05
 """Of the time: where looking back takes long, it is done less often."""
 
 _LAST_COUNTS = 0.25
+_FEW = 8
+"""Types of which it does not pay to know how many jobs to expect."""
 
 
 class Take(Protocol):
@@ -56,7 +58,8 @@ class TakeCursor:
             self._reached.clear()
             self._shares.clear()
             return taken
-        self._learn_shares(taken)
+        if len(self.claims) > _FEW:
+            self._learn_shares(taken)
         for job in taken if self.by_rank else ():
             key, position = (job.type_name, job.payload_version), Position(job.rank, job.scheduled_at)
             self._reached[key] = max(self._reached.get(key, position), position)
@@ -79,9 +82,15 @@ class TakeCursor:
 
     def _claims_from_here(self, limit: int) -> Sequence[TypeClaim]:
         reached, shares = self._reached, self._shares
-        if not shares:
+        if not (reached or shares):
             return self.claims
         return [
-            TypeClaim(claim.type_name, claim.payload_version, claim.lease, reached.get(key), shares[key] * limit)
+            TypeClaim(
+                claim.type_name,
+                claim.payload_version,
+                claim.lease,
+                reached.get(key),
+                shares[key] * limit if shares else None,
+            )
             for claim, key in self._keyed
         ]

@@ -66,15 +66,15 @@ async def test_a_full_take_is_followed_by_one_from_there(clock: list[float]) -> 
     ]
 
 
-async def test_a_take_is_told_what_to_expect_of_each_type(clock: list[float]) -> None:
+async def test_a_take_of_many_types_is_told_what_to_expect_of_each(clock: list[float]) -> None:
     backlog = Backlog(*[("a", 0, n) for n in range(6)], *[("b", 1, n) for n in range(6)])
-    taking = TakeCursor(CLAIMS)
+    taking = TakeCursor([*CLAIMS, *(TypeClaim(f"other-{n}", 1, 60.0) for n in range(7))])
 
     for limit in (4, 4, 8):
         await taking.take(backlog.take, limit)
 
     # All of the first was of one type, half of the second. The third found too little, and was completed.
-    assert backlog.told == [(None, None), (4.0, 0.0), (7.0, 1.0), (3.5, 0.5)]
+    assert [told[:2] for told in backlog.told] == [(None, None), (4.0, 0.0), (7.0, 1.0), (3.5, 0.5)]
 
 
 async def test_where_jobs_are_not_taken_by_rank_every_take_begins_at_the_beginning(clock: list[float]) -> None:
