@@ -16,7 +16,7 @@ import pytest
 
 import servers
 from command import until
-from onward import Attempt, Deduplication, Onward, Permanent, job
+from onward import Attempt, Deduplication, Limit, Onward, Permanent, job
 from onward.errors import ChainFailed, DatabaseError
 from onward.worker.guardian.contract import GuardianKind
 from support import SOON
@@ -47,6 +47,11 @@ async def whole(attempt: Attempt[None]) -> int:
     return sum(attempt.outputs_of(part))
 
 
+@job("limited", limit=Limit(concurrency=2))
+async def limited(attempt: Attempt[int]) -> int:
+    return attempt.input
+
+
 @job("plain")
 def plain(attempt: Attempt[int]) -> int:
     with attempt.complete():
@@ -58,7 +63,7 @@ async def broken(attempt: Attempt[int]) -> int:
     raise Permanent("broken")
 
 
-JOBS = [part, whole, plain, broken]
+JOBS = [part, whole, limited, plain, broken]
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,7 @@ async def test_a_starter_starts_and_looks_and_does_no_more(hardened: Hardened, s
     starter = Onward(hardened.address("shop_starter", "third-password", scheme), jobs=JOBS, migrate=True)
     async with worker, starter:
         existing = await starter.start(part, 1)
-        chains = await starter.start_many([part.with_input(2), plain.with_input(3)])
+        chains = await starter.start_many([part.with_input(2), plain.with_input(3), limited.with_input(4)])
         once = await starter.start(part, 4, deduplication=Deduplication("starter"))
         again = await starter.start(part, 5, deduplication=Deduplication("starter", scope="any"))
         assert again.id == once.id
@@ -169,7 +174,7 @@ async def test_a_starter_starts_and_looks_and_does_no_more(hardened: Hardened, s
 
         async with worker.worker(concurrency=4):
             assert await once.wait(timeout=SOON) == 4
-            assert [await chain.wait(timeout=SOON) for chain in chains] == [2, 3]
+            assert [await chain.wait(timeout=SOON) for chain in chains] == [2, 3, 4]
         assert await starter.find_chain(once.id) is not None
         assert len(await starter.jobs()) >= 4
         assert len(await starter.chains()) >= 4

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from typing import Any
 
 import pytest
 
 from onward import Attempt, Backoff, JobType, Limit, Next, Onward, Rate, Reschedule, job
 from onward.errors import ConfigurationError, DefinitionError, LimitNotFound, StartRefused, WaitTimeout
+from onward.worker import admission
 from support import SOON
 
 
@@ -221,6 +223,26 @@ async def test_jobs_of_a_limit_that_the_code_no_longer_has_are_run(make_app: Cal
     assert runs.done == 6
 
 
+async def test_jobs_of_a_limit_that_the_workers_code_does_not_have_yet_are_run(
+    make_app: Callable[..., Onward], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients are deployed before workers, which have seen a database without any limit."""
+    monkeypatch.setattr(admission, "_AT_LEAST_EVERY", 0.1)
+
+    @job("work")
+    async def old(attempt: Attempt[Work]) -> None: ...
+
+    @job("work", limit=Limit(concurrency=2))
+    async def new(attempt: Attempt[Work]) -> None: ...
+
+    worker, client = make_app(old), make_app(new)
+    async with worker, client, worker.worker():
+        await finish(await worker.start(old, Work("a")))
+        chains = await client.start_many([new.with_input(Work("a")) for _ in range(5)])
+        for chain in chains:
+            await chain.wait(timeout=timedelta(seconds=10))
+
+
 async def test_a_lost_wake_is_made_good_by_the_worker_that_starts_next(make_app: Callable[..., Onward]) -> None:
     @job("work", limit=Limit(concurrency=1))
     async def work(attempt: Attempt[int]) -> None: ...
@@ -246,6 +268,21 @@ async def test_a_key_that_is_none_is_refused_with_nothing_stored(make_app: Calla
         assert len(await app.jobs()) == 0
 
 
+async def test_a_key_is_its_text_and_not_how_it_is_shown(make_app: Callable[..., Onward]) -> None:
+    class Color(str, Enum):  # noqa: UP042 - this is what is meant
+        RED = "red"
+
+    @job("work", limit=Limit(concurrency=1, key=lambda number: [Color.RED, 10**5000][number]))
+    async def work(attempt: Attempt[int]) -> None: ...
+
+    async with make_app(work) as app:
+        await app.start(work, 0)
+        with pytest.raises(StartRefused, match="'work': the key= of its limit 'work' raised ValueError"):
+            await app.start(work, 1)
+
+        assert [one.key for one in await app.limits.keys("work")] == ["red"]
+
+
 async def test_a_key_function_that_raises_is_named(make_app: Callable[..., Onward]) -> None:
     @job("work", limit=Limit("stripe", concurrency=1, key=lambda input: input["tenant"]))
     async def work(attempt: Attempt[dict[str, int]]) -> None: ...
@@ -260,7 +297,7 @@ def test_a_limit_is_checked_when_it_is_made() -> None:
     for wrong in ({}, {"concurrency": 0}, {"concurrency": 1, "key": "tenant"}, {"rate": 5}, {"concurrency": True}):
         with pytest.raises(ConfigurationError, match="Limit: "):
             Limit(**wrong)  # type: ignore[arg-type]
-    for count, per, burst in ((0, 1, 1), (1, 0, 1), (1, 1, 0), (1, -1, 1)):
+    for count, per, burst in ((0, 1, 1), (1, 0, 1), (1, 1, 0), (1, -1, 1), (1, 86400, 2**31 - 1)):
         with pytest.raises(ConfigurationError, match="Rate: "):
             Rate(count, per=timedelta(seconds=per), burst=burst)
 

@@ -1,7 +1,9 @@
 """Limits in the database: an upgrade in place, and what admission reads."""
 
 import secrets
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import psycopg
 import pytest
 
 from onward.model import new_id
+from onward.options import several_keys
 from onward.state.contract import Filter, LimitRule, NewJob, StateAdapter, TypeClaim
 from onward.state.driver import Driver, run_now
 from onward.state.postgres.adapter import PostgresState
@@ -121,6 +124,30 @@ def test_an_admission_reads_what_it_admits_and_not_the_backlog(loaded: tuple[Pos
     assert after - before < 2_000
 
 
+def test_an_admission_reads_little_also_where_the_planner_knows_of_none_that_are_held(
+    loaded: tuple[PostgresState, str],
+) -> None:
+    _, dsn = loaded
+
+    with psycopg.connect(dsn) as admin:
+        for name, value in session_settings().items():
+            admin.execute("SELECT set_config(%s, %s, true)", [name, value])
+        admin.execute("SET LOCAL session_replication_role = replica")  # no triggers
+        admin.execute("UPDATE limits.job SET deferred = true")
+        admin.execute("ANALYZE limits.job")
+        admin.execute("UPDATE limits.job SET deferred = false")
+        admin.execute("SET LOCAL session_replication_role = origin")
+        admin.execute("DELETE FROM limits.limit_wake")
+        admin.execute("UPDATE limits.limit_sweep SET swept_at = clock_timestamp()")
+        admin.execute("INSERT INTO limits.limit_wake (key) VALUES ('tenant/big'), ('tenant/k1'), ('tenant/k2')")
+        before = read(admin)
+        admin.execute("SELECT * FROM limits.admit(1000, 0, false, NULL)")
+        after = read(admin)
+        admin.rollback()
+
+    assert after - before < 1_000
+
+
 def test_a_take_among_held_jobs_reads_what_it_takes(loaded: tuple[PostgresState, str]) -> None:
     """The table was analyzed while nothing could be taken."""
     state, dsn = loaded
@@ -138,3 +165,69 @@ def test_a_take_among_held_jobs_reads_what_it_takes(loaded: tuple[PostgresState,
 
     assert len(taken) == 100
     assert after - before < 2_000
+
+
+def test_who_sweeps_and_who_admits_do_not_wait_for_each_other(loaded: tuple[PostgresState, str]) -> None:
+    """A key becomes idle that somebody has seen with a held job, and has not locked yet."""
+    _, dsn = loaded
+    keys = [f"tenant/dead-{n}" for n in range(3)]
+
+    def admit(*, sweep: bool) -> None:
+        with psycopg.connect(dsn, autocommit=True) as own:
+            own.execute("SELECT * FROM limits.admit(1000, 0, %s, NULL)", [sweep])
+
+    def wait_for(count: int) -> None:
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%limits.admit%'"
+        while (admin.execute(waiting).fetchone() or [0])[0] < count:
+            time.sleep(0.01)
+
+    with psycopg.connect(dsn, autocommit=True) as admin, psycopg.connect(dsn) as other, ThreadPoolExecutor() as threads:
+        admin.execute("DELETE FROM limits.limit_wake")
+        admin.execute("UPDATE limits.limit_sweep SET swept_at = clock_timestamp()")
+        admin.execute("INSERT INTO limits.limit_key (key, name) SELECT unnest(%s::text[]), 'tenant'", [keys])
+        _start(dsn, keys)
+        other.execute("SELECT FROM limits.limit_key WHERE key = %s FOR UPDATE", [keys[1]])
+        admits = threads.submit(admit, sweep=False)
+        wait_for(1)
+        admin.execute("DELETE FROM limits.job WHERE limit_key = %s", [keys[2]])
+        sweeps = threads.submit(admit, sweep=True)
+        wait_for(2)
+        other.rollback()
+        admits.result()
+        sweeps.result()
+        admin.execute("DELETE FROM limits.job WHERE limit_key = ANY(%s)", [keys])
+        admin.execute("UPDATE limits.job SET admitted_after = NULL WHERE admitted_after IS NOT NULL")
+
+
+def test_a_place_that_a_job_has_already_keeps_nobody_out(loaded: tuple[PostgresState, str]) -> None:
+    """One was left behind: all that is admitted with it must not fail for it."""
+    _, dsn = loaded
+    keys = ["tenant/left", "other/left"]
+    _start(dsn, [several_keys(keys)])
+
+    with psycopg.connect(dsn) as admin:
+        admin.execute(
+            "INSERT INTO limits.limit_place SELECT %s, id FROM limits.job WHERE limit_key = %s", [keys[0]] * 2
+        )
+        for _ in range(60):
+            admin.execute("SELECT * FROM limits.admit(1000, 0, false, NULL)")
+        moved = admin.execute("SELECT admitted_after FROM limits.job WHERE limit_key = %s", [keys[1]]).fetchall()
+        admin.rollback()
+        admin.execute("DELETE FROM limits.job WHERE limit_key = %s", [keys[0]])
+
+    assert moved == [(0,)]
+
+
+def _start(dsn: str, keys: list[str]) -> None:
+    async def start() -> None:
+        async with driver.connection() as connection:
+            for key in keys:
+                id = new_id()
+                ids: dict[str, Any] = {"id": id, "chain_id": id, "root_id": id}
+                job = NewJob(**ids, type_name="work", payload_version=1, input="1", limit_key=key)
+                await connection.run(PostgresState(schema="limits").start([job]))
+
+    driver = SyncPsycopgDriver(dsn)
+    run_now(driver.open())
+    run_now(start())
+    run_now(driver.close())

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from onward.errors import StartRefused, require
+from onward.errors import ConfigurationError, StartRefused, require
 from onward.options import (
+    LONGEST,
     LONGEST_KEY,
     LONGEST_NAME,
     given,
@@ -40,6 +41,10 @@ class Rate:
             wrong_duration("Rate: per", self.per, least=timedelta(milliseconds=1), most=_LONGEST_PER),
             wrong_number("Rate: burst", self.burst, least=1, most=_MOST),
         )
+        if self.every * self.burst > LONGEST.total_seconds():  # more than databases can add to an instant
+            raise ConfigurationError(
+                f"Rate: burst={self.burst} takes longer than {LONGEST.days:,} days at this rate: give less"
+            )
 
     @property
     def every(self) -> float:
@@ -95,19 +100,19 @@ class TypeLimit:
             return f"{stored_name(self.name)}/"
         try:
             key: object = self.limit.key(input)
+            # An enum, say, is the text that it is, whatever it is shown as; an integer may be too long to be shown.
+            text = str.__str__(key) if isinstance(key, str) else str(key)
         except Exception as error:
             raise StartRefused(
                 f"{self.type_name!r}: the key= of its limit {self.name!r} raised {type(error).__name__}: {error}"
             ) from error
         is_one = isinstance(key, str | int | float) and not isinstance(key, bool)
         problem = (
-            wrong_text("key", str(key), most=LONGEST_KEY)
-            if is_one
-            else f"{given('key', key)}: expected text or a number"
+            wrong_text("key", text, most=LONGEST_KEY) if is_one else f"{given('key', key)}: expected text or a number"
         )
         if problem is not None:
             raise StartRefused(f"{self.type_name!r}: its limit {self.name!r}: {problem}")
-        return f"{stored_name(self.name)}/{key}"
+        return f"{stored_name(self.name)}/{text}"
 
 
 def stored_name(name: str) -> str:

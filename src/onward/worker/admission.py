@@ -24,13 +24,12 @@ _EAGER_FOR = 60.0
 """Seconds after jobs were let in for which a worker whose types have no limit looks before every take, too."""
 _MOST_ROUNDS = 4
 """Where jobs go on from one limit to the next, or there is more to look at than fits into one."""
-_NEVER = float("inf")
 
 
 @dataclass(slots=True)
 class Admission:
-    """A worker whose types have no limit only looks now and then, unless it finds something, and if there are limits at
-    all: jobs that were started under one must not be stranded when the code has none any more.
+    """A worker whose types have no limit only looks now and then, unless it finds something: jobs that were started
+    under one must not be stranded when its code has none any more, or none yet.
     """
 
     store: Store
@@ -58,8 +57,6 @@ class Admission:
         """Let in what there are places for, and tell others of what this worker cannot take."""
         if not self._is_declared:
             await self._declare(connection)
-            if self.due == _NEVER:
-                return
         types, next_in = Counter[str](), None
         for _ in range(_MOST_ROUNDS):
             next_in = await self._admit(connection, types)
@@ -100,8 +97,6 @@ class Admission:
                     "this code is the newer one, say so with app.limits.change(…)",
                     shown_name(rule.name),
                 )
-        if not rules and not await connection.run(state.limits()):
-            self.due = _NEVER
         self._is_declared = True
 
     def lost_touch(self) -> None:

@@ -399,6 +399,35 @@ class TestRates:
 
         assert (len(first), len(then)) == (3, 1)
 
+    async def test_what_was_let_in_long_ago_counts_from_when_it_starts(self, store: Store) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("tenant", every=1.0, burst=3))
+            await session.start(*(store.job(limit_key=KEY) for _ in range(3)))
+            await admit(session)  # and nobody has room for them
+            store.clock.advance(timedelta(hours=1))
+
+            first = await admit_and_take(session)
+            await session.start(*(store.job(limit_key=KEY) for _ in range(3)))
+            then = await admit_and_take(session)
+            store.clock.advance(timedelta(seconds=1))
+            later = await admit_and_take(session)
+
+        assert (len(first), len(then), len(later)) == (3, 0, 1)
+
+    async def test_a_clock_that_is_set_back_keeps_nobody_waiting(self, store: Store) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("tenant", every=1.0, burst=2))
+            await session.start(*(store.job(limit_key=KEY) for _ in range(10)))
+            await admit_and_take(session)
+            store.clock.advance(timedelta(hours=-1))
+
+            taken = []
+            for _ in range(10):
+                store.clock.advance(timedelta(seconds=1))
+                taken += await admit_and_take(session)
+
+        assert 7 <= len(taken) <= 8
+
     async def test_places_and_rate_together(self, store: Store) -> None:
         async with store.connect() as session:
             await limited(session, LimitRule("tenant", places=2, every=1.0, burst=5))

@@ -26,16 +26,16 @@ class Admission:
     async def admit(self, *, most: int, sweep: bool) -> Admitted:
         if sweep:
             await wake(self._connection, self._sql, everything=True)
-        is_woken, next_at, are_held = await self._next()
-        if is_woken or (next_at is not None and next_at <= self._now):
+        is_woken, next_at, are_held, are_stale = await self._next()
+        if is_woken or are_stale or (next_at is not None and next_at <= self._now):
             async with transaction(self._connection):
                 await self._admit(most)
-                is_woken, next_at, are_held = await self._next()
+                is_woken, next_at, are_held, _ = await self._next()
         waits = [0.0] * is_woken + [1.0] * are_held + ([] if next_at is None else [(next_at - self._now) / 1_000_000])
         return Admitted(dict(self._types), min(waits, default=None), 0)
 
     async def _next(self) -> Sequence[Any]:
-        return (await self._connection.fetch(self._sql("admit_next"), {}))[0]
+        return (await self._connection.fetch(self._sql("admit_next"), {"now": self._now}))[0]
 
     async def _admit(self, most: int) -> None:
         keys = [row[0] for row in await self._connection.fetch(self._sql("admit_woken"), {"most": most})]
@@ -55,13 +55,14 @@ class Admission:
                 await self._rest(key, tat, again=admitted == _MOST_AT_ONCE)
             return
         # What has not started yet counts as if it started now: workers may have been away.
-        tat = max(tat or 0, self._now + duration(every * waiting))
+        # And not more than a burst ahead, whatever the clock was.
+        tat = max(min(tat or 0, self._now + duration(every * burst)), self._now + duration(every * waiting))
         slots = burst - math.ceil(round((tat - self._now) / 1_000_000 / every, 6))
         admitted = await self._place(key, min(free, slots))
         tat += duration(every * admitted)
         more = admitted >= slots and await self._has_more(key)
         wake_at = tat - duration(every * (burst - 1)) if more else None
-        await self._pace(key, tat, wake_at)
+        await self._pace(key, tat, wake_at, self._now + duration(every) if waiting + admitted else None)
 
     async def _rest(self, key: str, tat: int | None, *, again: bool) -> None:
         """Of a key without a rate: it had one, or more are held than can be admitted at once."""
@@ -84,8 +85,9 @@ class Admission:
     async def _has_more(self, key: str) -> bool:
         return bool((await self._connection.fetch(self._sql("admit_rest"), {"key": key}))[0][0])
 
-    async def _pace(self, key: str, tat: int, wake_at: int | None) -> None:
-        await self._connection.fetch(self._sql("admit_paced"), {"key": key, "tat": tat, "wake_at": wake_at})
+    async def _pace(self, key: str, tat: int, wake_at: int | None, stale_at: int | None = None) -> None:
+        paced = {"key": key, "tat": tat, "wake_at": wake_at, "stale_at": stale_at}
+        await self._connection.fetch(self._sql("admit_paced"), paced)
 
 
 async def set_limits(

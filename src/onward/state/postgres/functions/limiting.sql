@@ -81,7 +81,7 @@ $$;
 -- What there is to look at: keys that were woken, and the next of ranges; all keys, if that is due or asked for. `more`:
 -- there is more than was wanted.
 CREATE FUNCTION /*schema*/woken_keys(most integer, after bigint, sweep boolean, at timestamptz,
-  OUT keys text[], OUT reached bigint, OUT more boolean)
+  OUT keys text[], OUT reached bigint, OUT more boolean, OUT swept boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   woken record;
@@ -93,20 +93,14 @@ BEGIN
     WHERE s.ctid = ANY(ARRAY(
       SELECT x.ctid FROM /*schema*/limit_sweep x
       WHERE sweep OR x.swept_at < at - interval '30 seconds' OR x.swept_at > at + interval '30 seconds' FOR UPDATE SKIP LOCKED));
-  IF FOUND THEN
+  swept := FOUND;
+  IF swept THEN
     INSERT INTO /*schema*/limit_wake (key, is_range) VALUES ('', true);
     -- What was admitted just when its type was paused.
     PERFORM /*schema*/give_up_places('{}', ARRAY(SELECT p.type_name FROM /*schema*/paused_type p));
     DELETE FROM /*schema*/limit_place p WHERE NOT EXISTS (
       SELECT FROM /*schema*/job j
-      WHERE j.id = p.job_id AND (j.status = 'running' OR j.status = 'pending' AND NOT j.deferred));
-    DELETE FROM /*schema*/limit_key k WHERE k.key = ANY(ARRAY(
-      SELECT x.key FROM /*schema*/limit_key x
-      WHERE x.wake_at IS NULL AND (x.tat IS NULL OR x.tat < at)
-        AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = x.key)
-        AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = x.key)
-        AND NOT EXISTS (SELECT FROM /*schema*/limit_place p WHERE p.key = x.key)
-      LIMIT 1000 FOR UPDATE SKIP LOCKED));
+      WHERE j.id = p.job_id AND (j.status = 'running' OR j.status = 'pending' AND NOT j.deferred) OFFSET 0);
   END IF;
   FOR woken IN
     DELETE FROM /*schema*/limit_wake w WHERE w.id = ANY(ARRAY(
@@ -144,6 +138,7 @@ DECLARE
   again    bigint;
   further  bigint;
   more     boolean;
+  swept    boolean;
   types    text[];
   counts   bigint[];
   upto     bigint;
@@ -154,14 +149,14 @@ BEGIN
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);
   PERFORM pg_advisory_xact_lock_shared(/*schema*/limit_lock());
-  SELECT w.keys, w.reached, w.more INTO keys, upto, more FROM /*schema*/woken_keys(most, after, sweep, at) w;
+  SELECT w.keys, w.reached, w.more, w.swept INTO keys, upto, more, swept FROM /*schema*/woken_keys(most, after, sweep, at) w;
   IF cardinality(keys) > 0 THEN
     -- Only those that have held jobs and, as far as can be seen without a lock, a place for one: who frees a place, or comes
-    -- to be held, later than this sees has a wake of his own.
+    -- to be held, later than this sees has a wake of his own. OFFSET: a look each, whatever is thought of how many are held.
     keys := ARRAY(
       SELECT w.key FROM (SELECT DISTINCT k COLLATE "C" AS key FROM unnest(keys) k) w
         LEFT JOIN /*schema*/limit_rule r ON r.name = split_part(w.key, '/', 1)
-      WHERE EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = w.key)
+      WHERE EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = w.key OFFSET 0)
         AND (r.places IS NULL
           OR (SELECT count(*) FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = w.key)
             + (SELECT count(*) FROM /*schema*/limit_place p WHERE p.key = w.key) < r.places)
@@ -178,11 +173,15 @@ BEGIN
   locked := coalesce(locked, '{}') || ARRAY(
     SELECT l.key FROM /*schema*/limit_key l WHERE l.wake_at <= at AND NOT l.key = ANY(coalesce(locked, '{}'))
     ORDER BY l.wake_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
+  -- What is about to be taken starts now, not when it was let in.
+  locked := locked || ARRAY(
+    SELECT l.key FROM /*schema*/limit_key l WHERE l.stale_at <= at AND NOT l.key = ANY(locked)
+    ORDER BY l.stale_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
   IF cardinality(locked) > 0 THEN
     paused := ARRAY(SELECT p.type_name FROM /*schema*/paused_type p);
     -- A new statement: what the others admitted who had the locks is seen.
     WITH room AS MATERIALIZED (
-      SELECT k.key, r.every, r.burst, p.tat, r.places - u.placed AS places,
+      SELECT k.key, r.every, r.burst, p.tat, u.waiting, r.places - u.placed AS places,
         r.burst - ceil(round((extract(epoch FROM p.tat - at) / r.every)::numeric, 6)) AS slots
       FROM /*schema*/limit_key k LEFT JOIN /*schema*/limit_rule r ON r.name = k.name
         CROSS JOIN LATERAL (
@@ -195,7 +194,9 @@ BEGIN
         -- What has not started yet counts as if it started now: workers may have been away.
         CROSS JOIN LATERAL (
           SELECT CASE WHEN r.every IS NOT NULL
-            THEN greatest(k.tat, at + make_interval(secs => r.every * u.waiting)) END AS tat) p
+            -- Not more than a burst ahead, whatever the clock was.
+            THEN greatest(least(coalesce(k.tat, at), at + make_interval(secs => r.every * r.burst)),
+              at + make_interval(secs => r.every * u.waiting)) END AS tat) p
       WHERE k.key = ANY(locked)
     ), chosen AS MATERIALIZED (
       SELECT room.*, ARRAY(
@@ -225,15 +226,17 @@ BEGIN
       RETURNING j.id, j.type_name, n.key, n.next
     ), passed AS (
       INSERT INTO /*schema*/limit_place (key, job_id) SELECT m.key, m.id FROM moved m WHERE m.next IS NOT NULL
+        ON CONFLICT DO NOTHING
     ), onward AS (
       INSERT INTO /*schema*/limit_wake (key) SELECT m.next FROM moved m WHERE m.next IS NOT NULL RETURNING key
     ), paced AS (
       UPDATE /*schema*/limit_key k SET
         tat = c.tat + make_interval(secs => c.every * cardinality(c.ids)),
         wake_at = CASE WHEN c.more AND c.slots <= cardinality(c.ids)
-          THEN c.tat + make_interval(secs => c.every * (cardinality(c.ids) - c.burst + 1)) END
+          THEN c.tat + make_interval(secs => c.every * (cardinality(c.ids) - c.burst + 1)) END,
+        stale_at = CASE WHEN c.waiting + cardinality(c.ids) > 0 THEN at + make_interval(secs => c.every) END
       FROM rest c
-      WHERE k.key = c.key AND (c.every IS NOT NULL OR k.wake_at IS NOT NULL)
+      WHERE k.key = c.key AND (c.every IS NOT NULL OR k.wake_at IS NOT NULL OR k.stale_at IS NOT NULL)
     ), again AS (
       INSERT INTO /*schema*/limit_wake (key)
         SELECT c.key FROM rest c
@@ -244,6 +247,16 @@ BEGIN
     )
     SELECT array_agg(t.type_name), array_agg(t.n), (SELECT count(*) FROM again), (SELECT count(*) FROM onward)
       INTO types, counts, again, further FROM by_type t;
+  END IF;
+  IF swept THEN
+    -- Keys that are idle. Last: who has deleted one waits for no other.
+    DELETE FROM /*schema*/limit_key k WHERE k.key = ANY(ARRAY(
+      SELECT x.key FROM /*schema*/limit_key x
+      WHERE x.wake_at IS NULL AND (x.tat IS NULL OR x.tat < at)
+        AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = x.key OFFSET 0)
+        AND NOT EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = x.key OFFSET 0)
+        AND NOT EXISTS (SELECT FROM /*schema*/limit_place p WHERE p.key = x.key OFFSET 0)
+      LIMIT 1000 FOR UPDATE SKIP LOCKED));
   END IF;
   RETURN QUERY SELECT t.name, t.n, NULL::bigint, NULL::double precision FROM unnest(types, counts) t(name, n);
   RETURN QUERY SELECT NULL::text, NULL::bigint, upto, least(

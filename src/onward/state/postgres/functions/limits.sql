@@ -1,6 +1,8 @@
 -- Take from jobs of a limit, or of types, the places of those that have not started: they are held again.
 CREATE FUNCTION /*schema*/give_up_places(names text[], type_names text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  beginners uuid[];
 BEGIN
   WITH waiting AS MATERIALIZED (
     SELECT j.id FROM /*schema*/job j
@@ -11,19 +13,20 @@ BEGIN
     FOR NO KEY UPDATE SKIP LOCKED
   )
   UPDATE /*schema*/job j SET admitted_after = NULL FROM waiting WHERE j.id = waiting.id;
-  -- Those of several limits that wait for the next begin anew.
-  WITH waiting AS MATERIALIZED (
-    SELECT j.id, j.limit_keys FROM /*schema*/job j
+  -- Those of several limits that wait for the next begin anew. Locked first: who admits beside us may have given them a
+  -- place that only a new statement sees.
+  beginners := ARRAY(
+    SELECT j.id FROM /*schema*/job j
     WHERE j.status = 'pending' AND j.id IN (
       SELECT p.job_id FROM /*schema*/limit_place p JOIN /*schema*/job x ON x.id = p.job_id
       WHERE split_part(p.key, '/', 1) = ANY(names) OR x.type_name = ANY(type_names))
-    FOR NO KEY UPDATE SKIP LOCKED
-  ), gone AS (
-    DELETE FROM /*schema*/limit_place p USING waiting WHERE p.job_id = waiting.id
+    FOR NO KEY UPDATE SKIP LOCKED);
+  WITH gone AS (
+    DELETE FROM /*schema*/limit_place p WHERE p.job_id = ANY(beginners)
   ), woken AS (
-    INSERT INTO /*schema*/limit_wake (key) SELECT unnest(waiting.limit_keys) FROM waiting
+    INSERT INTO /*schema*/limit_wake (key) SELECT unnest(j.limit_keys) FROM /*schema*/job j WHERE j.id = ANY(beginners)
   )
-  UPDATE /*schema*/job j SET admitted_after = NULL, limit_key = j.limit_keys[1] FROM waiting WHERE j.id = waiting.id;
+  UPDATE /*schema*/job j SET admitted_after = NULL, limit_key = j.limit_keys[1] WHERE j.id = ANY(beginners);
 END $$;
 
 -- Set the rules of limits (`figures`: the same as text). What code declares counts only when it is new: neither what it said

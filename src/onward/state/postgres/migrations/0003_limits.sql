@@ -46,8 +46,11 @@ CREATE TABLE /*schema*/limit_key (
   -- When the jobs that have started would have, at the rate (GCRA's theoretical arrival time).
   tat     timestamptz,
   -- The next slot of the rate, while jobs are held for it.
-  wake_at timestamptz
+  wake_at timestamptz,
+  -- While jobs have slots of the rate and have not started: before this no slot has come again that they could have used.
+  stale_at timestamptz
 ) WITH (fillfactor = 50);
+CREATE INDEX limit_key_stale ON /*schema*/limit_key (stale_at) WHERE stale_at IS NOT NULL;
 CREATE INDEX limit_key_wake ON /*schema*/limit_key (wake_at) WHERE wake_at IS NOT NULL;
 
 -- Keys to look at, written by triggers. Unlogged: after a crash of the server the sweep finds what they would have told.

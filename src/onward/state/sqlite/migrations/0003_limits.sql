@@ -42,8 +42,11 @@ CREATE TABLE /*schema*/limit_key (
   -- When the jobs that have started would have, at the rate (GCRA's theoretical arrival time).
   tat     INTEGER NOT NULL,
   -- The next slot of the rate, while jobs are held for it.
-  wake_at INTEGER
+  wake_at INTEGER,
+  -- While jobs have slots of the rate and have not started: before this no slot has come again that they could have used.
+  stale_at INTEGER
 );
+CREATE INDEX /*schema*/limit_key_stale ON /*schema*/limit_key (stale_at) WHERE stale_at IS NOT NULL;
 CREATE INDEX /*schema*/limit_key_wake ON /*schema*/limit_key (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX /*schema*/limit_key_idle ON /*schema*/limit_key (tat) WHERE wake_at IS NULL;
 

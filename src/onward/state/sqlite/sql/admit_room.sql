@@ -12,8 +12,12 @@ FROM (
     SELECT value AS key FROM json_each(:keys)
     UNION
     SELECT key FROM /*schema*/limit_key WHERE wake_at <= :now
+    UNION
+    SELECT key FROM /*schema*/limit_key WHERE stale_at <= :now
+    UNION
+    SELECT key FROM /*schema*/limit_key WHERE wake_at > :now + /*include fragments/farthest_slot*/
   ) asked
   LEFT JOIN /*schema*/limit_rule rule ON rule.name = substr(asked.key, 1, instr(asked.key, '/') - 1)
   LEFT JOIN /*schema*/limit_key paced ON paced.key = asked.key
-WHERE paced.wake_at IS NOT NULL OR EXISTS (
+WHERE paced.wake_at IS NOT NULL OR paced.stale_at IS NOT NULL OR EXISTS (
   SELECT 1 FROM /*schema*/job INDEXED BY /*schema*/job_held WHERE /*include fragments/held_job*/ AND limit_key = asked.key)
