@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from onward import Attempt, ChainFailed, Deduplication, Onward, Permanent, Retention, job
-from onward.errors import ConfigurationError, DefinitionError, TransactionError, UnknownJobType
+from onward.errors import ConfigurationError, DefinitionError, TransactionError, TransactionOpen, UnknownJobType
 from onward.lifecycle.pruning import kept_by
 from onward.observe import events
 from onward.queue import Queue, QueueWorker
@@ -242,3 +242,10 @@ async def test_a_pruned_chain_no_longer_counts_as_a_duplicate(running: Callable[
     assert await app.prune(note, older_than=timedelta()) == 1
 
     assert not (await app.start(note, 1, deduplication=once)).duplicate
+
+
+async def test_pruning_in_a_transaction_is_refused_with_what_to_do(opened: Any) -> None:
+    app: Onward = await opened(note)
+    async with app.transaction():
+        with pytest.raises(TransactionOpen, match=r"prune\(\) while .* is open here: call it after the block"):
+            await app.prune(note)

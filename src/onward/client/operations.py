@@ -91,7 +91,7 @@ class Operations:
     async def wait(self, asked: Asked, timeout: timedelta | None) -> Any:
         """The output of a chain once it has completed."""
         require(None if timeout is None else wrong_duration("timeout", timeout, most=timedelta.max))
-        refuse_inside_transaction("wait()")
+        refuse_inside_transaction("wait()", joins=False)
         deadline = Deadline(asked.ids[0], timeout, self.tasks)
         chain = await deadline.bound(self._stored_chain(asked, tx=None))
         if chain.ended_at is None:
@@ -207,6 +207,7 @@ class Operations:
     async def prune(self, type_names: Sequence[str], options: PruneOptions) -> int:
         """Delete chains that were kept for long enough; returns how many."""
         rules = rules_of(self.registry, type_names, options)
+        refuse_inside_transaction("prune()", joins=False)
         return await prune(self.store, rules, limit=options.get("limit"), progress=options.get("progress"))
 
     async def pause(self, type_names: Sequence[str], *, tx: object) -> None:

@@ -34,13 +34,13 @@ def unmark(mark: Token[OpenMark | None]) -> None:
         open_transaction.reset(mark)
 
 
-def refuse_inside_transaction(doing: str) -> None:
-    """Raise TransactionOpen if an Onward transaction is open in this context."""
+def refuse_inside_transaction(doing: str, *, joins: bool = True) -> None:
+    """Raise TransactionOpen if an Onward transaction is open in this context; `joins`: there is a tx= to join it."""
     mark = open_transaction.get()
     if isinstance(mark, NothingElse):
         raise TransactionOpen(f"{doing}: {mark.refusal}")
     if mark is not None and mark.is_open:
+        how, else_ = (" without tx=", "pass tx=tx to join it, or ") if joins else ("", "")
         raise TransactionOpen(
-            f"{doing} without tx= while a transaction of Onward's is open here: pass tx=tx to join it, "
-            "or call it after the block"
+            f"{doing}{how} while a transaction of Onward's is open here: {else_}call it after the block"
         )
