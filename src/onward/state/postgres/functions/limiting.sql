@@ -213,17 +213,16 @@ BEGIN
       FROM chosen c
     ), moved AS (
       -- As if it had come now: who has many places does not come before those who have one.
+      -- By an array: the planner, which knows nothing of how many there are, might read the whole table for a join.
       UPDATE /*schema*/job j SET
-        admitted_after = CASE WHEN n.next IS NULL THEN j.attempt ELSE j.admitted_after END,
-        scheduled_at = CASE WHEN n.next IS NULL THEN greatest(j.scheduled_at, at) ELSE j.scheduled_at END,
-        limit_key = coalesce(n.next, j.limit_key)
-      FROM (
-        SELECT o.id, x.limit_key AS key, CASE WHEN x.limit_keys IS NOT NULL
-          THEN x.limit_keys[array_position(x.limit_keys, x.limit_key) + 1] END AS next
-        FROM (SELECT unnest(c.ids) AS id FROM chosen c) o JOIN /*schema*/job x ON x.id = o.id
-      ) n
-      WHERE j.id = n.id
-      RETURNING j.id, j.type_name, n.key, n.next
+        admitted_after = CASE WHEN j.limit_keys[array_position(j.limit_keys, j.limit_key) + 1] IS NULL
+          THEN j.attempt ELSE j.admitted_after END,
+        scheduled_at = CASE WHEN j.limit_keys[array_position(j.limit_keys, j.limit_key) + 1] IS NULL
+          THEN greatest(j.scheduled_at, at) ELSE j.scheduled_at END,
+        limit_key = coalesce(j.limit_keys[array_position(j.limit_keys, j.limit_key) + 1], j.limit_key)
+      WHERE j.id = ANY(ARRAY(SELECT unnest(c.ids) FROM chosen c))
+      RETURNING j.id, j.type_name, j.limit_keys[array_position(j.limit_keys, j.limit_key) - 1] AS key,
+        CASE WHEN j.admitted_after IS DISTINCT FROM j.attempt THEN j.limit_key END AS next
     ), passed AS (
       INSERT INTO /*schema*/limit_place (key, job_id) SELECT m.key, m.id FROM moved m WHERE m.next IS NOT NULL
         ON CONFLICT DO NOTHING
