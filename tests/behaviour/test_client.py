@@ -134,10 +134,11 @@ async def test_inside_a_transaction_calls_must_join_it(opened: Any) -> None:
             app.start(order, Order(2)),
             app.cancel(chain),
             app.delete(chain),
-            chain.wait(timeout=SOON),
         ):
             with pytest.raises(TransactionOpen, match="pass tx=tx"):
                 await call
+        with pytest.raises(TransactionOpen, match="call it after the block"):
+            await chain.wait(timeout=SOON)
         await app.start(order, Order(3), tx=tx)
 
     assert len((await app.chains()).items) == 2

@@ -23,6 +23,8 @@ from sweep.worker_operations import SOON, Stage, Work
 SEED = int(os.environ.get("ONWARD_SWEEP_SEED", "1"))
 """Which points belong to the share that is tried: always the same, so that a change is judged by what it changed."""
 SHARE = float(os.environ.get("ONWARD_TEST_SCALE", "0.1"))
+_SHARE_OF_ENGINES = SHARE if SHARE >= 1 else SHARE / 3
+"""On SQLAlchemy: three engines that share all but their last inch share the points of one."""
 _PATIENCE = 20.0
 _ENOUGH = 6
 """Points of one operation with problems after which no more are tried."""
@@ -66,6 +68,11 @@ def hurried() -> Iterator[None]:
         yield
     finally:
         settle.random = before  # type: ignore[assignment,attr-defined]
+
+
+def share_of(bench: Bench) -> float:
+    """How many of its points are tried."""
+    return _SHARE_OF_ENGINES if bench.name.startswith("sqlalchemy-") else SHARE
 
 
 def points_of(bench: Bench, statements: Iterable[Place], awaits: Iterable[Place]) -> list[Point]:
@@ -129,7 +136,7 @@ class ClientSweep:
             points = points_of(self.bench, TAP.statements, TAP.awaits)
             report.points = len(points)
             for point in points:
-                if point.is_chosen(SHARE, SEED) and report.failed < _ENOUGH:
+                if point.is_chosen(share_of(self.bench), SEED) and report.failed < _ENOUGH:
                     try_point(self.bench, point, report, self._hit)
         return report
 
@@ -232,7 +239,7 @@ class WorkerSweep:
             points += [Point(place, Blow.STOPPED_WAITING) for place in awaits]
             report.points = len(points)
             for point in points:
-                if point.is_chosen(SHARE, SEED) and report.failed < _ENOUGH:
+                if point.is_chosen(share_of(self.bench), SEED) and report.failed < _ENOUGH:
                     try_point(self.bench, point, report, self._hit)
         return report
 
