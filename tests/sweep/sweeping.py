@@ -22,7 +22,7 @@ from sweep.worker_operations import SOON, Stage, Work
 
 SEED = int(os.environ.get("ONWARD_SWEEP_SEED", "1"))
 """Which points belong to the share that is tried: always the same, so that a change is judged by what it changed."""
-SHARE = float(os.environ.get("ONWARD_TEST_SCALE", "0.1"))
+SHARE = float(os.environ.get("ONWARD_TEST_SCALE", "0.06"))
 _SHARE_OF_ENGINES = SHARE if SHARE >= 1 else SHARE / 3
 """On SQLAlchemy: three engines that share all but their last inch share the points of one."""
 _PATIENCE = 20.0

@@ -1,6 +1,6 @@
 """Every operation of a client, on every driver, hit at every statement and every wait, once each.
 
-`make test` tries a tenth of the points, on SQLAlchemy a third of that, always the same.
+`make test` tries six in a hundred of the points, on SQLAlchemy a third of that, always the same.
 ONWARD_SWEEP_SEED chooses others.
 """
 

@@ -1,6 +1,6 @@
 """Opening and closing an app, cancelled at every wait: nothing is left, and it can be opened again.
 
-As for operations, `make test` tries a tenth of the waits, always the same.
+As for operations, `make test` tries six in a hundred of the waits, always the same.
 """
 
 import asyncio
