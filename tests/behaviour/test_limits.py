@@ -124,6 +124,20 @@ async def test_failed_attempts_and_crashes_leave_their_places_to_others(running:
     assert (runs.most, runs.done) == ({"all": 1}, 12)
 
 
+async def test_who_waits_is_found_by_the_key_itself_whatever_it_is_shown_as(make_app: Callable[..., Onward]) -> None:
+    class Color(str, Enum):  # noqa: UP042 - a StrEnum is shown as its text
+        RED = "red"
+
+    @job("paint", limit=Limit(concurrency=1, key=lambda input: Color(input)))
+    async def paint(attempt: Attempt[str]) -> None: ...
+
+    async with make_app(paint) as app:
+        chain = await app.start(paint, "red")
+        waiting = [[job.id for job in await app.limits.waiting("paint", key)] for key in (Color.RED, "red")]
+
+    assert waiting == [[chain.id], [chain.id]]
+
+
 @pytest.mark.parametrize("ends", ["cancelled", "completed", "deleted"])
 async def test_a_place_that_no_worker_gives_up_is_free_at_once(make_app: Callable[..., Onward], ends: str) -> None:
     desk = Limit("desk", concurrency=1)
@@ -297,7 +311,7 @@ def test_a_limit_is_checked_when_it_is_made() -> None:
     for wrong in ({}, {"concurrency": 0}, {"concurrency": 1, "key": "tenant"}, {"rate": 5}, {"concurrency": True}):
         with pytest.raises(ConfigurationError, match="Limit: "):
             Limit(**wrong)  # type: ignore[arg-type]
-    for count, per, burst in ((0, 1, 1), (1, 0, 1), (1, 1, 0), (1, -1, 1), (1, 86400, 2**31 - 1)):
+    for count, per, burst in ((0, 1, 1), (1, 0, 1), (1, 1, 0), (1, -1, 1), (1, 86400, 2**31 - 1), (10**7, 1, 1)):
         with pytest.raises(ConfigurationError, match="Rate: "):
             Rate(count, per=timedelta(seconds=per), burst=burst)
 

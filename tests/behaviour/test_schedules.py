@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from onward import Attempt, Onward, Schedule, StoredSchedule, job
+from onward import Attempt, JobType, Onward, Schedule, StoredSchedule, job
+from onward.client.checking import check_stored
 from onward.errors import ConfigurationError, ScheduleNotFound, TransactionError
 from onward.observe import events
 from onward.state.driver import transaction
@@ -70,6 +71,18 @@ async def test_every_tick_starts_a_chain_with_what_is_made_of_it(running: Any, r
     assert chain is not None
     assert (chain.current.input, chain.current.origin_id) == (spell(ticks[0]), None)
     assert {event.chain_id for event in ticked[:10]} <= {e.chain_id for e in recorder.of(events.ChainStarted)}
+
+
+async def test_chains_that_wait_in_line_are_not_taken_for_stranded(opened: Any, recorder: Recorder) -> None:
+    approve = JobType("approve", input=int, output=int)
+    line = Schedule("line", approve, 1, every=OFTEN, overlap="queue")
+    app: Onward = await opened(approve, note, schedules=[line])
+    async with app.worker():
+        await recorder.next(events.ScheduleTicked, count=3)
+
+    verdict = await check_stored(app.registry, app.store)
+
+    assert (verdict.checked >= 3, verdict.stranded) == (True, [])
 
 
 async def test_any_worker_of_the_app_starts_what_others_run(opened: Any, recorder: Recorder) -> None:

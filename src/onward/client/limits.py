@@ -9,7 +9,7 @@ import msgspec
 
 from onward.client.arguments import checked_limit
 from onward.client.operations import Operations
-from onward.define.limit import Limit, Rate, shown_name, stored_name
+from onward.define.limit import Limit, Rate, key_text, shown_name, stored_name
 from onward.errors import LimitNotFound, require
 from onward.lifecycle.effects import Effects
 from onward.lifecycle.limits import rule_of
@@ -71,7 +71,7 @@ class LimitOperations:
 
     async def jobs(self, name: str, key: str | int | float, *, holding: bool, limit: int, tx: object) -> Sequence[Job]:
         operations = self._ready()
-        state, limit_key = operations.store.state, f"{_checked(name)}/{key}"
+        state, limit_key = operations.store.state, f"{_checked(name)}/{key_text(key)}"
         require(wrong_text("key", limit_key, most=2 * LONGEST_NAME + 1 + LONGEST_KEY))
         look = (state.placed_jobs if holding else state.held_jobs)(limit_key, limit=checked_limit(limit))
         return [operations.shown_job(job) for job in await operations.store.read(look, tx=tx)]

@@ -21,6 +21,8 @@ from onward.options import (
 
 _MOST = 2**31 - 1
 _LONGEST_PER = timedelta(days=366)
+_SHORTEST_EVERY = 1e-6
+"""Seconds: what databases can tell apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Rate:
             wrong_duration("Rate: per", self.per, least=timedelta(milliseconds=1), most=_LONGEST_PER),
             wrong_number("Rate: burst", self.burst, least=1, most=_MOST),
         )
+        if self.every < _SHORTEST_EVERY:
+            raise ConfigurationError(f"Rate: {self.count:,} per {self.per} is more than a million a second: give less")
         if self.every * self.burst > LONGEST.total_seconds():  # more than databases can add to an instant
             raise ConfigurationError(
                 f"Rate: burst={self.burst} takes longer than {LONGEST.days:,} days at this rate: give less"
@@ -100,8 +104,7 @@ class TypeLimit:
             return f"{stored_name(self.name)}/"
         try:
             key: object = self.limit.key(input)
-            # An enum, say, is the text that it is, whatever it is shown as; an integer may be too long to be shown.
-            text = str.__str__(key) if isinstance(key, str) else str(key)
+            text = key_text(key)  # an integer may be too long to be shown
         except Exception as error:
             raise StartRefused(
                 f"{self.type_name!r}: the key= of its limit {self.name!r} raised {type(error).__name__}: {error}"
@@ -113,6 +116,11 @@ class TypeLimit:
         if problem is not None:
             raise StartRefused(f"{self.type_name!r}: its limit {self.name!r}: {problem}")
         return f"{stored_name(self.name)}/{text}"
+
+
+def key_text(key: object) -> str:
+    """A key as it is stored: an enum, say, is the text that it is, whatever it is shown as."""
+    return str.__str__(key) if isinstance(key, str) else str(key)
 
 
 def stored_name(name: str) -> str:

@@ -1,3 +1,6 @@
+-- Neither of these two triggers has a search_path of its own, which every row would pay for: what they call is named with
+-- its schema, and for what they compare the server finds its own operators first.
+
 -- A job with a limit is new. The keys of one with several come as one text.
 CREATE FUNCTION /*schema*/begin_limit() RETURNS trigger
 LANGUAGE plpgsql /*calls nothing*/ AS $$
