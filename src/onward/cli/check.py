@@ -7,7 +7,7 @@ import typer
 from onward.cli.console import say, set_up_logging
 from onward.cli.failures import in_words
 from onward.cli.loading import load_app
-from onward.cli.options import App, AppDir, Debug, Json, option
+from onward.cli.options import App, AppDir, Debug, Json, Prefix, Schema, option
 from onward.cli.place import at, run
 from onward.cli.printing import print_json, print_line
 from onward.client.app import Onward
@@ -19,10 +19,8 @@ def check(
     database: Annotated[
         str | None, option("--database", "The database to look into (default: that of the app).", metavar="URL")
     ] = None,
-    schema: Annotated[str | None, option("--schema", "With --database: the Postgres schema (default: onward).")] = None,
-    prefix: Annotated[
-        str | None, option("--prefix", "With --database: how SQLite tables begin (default: onward_).")
-    ] = None,
+    schema: Schema = None,
+    prefix: Prefix = None,
     limit: Annotated[
         int | None,
         option("--limit", "Of each type and version so many jobs (default: all).", min=1, metavar="N"),

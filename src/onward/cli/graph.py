@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from onward.cli.console import set_up_logging
 from onward.cli.failures import in_words
 from onward.cli.loading import load_app
-from onward.cli.options import App, AppDir, Debug, Json, option
+from onward.cli.options import App, AppDir, Debug, Json, Prefix, Schema, option
 from onward.cli.place import at, run
 from onward.cli.printing import print_json
 from onward.client.app import Onward
@@ -24,10 +24,8 @@ def graph(
         str | None, option("--database", "Count what waits, runs and failed there.", metavar="URL")
     ] = None,
     counts: Annotated[bool, option("--counts", "Count in the app's own database.")] = False,
-    schema: Annotated[str | None, option("--schema", "With --database: the Postgres schema (default: onward).")] = None,
-    prefix: Annotated[
-        str | None, option("--prefix", "With --database: how SQLite tables begin (default: onward_).")
-    ] = None,
+    schema: Schema = None,
+    prefix: Prefix = None,
     json: Json = False,
     app_dir: AppDir = None,
     debug: Debug = False,

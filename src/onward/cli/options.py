@@ -88,6 +88,8 @@ AppDir = Annotated[
     ),
 ]
 Debug = Annotated[bool, option("--debug", "Show tracebacks of errors.")]
+Schema = Annotated[str | None, option("--schema", "With --database: the Postgres schema (default: onward).")]
+Prefix = Annotated[str | None, option("--prefix", "With --database: how SQLite tables begin (default: onward_).")]
 Json = Annotated[bool, option("--json", "Print JSON, for programs.")]
 App = Annotated[
     str,
@@ -106,10 +108,8 @@ class Place:
     database: Annotated[
         str | None, option("--database", "The address of the database, where no app is needed.", metavar="URL")
     ] = None
-    schema: Annotated[str | None, option("--schema", "With --database: the Postgres schema (default: onward).")] = None
-    prefix: Annotated[
-        str | None, option("--prefix", "With --database: how SQLite tables begin (default: onward_).")
-    ] = None
+    schema: Schema = None
+    prefix: Prefix = None
     app_dir: AppDir = None
     debug: Debug = False
 
