@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from onward import JobStatus, JobType, SyncOnward
 from support import SOON
+
+hold = JobType("hold", input=str, output=int)
 
 
 def until(
@@ -53,3 +56,11 @@ class Command:
             return self.process.wait(within)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running; it said\n{self.said}") from None
+
+
+def both_hold(client: SyncOnward, folder: Path) -> Callable[[], set[JobStatus]]:
+    """Occupy two slots until the folder has a file `go`; the statuses of the two jobs."""
+    folder.mkdir()
+    chains = client.start_many([hold.with_input(str(folder)) for _ in range(2)])
+    until(lambda: len(list(folder.iterdir())) == 2)
+    return lambda: {chain.get().status for chain in chains}

@@ -807,5 +807,21 @@ def node() -> Path:
     return Path(shutil.which("node") or "node")
 
 
+def chromium() -> str:
+    """The browser: that of ONWARD_TEST_CHROMIUM, or Debian's, installed if need be."""
+    if given := os.environ.get("ONWARD_TEST_CHROMIUM"):
+        return given
+    if _missing("chromium"):
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            raise ServerMissing(
+                "The tests need a chromium. Install it (Debian: sudo apt-get install chromium), or say where it is in "
+                "ONWARD_TEST_CHROMIUM."
+            )
+        with _one_at_a_time():
+            if _missing("chromium"):
+                install("chromium")
+    return shutil.which("chromium") or "chromium"
+
+
 def _missing(*programs: str) -> list[str]:
     return [program for program in programs if shutil.which(program) is None]

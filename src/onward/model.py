@@ -62,6 +62,8 @@ class JobError(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int | None = None
     counted: bool = True
     """Whether it was the job's fault; else the database's, which is not held against it."""
+    at: datetime | None = None
+    """When, by the clock of the worker that noticed; None where nobody wrote it down."""
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -3,7 +3,6 @@
 They are asked before any I/O, so that every database answers alike; who asks raises the error that fits.
 """
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -198,5 +197,7 @@ def wrong_call(count: int, size: int) -> str | None:
 
 
 def _meant(value: object, choices: Iterable[str], mark: str = "") -> str:
+    import difflib  # for those who mistype only
+
     close = difflib.get_close_matches(value, list(choices), 1) if isinstance(value, str) and len(value) < 300 else []
     return f"; did you mean {close[0] + mark if mark else repr(close[0])}?" if close else ""

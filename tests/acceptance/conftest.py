@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from command import Command
@@ -30,6 +31,16 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def sqlite_address(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/onward.db"
+
+
+@pytest.fixture
+def database_url(postgres_server: str) -> Iterator[str]:
+    """An empty Postgres database."""
+    name = f"onward_docs_{secrets.token_hex(4)}"
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield postgres_server.rpartition("/")[0] + f"/{name}"
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

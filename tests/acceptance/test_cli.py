@@ -313,8 +313,8 @@ def test_help_and_version(onward: Callable[..., Command]) -> None:
     helped, versioned, unknown = onward("worker", "--help"), onward("--version"), onward("worker", "--nonsense")
 
     assert helped.exit_code == 0
-    running = ("APP", "CONCURRENCY", "PROCESSES", "JOBS", "POLL", "GRACE", "NAME", "GUARDIAN")
-    for variable in (*running, "LOG_LEVEL", "DEBUG"):
+    running = ("APP", "CONCURRENCY", "PROCESSES", "JOBS", "POLL", "GRACE", "NAME", "GUARDIAN", "BURST", "RELOAD")
+    for variable in (*running, "RELOAD_DIR", "HEALTH_PORT", "HEALTH_HOST", "LOG_LEVEL", "DEBUG"):
         assert f"ONWARD_{variable}" in helped.said
     assert versioned.exit_code == 0
     assert versioned.said.startswith("onward ")

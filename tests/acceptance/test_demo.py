@@ -34,6 +34,7 @@ def test_the_demo_survives_its_killed_worker_and_says_so(tmp_path: Path) -> None
     verdicts = {claim: re.search(rf"{claim} .* (ok|NOT SO) ", demo.stdout) for claim in CLAIMS}
     assert {claim: found and found[1] for claim, found in verdicts.items()} == dict.fromkeys(CLAIMS, "ok")
     assert "killed with SIGKILL" in demo.stdout
+    assert "onward demo --dashboard" in demo.stdout
     assert "\x1b" not in demo.stdout, "no cursor tricks without a terminal"
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 

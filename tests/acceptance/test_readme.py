@@ -8,7 +8,6 @@ import inspect
 import io
 import itertools
 import re
-import secrets
 import subprocess
 import sys
 import types
@@ -16,7 +15,6 @@ import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 import typer
 
@@ -37,16 +35,6 @@ PRINTED = re.compile(r"^\s*print\(.*\)  # (?P<line>.*)$", re.MULTILINE)
 
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
-
-
-@pytest.fixture
-def database_url(postgres_server: str) -> Iterator[str]:
-    """An empty Postgres database."""
-    name = f"onward_docs_{secrets.token_hex(4)}"
-    with psycopg.connect(postgres_server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-        yield postgres_server.rpartition("/")[0] + f"/{name}"
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 class Reader:

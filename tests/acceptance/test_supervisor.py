@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from command import Command, until
+from command import Command, both_hold, until
 from onward import JobStatus, JobType, PendingJob, SyncOnward
 from support import SOON
 
 Launch = Callable[..., Command]
-hold = JobType("hold", input=str, output=int)
 meet = JobType("meet", input=str, output=int)
 stubborn = JobType("stubborn", input=type(None), output=type(None))
 
@@ -42,14 +41,6 @@ def lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def both_hold(client: SyncOnward, folder: Path) -> Callable[[], set[JobStatus]]:
-    """Occupy two slots until the folder has a file `go`; the statuses of the two jobs."""
-    folder.mkdir()
-    chains = client.start_many([hold.with_input(str(folder)) for _ in range(2)])
-    until(lambda: len(list(folder.iterdir())) == 2)
-    return lambda: {chain.get().status for chain in chains}
 
 
 def test_processes_work_in_parallel_and_drain_together(

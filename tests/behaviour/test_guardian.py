@@ -24,6 +24,7 @@ from onward.state.postgres.asyncpg import AsyncpgDriver
 from onward.state.postgres.psycopg import PsycopgDriver
 from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.process import ProcessGuardian
+from onward.worker.presence import Presence
 from proxy import proxied
 from support import SOON, Recorder, Run, intercept
 
@@ -301,6 +302,7 @@ async def test_a_child_whose_connection_falls_silent_makes_another_and_keeps_the
             app._store, "w", driver(dsn).address, app._notify,
             shortest=6.0, longest=6.0, concurrency=1, lost=lambda _job, _attempt, reason: lost.append(reason),
             watch=Watch("w", has_returned=lambda _job, _attempt: False, end=lambda: None),
+            presence=Presence(app._store, "w", version=None, types={}, concurrency=1),
         )  # fmt: skip
         guardian.start()
         guardian.hold(chain.id, 1, 6.0, time.monotonic())

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextvars import Context
 from datetime import timedelta
 from typing import Any
 
@@ -77,18 +78,43 @@ async def test_a_hint_that_comes_while_a_look_is_being_answered_is_not_lost(
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)
 @pytest.mark.parametrize("delay", [timedelta(0), timedelta(milliseconds=300)])
 async def test_a_job_that_was_locked_when_it_was_announced_is_taken_soon_after_the_lock(
-    running: Any, opened: Any, delay: timedelta
+    running: Any, opened: Any, delay: timedelta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody tells when a lock ends without a change; only there can one row be locked."""
     app: Onward = await running(double, worker=NEVER)
     client: Onward = await opened(double)
+    is_locked = asyncio.Event()
+
+    async def take(run: Run, **_: Any) -> Any:
+        await is_locked.wait()  # else it may be faster than the lock
+        return await run()
+
+    intercept(monkeypatch, app.state, "take", take)
     async with client.transaction() as tx:
         chain = await client.start(double, 2, delay=delay, tx=tx)
     async with client.complete(chain):
+        is_locked.set()
         await asyncio.sleep(1.0)  # it has been announced, or due, and passed over
 
     assert await chain.wait(timeout=SOON) == 4
     assert app.is_open
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_a_job_that_was_locked_is_not_forgotten_for_others_that_are_announced(running: Any, opened: Any) -> None:
+    """A take that brings what it was told of says nothing of what an earlier one had to leave."""
+    client: Onward = await opened(double)
+    chain = await client.start(double, 2)
+
+    async def others() -> None:
+        await running(double, worker=NEVER)
+        for n in range(20):
+            assert await (await client.start(double, n)).wait(timeout=SOON) == 2 * n
+
+    async with client.complete(chain), asyncio.TaskGroup() as tasks:
+        tasks.create_task(others(), context=Context())
+
+    assert await chain.wait(timeout=SOON) == 4
 
 
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)

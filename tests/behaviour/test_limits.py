@@ -4,17 +4,20 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any
 
+import asyncpg
+import msgspec
 import pytest
 
 from onward import Attempt, Backoff, JobType, Limit, Next, Onward, Rate, Reschedule, job
 from onward.errors import ConfigurationError, DefinitionError, LimitNotFound, StartRefused, WaitTimeout
 from onward.worker import admission
-from support import SOON
+from support import SOON, Run, intercept
 
 
 @dataclass
@@ -57,6 +60,105 @@ async def test_so_many_of_a_key_run_at_a_time_in_all_workers(make_app: Callable[
         await finish(*chains)
 
     assert runs.most == {f"tenant-{n}": 2 for n in range(3)}
+
+
+async def test_a_worker_that_finds_enough_to_take_does_not_look_for_more_each_time(
+    make_app: Callable[..., Onward], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, calls = Running(), Counter[str]()
+
+    @job("work", limit=Limit(concurrency=2, key=lambda input: input.tenant))
+    async def work(attempt: Attempt[Work]) -> None:
+        await runs(attempt.input.tenant)
+
+    async with make_app(work) as app:
+        for name in ("admit", "take"):
+            monkeypatch.setattr(app.state, name, _counted(getattr(app.state, name), name, calls))
+        monkeypatch.setattr(admission, "_AT_MOST_AHEAD", 60.0)
+        monkeypatch.setattr(admission, "_LOOK_BACK_EVERY", 60.0)
+        chains = await app.start_many([work.with_input(Work(f"tenant-{n % 40}")) for n in range(200)])
+        async with app.worker(concurrency=4):
+            await finish(*chains)
+
+    assert max(runs.most.values()) <= 2
+    assert calls["admit"] < calls["take"] / 2
+
+
+async def test_a_place_given_up_while_a_worker_takes_ahead_is_looked_at_though_it_is_full(
+    make_app: Callable[..., Onward], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the last look that says when the next one is due, and nobody else may be there."""
+    calls, release = Counter[str](), asyncio.Event()
+
+    @job("work", limit=Limit(concurrency=1, key=lambda input: input.tenant))
+    async def work(attempt: Attempt[Work]) -> None:
+        if attempt.input.tenant == "slow":
+            await release.wait()
+
+    async with make_app(work) as app:
+        monkeypatch.setattr(admission, "_LOOK_BACK_EVERY", 60.0)
+        monkeypatch.setattr(admission, "_AT_MOST_AHEAD", 1.0)
+
+        async def admit(run: Run, **_: Any) -> Any:
+            calls["admit"] += 1
+            return msgspec.structs.replace(await run(), next_in=None)
+
+        intercept(monkeypatch, app.state, "admit", admit)
+        chains = await app.start_many([work.with_input(Work(tenant)) for tenant in ("fast", "fast", "slow")])
+        async with app.worker(concurrency=1):
+            await chains[0].wait(timeout=SOON)
+            try:
+                async with asyncio.timeout(SOON.total_seconds()):
+                    while calls["admit"] < 2:
+                        await asyncio.sleep(0.01)
+            finally:
+                release.set()
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_what_was_taken_runs_though_the_look_for_more_fails(
+    make_app: Callable[..., Onward], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, release, attempts = asyncio.Semaphore(0), asyncio.Event(), list[int]()
+
+    @job("work", limit=Limit(concurrency=1, key=lambda input: input.tenant))
+    async def work(attempt: Attempt[Work]) -> None:
+        attempts.append(attempt.number)
+        begun.release()
+        await release.wait()
+
+    async with make_app(work) as app:
+        monkeypatch.setattr(admission, "_AT_MOST_AHEAD", 60.0)
+        monkeypatch.setattr(admission, "_LOOK_BACK_EVERY", 60.0)
+        is_locked = False
+
+        async def admit(run: Run, **_: Any) -> Any:
+            if is_locked:
+                raise asyncpg.LockNotAvailableError("somebody has locked a key")
+            return await run()
+
+        intercept(monkeypatch, app.state, "admit", admit)
+        chains = await app.start_many([work.with_input(Work(f"tenant-{n}")) for n in range(3)])
+        async with app.worker(concurrency=2):
+            await begun.acquire()
+            await begun.acquire()
+            is_locked = True
+            release.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(2.0):
+                    await begun.acquire()
+            is_locked = False
+            await finish(*chains)
+
+    assert attempts == [1, 1, 1]
+
+
+def _counted(call: Callable[..., Any], name: str, calls: Counter[str]) -> Callable[..., Any]:
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls[name] += 1
+        return call(*arguments, **options)
+
+    return counted
 
 
 async def test_types_share_a_named_limit_and_a_continuation_needs_a_place_too(running: Callable[..., Any]) -> None:

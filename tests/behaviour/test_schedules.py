@@ -12,7 +12,7 @@ import pytest
 
 from onward import Attempt, JobType, Onward, Schedule, StoredSchedule, job
 from onward.client.checking import check_stored
-from onward.errors import ConfigurationError, ScheduleNotFound, TransactionError
+from onward.errors import ConfigurationError, DefinitionError, ScheduleNotFound, TransactionError
 from onward.observe import events
 from onward.state.driver import transaction
 from onward.state.schedules import Move
@@ -136,6 +136,17 @@ async def test_types_registered_later_bring_theirs(opened: Any, recorder: Record
         await recorder.next(events.ScheduleTicked)
 
 
+async def test_types_whose_schedule_is_refused_are_not_registered() -> None:
+    @job("own", schedule=Schedule(input="not a number", every=OFTEN))
+    async def own(attempt: Attempt[int]) -> None: ...
+
+    app = Onward("memory://", jobs=[note], schedules=[often()])
+    with pytest.raises(DefinitionError, match="own"):
+        app.register(own)
+
+    assert [*app.registry] == ["note"]
+
+
 @pytest.mark.parametrize(("missed", "expected"), [("skip", 0), ("once", 1), ("all", 3)])
 async def test_what_was_missed_while_nobody_worked(opened: Any, recorder: Recorder, missed: str, expected: int) -> None:
     app: Onward = await opened(note, schedules=[often(every=MONTH, missed=missed)])
@@ -201,10 +212,10 @@ async def test_a_schedule_that_is_over_starts_nothing_more(running: Any, recorde
     end = datetime.now(UTC) + timedelta(seconds=1)
     app: Onward = await running(note, schedules=[often(end=end)])
 
-    while not recorder.of(events.ScheduleTicked) or (await stored(app)).next_at is not None:
+    while (await stored(app)).next_at is not None:
         await asyncio.sleep(0.02)
 
-    assert max(event.tick for event in recorder.of(events.ScheduleTicked)) <= end
+    assert all(event.tick <= end for event in recorder.of(events.ScheduleTicked))
 
 
 # -- people

@@ -215,6 +215,7 @@ async def test_chains_that_an_application_has_locked_hold_no_others_up(running: 
         assert await _by_another(lambda: _unended(app, chains)) == 8
 
     assert await waiting.wait(timeout=SOON) == sum(range(8))
+    assert not recorder.of(events.StateError)
 
 
 async def _by_another(work: Callable[[], Any]) -> Any:

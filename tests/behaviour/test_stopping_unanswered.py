@@ -31,6 +31,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.worker.worker._CUT_OFF_AFTER_GRACE", 0.2)
     monkeypatch.setattr("onward.worker.worker._SETTLE_AFTER_GRACE", 0.4)
     monkeypatch.setattr("onward.worker.settler._LAST_CHANCE", 0.2)
+    monkeypatch.setattr("onward.worker.source._LAST_LOOK", 0.2)
 
 
 class Stage:
@@ -171,6 +172,30 @@ async def test_a_handler_in_a_thread_that_waits_for_a_locked_file_does_not_keep_
                 other.execute("BEGIN IMMEDIATE")
                 stage.go.set()
                 await asyncio.sleep(0.1)
+                worker.stop()
+                done, _ = await asyncio.wait([running], timeout=ENOUGH)
+                other.execute("ROLLBACK")
+            await running
+        assert done
+    finally:
+        if engine is not None:
+            await engine.dispose()
+
+
+@pytest.mark.parametrize("library", ["", "+aiosqlite"])
+async def test_a_worker_that_looks_for_jobs_in_a_locked_file_stops(tmp_path: Path, library: str) -> None:
+    @job("locked out")
+    async def locked_out(attempt: Attempt[int]) -> None: ...
+
+    address = f"sqlite{library}:///{tmp_path}/jobs.db"
+    engine = create_async_engine(address, connect_args={"timeout": 0.1}) if library else None
+    try:
+        async with Onward(engine or address, jobs=[locked_out], observers=[]) as app:
+            with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                worker = app.worker(grace=GRACE)
+                running = asyncio.get_running_loop().create_task(worker.run())
+                await asyncio.sleep(0.2)
                 worker.stop()
                 done, _ = await asyncio.wait([running], timeout=ENOUGH)
                 other.execute("ROLLBACK")

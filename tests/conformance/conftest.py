@@ -115,13 +115,15 @@ class Place(ABC):
 
     async def prepare(self, state: StateAdapter, driver: Driver) -> None:
         limits = ("limit_rule", "limit_key", "limit_wake", "limit_place")
-        tables = ("job", "blocker", "paused_type", "schedule", *limits)
+        tables = ("job", "blocker", "paused_type", "schedule", "worker", "figure", *limits)
         try:
             for table in tables:
                 self.admin.execute(f"DELETE FROM {self.tables}{table}")
             self.admin.execute(
                 f"UPDATE {self.tables}retention SET held_by = NULL, held_until = {self.never}, walks = '{{}}'"
             )
+            first = "'00000000-0000-0000-0000-000000000000'"
+            self.admin.execute(f"UPDATE {self.tables}figure_turn SET next_at = 0, counted_to = {first}, loose_from = 0")
         except (psycopg.errors.UndefinedTable, sqlite3.OperationalError):
             async with driver.connection() as connection:
                 await connection.run(state.migrate())

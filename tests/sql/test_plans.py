@@ -294,12 +294,98 @@ def test_counting_reads_index_entries_of_live_jobs_only(connection: psycopg.Conn
     assert_the_table_is_not_scanned(plan)
 
 
+def test_whether_work_is_left_is_one_seek_for_each_type(connection: psycopg.Connection) -> None:
+    names = ["nobody", "neither", "type-1"]
+    plan = explained(connection, STATE.sql("work_left"), type_names=names, versions=[1, 1, 1], now=None)
+
+    sought = [node for node in plan if node.get("Index Name")]
+    assert sum(read(node) for node in sought) <= len(names) * 4
+    assert_the_table_is_not_scanned(plan)
+
+
 def test_the_oldest_are_found_with_one_seek_for_each_version_and_rank(connection: psycopg.Connection) -> None:
     plan = explained(connection, STATE.sql("oldest_due"), type_names=["type-1", "type-2"], now=None)
 
     sought = [node for node in plan if node.get("Index Name")]
     assert {node["Index Name"] for node in sought} == {"job_pending", "job_held"}
     assert sum(read(node) for node in sought) <= 2 * 4 * 2
+    assert_the_table_is_not_scanned(plan)
+
+
+@pytest.mark.parametrize("ageing", [None, 60.0])
+def test_those_before_a_job_in_line_are_counted_no_further_than_asked(
+    connection: psycopg.Connection, ageing: float | None
+) -> None:
+    types = [f"type-{n}" for n in range(TYPES)]
+    last = connection.execute(
+        "SELECT id FROM plans.job WHERE status = 'pending' AND NOT deferred ORDER BY rank DESC, scheduled_at DESC "
+        "LIMIT 1"
+    ).fetchone()
+    assert last is not None
+
+    plan = explained(
+        connection,
+        STATE.sql("line_of"),
+        id=last[0],
+        type_names=types,
+        versions=[1] * TYPES,
+        ageing=ageing,
+        most=BATCH,
+        now=None,
+    )
+
+    sought = [node for node in plan if node.get("Index Name")]
+    assert {node["Index Name"] for node in sought} >= {"job_pkey", "job_pending"}
+    assert sum(read(node) for node in sought) <= 2 * BATCH + 10 * TYPES
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_what_is_due_is_found_with_a_seek_for_each_version_and_rank(connection: psycopg.Connection) -> None:
+    plan = explained(connection, STATE.sql("due_types"), most=1000, now=None)
+
+    sought = [node for node in plan if node.get("Index Name")]
+    assert plan[0]["Actual Rows"] == TYPES
+    assert {node["Index Name"] for node in sought} >= {"job_pending", "job_held"}
+    assert sum(read(node) for node in sought if node["Index Name"] == "job_pending") <= TYPES * (1 + 4) + TYPES
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_counting_ends_where_it_was_told_also_where_nothing_was_vacuumed(connection: psycopg.Connection) -> None:
+    connection.execute("UPDATE pg_class SET relallvisible = 0 WHERE relname = 'job'")
+    connection.execute(STATE.sql("by_index").encode())
+
+    plan = explained(connection, STATE.sql("survey"), most=BATCH, now=None)
+
+    sought = [node for node in plan if node.get("Index Name") == "job_pending"]
+    assert max(read(node) / node["Actual Loops"] for node in sought) <= BATCH
+    assert_no_backlog_is_sorted(plan, at_most=BATCH)
+    assert_the_table_is_not_scanned(plan)
+
+
+@pytest.mark.parametrize("name", ["jobs", "steps", "blockers", "leases", "keys"])
+def test_the_doctor_looks_through_no_more_rows_than_asked(connection: psycopg.Connection, name: str) -> None:
+    for method in ("seqscan", "hashjoin", "mergejoin"):
+        connection.execute(f"SET LOCAL enable_{method} = off")
+    connection.execute(
+        "INSERT INTO plans.blocker (job_id, position, blocked_by_chain_id) SELECT id, 1, id FROM plans.job LIMIT %s",
+        [10 * BATCH],  # undone, they make the table no larger for other tests
+    )
+    asked = dict.fromkeys(spell(STATE.sql(f"diagnose_{name}"), "dollar").names)
+
+    plan = explained(
+        connection,
+        STATE.sql(f"diagnose_{name}"),
+        **{key: value for key, value in {"most": BATCH, "now": None, "late": 600.0}.items() if key in asked},
+    )
+
+    assert sum(read(node) for node in plan if node.get("Index Name") == "job_pkey") <= 4 * BATCH
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_workers_are_told_with_what_runs_by_the_index_of_that(connection: psycopg.Connection) -> None:
+    plan = explained(connection, STATE.sql("list_workers"), ahead=60.0, now=None)
+
+    assert {node["Index Name"] for node in plan if node.get("Index Name")} == {"job_running"}
     assert_the_table_is_not_scanned(plan)
 
 
@@ -437,9 +523,9 @@ def explained(connection: psycopg.Connection, sql: str, **parameters: Any) -> li
     """Run a statement as a prepared one; every node of its plan, the root first."""
     spelled = spell(sql, "dollar")
     connection.execute(f"PREPARE hot AS {spelled.sql}".encode())
-    places = ", ".join(["%s"] * len(spelled.names))
+    places = f"({', '.join(['%s'] * len(spelled.names))})" if spelled.names else ""
     row = connection.execute(
-        f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE hot({places})".encode(), spelled.positional(parameters)
+        f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE hot{places}".encode(), spelled.positional(parameters)
     ).fetchone()
     assert row is not None
     nodes, todo = [], [row[0][0]["Plan"]]

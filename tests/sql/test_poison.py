@@ -142,6 +142,10 @@ async def everything_is_listed(state: StateAdapter, connection: Connection, good
             assert len(jobs) == 2
     await connection.run(state.list_failed("work", limit=10))
     await connection.run(state.count_jobs(["work"]))
+    await connection.run(state.workers.list())
+    await connection.run(state.due_types())
+    await connection.run(state.figures.survey(most=10))
+    await connection.run(state.work_left(types=[TypeClaim("work", 1, 60.0)]))
     assert (await connection.run(state.find_chains([good])))[0].id == good
     await connection.run(state.delete([good], cascade=True))
 

@@ -180,7 +180,8 @@ class Bench(ABC):
 
     def clean(self) -> None:
         """Empty the tables."""
-        for table in ("job", "blocker", "paused_type", "schedule", "limit_rule", "limit_key", "limit_place"):
+        limits = ("limit_rule", "limit_key", "limit_place")
+        for table in ("job", "blocker", "paused_type", "schedule", "worker", "figure", *limits):
             self.run(f"DELETE FROM {self.table(table)}")
         self.run(f"DELETE FROM {self.ledger}")
 

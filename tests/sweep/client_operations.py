@@ -302,9 +302,16 @@ async def read(room: Room, chain: Any) -> None:
     (waiting,) = (await got(client.blocked_by(chain))).items
     assert [b.chain_id for b in await got(client.blockers_of(waiting.id))] == [chain.id]
     assert list(await got(client.paused())) == []
+    assert (await got(client.explain(waiting.id))).facts["path"] == [f"{chain.id} ({chain.job_type.name})"]
 
 
 # -- schedules
+
+
+@operation(blocking)
+async def look_at_health(room: Room, _: Any) -> None:
+    room.client._probe._until = 0.0  # what was seen just now is not asked for again
+    await got(room.client.health())
 
 
 async def stored_schedule(room: Room) -> None:

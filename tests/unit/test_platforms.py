@@ -79,8 +79,8 @@ def test_several_processes_are_refused_in_words_where_there_are_no_signals(monke
 def test_how_a_process_ended_is_told_without_the_names_of_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(signal, "SIGKILL")
 
-    assert "was killed" in supervisor._in_words(-9)
-    assert supervisor._in_words(1) == "ended with exit code 1"
+    assert "was killed" in supervisor.in_words(-9)
+    assert supervisor.in_words(1) == "ended with exit code 1"
 
 
 @pytest.mark.slow  # every library there is an extra for

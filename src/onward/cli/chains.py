@@ -10,13 +10,14 @@ from rich.text import Text
 
 from onward.cli.console import say
 from onward.cli.help import WholeHelp
-from onward.cli.options import AMONG_CHAINS, Choice, Json, Place, duration, option, spread
+from onward.cli.options import Choice, Json, Place, duration, option, spread
 from onward.cli.place import as_id, chain_of, job_of, with_app
-from onward.cli.printing import HIDDEN, age, plain, print_json, print_line, print_table, state_of
+from onward.cli.printing import HIDDEN, plain, print_json, print_line, print_table
 from onward.cli.watching import watch_chain
 from onward.client.app import Onward
-from onward.client.arguments import Filters
+from onward.client.arguments import AMONG_CHAINS, Filters
 from onward.client.story import Story, as_tree, story_of
+from onward.client.words import age, ago, state_of
 from onward.model import Chain, CompletedJob, Job, Page
 
 chains = typer.Typer(
@@ -215,7 +216,7 @@ def _facts(story: Story, payloads: bool) -> Sequence[tuple[str, object]]:
         ("", state_of(job)),
         ("chain", job.chain_id if job.chain_index or chain is None else ""),
         ("step", f"{job.chain_index + 1} of {len(story.steps)}" if len(story.steps) > 1 else ""),
-        ("created", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC, {age(job.created_at)} ago"),
+        ("created", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC, {ago(job.created_at)}"),
         ("scheduled", f"{job.scheduled_at:%Y-%m-%d %H:%M:%S} UTC"),
         ("attempts", f"{job.attempt}, of which {job.failures} failed"),
         ("priority", job.priority or ""),

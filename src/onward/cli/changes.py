@@ -46,10 +46,10 @@ def start(
         kind = found.registry.find(type)
         if not isinstance(kind.step, JobType):
             raise InternalJobType(type)
-        text = typer.get_text_stream("stdin").read() if input == "-" else input
+        text = typer.get_binary_stream("stdin").read() if input == "-" else input.encode("utf-8", "replace")
         try:
-            value = kind.input.bare.decode(msgspec.json.encode(msgspec.json.decode(text.encode("utf-8", "replace"))))
-        except msgspec.DecodeError as error:
+            value = kind.input.bare.decode(msgspec.json.encode(msgspec.json.decode(text)))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CommandFailed(f"the input is no JSON: {error}; text is written with quotes, '\"so\"'") from error
         starting: Any = partial(_start, kind.step, value, delay, priority)
         chain = run(found, starting)

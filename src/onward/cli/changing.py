@@ -11,16 +11,19 @@ from rich.progress import Progress
 
 from onward.cli.console import say
 from onward.cli.failures import CommandFailed
-from onward.cli.options import Choice, option
+from onward.cli.options import Choice, Json, option
 from onward.cli.place import chain_of
 from onward.cli.printing import print_json
 from onward.client.app import Onward
-from onward.errors import ChainError, ChainNotFailed
+from onward.client.bulk import Changed, change_in_batches, matching
+from onward.client.words import several
 from onward.model import ChainId, JobStatus
 
-BATCH = 200
-_LOOKED_THROUGH = 20_000
 _MOST_TOLD = 20
+
+
+DryRun = Annotated[bool, option("--dry-run", "Only say how many chains would be changed.")]
+Yes = Annotated[bool, option("--yes", "Do not ask.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +31,9 @@ class Bulk:
     """How to go about it."""
 
     all: Annotated[bool, option("--all", "All that can be, where no filter is given.")] = False
-    dry_run: Annotated[bool, option("--dry-run", "Only say how many chains would be changed.")] = False
-    yes: Annotated[bool, option("--yes", "Do not ask.")] = False
-    json: Annotated[bool, option("--json", "Print JSON, for programs.")] = False
+    dry_run: DryRun = False
+    yes: Yes = False
+    json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,18 +64,16 @@ async def change(app: Onward, doing: Doing, ids: Sequence[str], choice: Choice, 
 
 async def change_all(app: Onward, doing: Doing, ids: Sequence[ChainId], bulk: Bulk, *, ask: bool) -> int:
     """Change these chains once that is confirmed, if it is to be asked; the exit code."""
-    many = f"{len(ids):,} chain{'s' * (len(ids) != 1)}"
+    many = several(len(ids), "chain")
     if bulk.dry_run:
         _report(bulk, f"would {doing.word} {many}", {"would": len(ids), "chains": ids[:1000]})
         return 0
     if ask and ids and not bulk.yes:
-        if bulk.json or not sys.stdin.isatty():
-            raise CommandFailed(f"this would {doing.word} {many}: say --yes, or --dry-run to look first")
-        if not typer.confirm(f"{doing.word} {many}?", err=True):
-            raise CommandFailed("nothing was changed")
-    changed, refused = await _in_batches(doing, ids, show=ask)
+        confirm(f"{doing.word} {many}", json=bulk.json)
+    outcome = await _in_batches(doing, ids, show=ask)
+    changed, refused = outcome.count, outcome.refused
     told = {doing.done: changed, "refused": [{"chain": id, "why": why} for id, why in refused]}
-    _report(bulk, f"{doing.done} {changed:,} chain{'s' * (changed != 1)}", told)
+    _report(bulk, f"{doing.done} {several(changed, 'chain')}", told)
     for id, why in refused[:_MOST_TOLD] if not bulk.json else ():
         say(f"not {id}: {why}")
     if len(refused) > _MOST_TOLD and not bulk.json:
@@ -80,37 +81,29 @@ async def change_all(app: Onward, doing: Doing, ids: Sequence[ChainId], bulk: Bu
     return 1 if refused else 0
 
 
+def confirm(what: str, *, json: bool) -> None:
+    """Go on only if that is wanted."""
+    if json or not sys.stdin.isatty():
+        raise CommandFailed(f"this would {what}: say --yes, or --dry-run to look first")
+    if not typer.confirm(f"{what}?", err=True):
+        raise CommandFailed("nothing was changed")
+
+
 async def _matching(app: Onward, doing: Doing, choice: Choice) -> AsyncIterator[ChainId]:
     wanted = [status for status in choice.status or doing.statuses if status in doing.statuses]
     if not wanted:
         raise CommandFailed(f"{doing.word} is for chains that are {', '.join(doing.statuses)}")
-    filters: Any = {**choice.filters, "status": wanted, "among": _LOOKED_THROUGH}
     if choice.reason and JobStatus.FAILED not in wanted:
         raise CommandFailed(f"--reason is for what failed, {doing.word} for chains that are {', '.join(wanted)}")
-    async for chain in app.chains(limit=1000, **filters):
-        yield chain.id
+    async for id in matching(app, {**choice.filters, "status": wanted}):
+        yield id
 
 
-async def _in_batches(doing: Doing, ids: Sequence[ChainId], *, show: bool) -> tuple[int, list[tuple[ChainId, str]]]:
-    """How many were changed, and which were refused and why. What is refused keeps no other from being changed."""
-    changed, refused = 0, list[tuple[ChainId, str]]()
+async def _in_batches(doing: Doing, ids: Sequence[ChainId], *, show: bool) -> Changed:
     console = Console(stderr=True)
     with Progress(console=console, disable=not (show and console.is_terminal)) as bar:
         task = bar.add_task(doing.word, total=len(ids))
-        todo = [ids[n : n + BATCH] for n in range(0, len(ids), BATCH)][::-1]
-        while todo:
-            batch = todo.pop()
-            try:
-                changed += await doing.change(*batch)
-            except ChainError as refusal:
-                if len(batch) > 1:
-                    middle = len(batch) // 2
-                    todo += [batch[middle:], batch[:middle]]
-                    continue
-                if not (show and isinstance(refusal, ChainNotFailed)):  # it came back with what it waits for
-                    refused.append((batch[0], str(refusal)))
-            bar.advance(task, len(batch))
-    return changed, refused
+        return await change_in_batches(doing.change, ids, found=show, progress=lambda done: bar.advance(task, done))
 
 
 def _report(bulk: Bulk, words: str, data: dict[str, Any]) -> None:

@@ -5,6 +5,8 @@ import os
 import socket
 from datetime import timedelta
 from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
 
 import typer
@@ -13,17 +15,26 @@ from onward.cli import chains, changes, failed
 from onward.cli import migrate as migrating
 from onward.cli.check import check
 from onward.cli.console import say, set_up_logging
+from onward.cli.dashboard import PORT, Port, dashboard
 from onward.cli.dry_run import run_dry
+from onward.cli.explain import explain
 from onward.cli.failures import in_words
 from onward.cli.graph import graph
+from onward.cli.health import doctor, health
 from onward.cli.help import WholeHelp
+from onward.cli.http import serving
 from onward.cli.loading import load_app, this_program
-from onward.cli.options import AppDir, Debug
+from onward.cli.options import AppDir, Debug, option
+from onward.cli.probes import FleetHealth, listen, listen_at
+from onward.cli.prune import prune
 from onward.cli.queue_worker import Options as QueueOptions
 from onward.cli.queue_worker import load_queue_worker, run_queue_worker
+from onward.cli.reloader import Reloader
+from onward.cli.status import status
 from onward.cli.steering import Steering
 from onward.cli.supervisor import Supervisor, why_not
 from onward.cli.worker import run_worker
+from onward.cli.workers import workers
 from onward.observe.logs import LogFormat
 from onward.worker.guardian.contract import GuardianKind
 from onward.worker.options import WorkerKeywords
@@ -62,6 +73,7 @@ Name = Annotated[
 ]
 Hidden = Annotated[int | None, typer.Option(hidden=True)]
 """What a supervisor tells its workers."""
+HiddenPath = Annotated[Path | None, typer.Option(hidden=True)]
 
 
 def _print_version(wanted: bool) -> None:
@@ -117,12 +129,55 @@ def worker(
             envvar="ONWARD_GUARDIAN", help="Who renews leases: a child process, or a thread, which a stuck GIL stops."
         ),
     ] = "process",
+    burst: Annotated[
+        bool,
+        option(
+            "--burst",
+            "Stop when nothing is left: no job of its types runs, here or elsewhere, and none is due. Jobs that wait "
+            "for a place under a limit are waited for; those that are blocked, paused or scheduled for later, retries "
+            "too, are not.",
+        ),
+    ] = False,
+    reload: Annotated[
+        bool,
+        option("--reload", "For development: start anew when a Python file changes; running jobs may finish before."),
+    ] = False,
+    reload_dir: Annotated[
+        list[Path] | None,
+        option(
+            "--reload-dir",
+            "With --reload: the folder to watch (default: that of --app-dir, or this one). May be repeated.",
+            metavar="FOLDER",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    health_port: Annotated[
+        int | None,
+        option(
+            "--health-port",
+            "Serve /healthz, /readyz and /metrics over HTTP on this port; 0: on any that is free.",
+            min=0,
+            max=65535,
+            metavar="PORT",
+        ),
+    ] = None,
+    health_host: Annotated[
+        str,
+        option(
+            "--health-host",
+            "With --health-port: the address to listen on. Whoever reaches it may read the figures; probes of "
+            "Kubernetes need 0.0.0.0.",
+            metavar="ADDRESS",
+        ),
+    ] = "127.0.0.1",
     log_level: Level = "info",
     log_format: LogFormats = "text",
     app_dir: AppDir = None,
     debug: Debug = False,
     number: Hidden = None,
     lifeline: Hidden = None,
+    health_socket: HiddenPath = None,
 ) -> None:
     """Run jobs until stopped.
 
@@ -130,18 +185,30 @@ def worker(
     once for other workers, a third ends the process.
     """
     set_up_logging(log_level, format=log_format, number=number)
+    if reload:
+        if processes > 1:
+            raise typer.BadParameter("--reload is for one process: leave --processes out")
+        raise typer.Exit(_reload(context, reload_dir or [app_dir or Path()], grace=grace))
     if processes > 1:
-        raise typer.Exit(_supervise(context, processes=processes, name=name, grace=grace))
+        with in_words(debug=debug):
+            listening = None if health_port is None else listen(health_host, health_port)
+            code = _supervise(context, processes=processes, name=name, grace=grace, burst=burst, listening=listening)
+        raise typer.Exit(code)
     options = WorkerKeywords(
         concurrency=concurrency,
         poll=None if poll is None else timedelta(seconds=poll),
         grace=timedelta(seconds=grace),
         name=name,
         guardian=guardian,
+        burst=burst,
     )
     steering = Steering(grace=grace, lifeline=lifeline)
     with in_words(debug=debug), steering.listening():
-        run_worker(load_app(app), options, steering, jobs=jobs)
+        loaded = load_app(app)
+        probes = None if health_port is None else listen(health_host, health_port)
+        if health_socket is not None:
+            probes = listen_at(health_socket)
+        run_worker(loaded, options, steering, jobs=jobs, probes=probes, warns=number in (None, 1))
 
 
 @cli.command("queue-worker", epilog="Example: onward queue-worker shop.mail:worker --processes 4")
@@ -191,14 +258,49 @@ def queue_worker(
         run_queue_worker(load_queue_worker(worker), options, steering)
 
 
-def _supervise(context: typer.Context, *, processes: int, name: str | None, grace: float) -> int:
-    if problem := why_not():
+def _supervise(
+    context: typer.Context,
+    *,
+    processes: int,
+    name: str | None,
+    grace: float,
+    burst: bool = False,
+    listening: socket.socket | None = None,
+) -> int:
+    if problem := why_not("--processes"):
         say(f"onward: {problem}")
         return 1
     name = name or f"{socket.gethostname()}-{os.getpid()}"
-    return asyncio.run(
-        Supervisor(_same_command(context, processes=1), processes=processes, name=name, grace=grace).run()
-    )
+    command = _same_command(context, processes=1, health_port=None)
+    _forget(context, "processes", "health_port")
+
+    async def supervise() -> int:
+        if listening is None:
+            return await Supervisor(command, processes=processes, name=name, grace=grace, burst=burst).run()
+        with TemporaryDirectory(prefix="onward-") as folder:
+            health = FleetHealth(Path(folder), processes)
+            async with serving(listening, health.routes):
+                return await Supervisor(
+                    command, processes=processes, name=name, grace=grace, burst=burst, health=health
+                ).run()
+
+    return asyncio.run(supervise())
+
+
+def _reload(context: typer.Context, folders: list[Path], *, grace: float) -> int:
+    if problem := why_not("--reload"):
+        say(f"onward: {problem}")
+        return 1
+    command = _same_command(context, reload=False, reload_dir=())
+    _forget(context, "reload", "reload_dir")
+    return asyncio.run(Reloader(command, folders, grace=grace).run())
+
+
+def _forget(context: typer.Context, *names: str) -> None:
+    """Have child processes not find in variables what is not for them."""
+    for parameter in context.command.params:
+        if parameter.name in names:
+            os.environ.pop(str(parameter.envvar), None)
 
 
 def _same_command(context: typer.Context, **changes: object) -> list[str]:
@@ -211,7 +313,8 @@ def _same_command(context: typer.Context, **changes: object) -> list[str]:
         elif value is True:
             words.append(parameter.opts[0])
         elif value is not None and value is not False:
-            words += [parameter.opts[0], str(value)]
+            for each in value if isinstance(value, list | tuple) else [value]:
+                words += [parameter.opts[0], str(each)]
     return words
 
 
@@ -246,7 +349,16 @@ def migrate(
 
 
 @cli.command()
-def demo(debug: Debug = False) -> None:
+def demo(
+    dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard", envvar="ONWARD_DASHBOARD", help="Then keep the shop open, with a dashboard beside it."
+        ),
+    ] = False,
+    port: Port = PORT,
+    debug: Debug = False,
+) -> None:
     """See it work: orders that are charged and shipped, retries, a fan-in, and a worker killed in the middle.
 
     Runs in under a minute on a SQLite file in a temporary directory; no server is needed.
@@ -254,7 +366,7 @@ def demo(debug: Debug = False) -> None:
     from onward.cli.demo.program import run_demo
 
     with in_words(debug=debug):
-        raise typer.Exit(run_demo())
+        raise typer.Exit(run_demo(dashboard_at=port if dashboard else None))
 
 
 @cli.command(epilog="Example: onward bench postgresql://localhost/shop")
@@ -279,10 +391,17 @@ def bench(
         run_bench(url, count=count, concurrency=concurrency)
 
 
+cli.command(epilog="Example: onward status --watch --database postgresql://localhost/shop")(status)
 cli.add_typer(chains.chains, name="chains")
 cli.add_typer(chains.jobs, name="jobs")
 cli.add_typer(failed.failed, name="failed")
 changes.add_to(cli)
+cli.command(epilog="Example: onward workers --dead --database postgresql://localhost/shop")(workers)
 cli.command(epilog="Example: onward check shop.jobs:app --database postgresql://localhost/shop")(check)
+cli.command(epilog="Example: onward explain 0199d2a1-…")(explain)
+cli.command(epilog="Example: onward prune orders.charge --older-than 30d --dry-run")(prune)
+cli.command(epilog="Example: onward health --max-age 10m --max-age orders.charge=1m")(health)
+cli.command(epilog="Example: onward doctor --database postgresql://localhost/shop")(doctor)
 cli.command("run", epilog="Example: onward run 0199d2a1-… --dry --app shop.jobs:app")(run_dry)
 cli.command(epilog="Example: onward graph shop.jobs:app --format dot | dot -Tsvg > shop.svg")(graph)
+cli.command(epilog="Example: onward dashboard shop.jobs:app --write")(dashboard)

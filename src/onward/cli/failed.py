@@ -10,10 +10,12 @@ from onward.cli.failures import CommandFailed
 from onward.cli.help import WholeHelp
 from onward.cli.options import Choice, Json, Place, option, spread
 from onward.cli.place import with_app
-from onward.cli.printing import age, print_json, print_line, print_table
+from onward.cli.printing import print_json, print_line, print_table
 from onward.client.app import Onward
-from onward.client.causes import Group, grouped
-from onward.model import Job, JobStatus
+from onward.client.bulk import causes
+from onward.client.causes import Group
+from onward.client.words import ago
+from onward.model import JobStatus
 
 failed = typer.Typer(cls=WholeHelp, no_args_is_help=True, rich_markup_mode=None, help="What failed, grouped by cause.")
 _MOST = 10_000
@@ -26,7 +28,7 @@ def list_causes(place: Place, choice: Choice, among: Most = _MOST, json: Json = 
     """List why jobs failed: type, error and place in the code, with how many there are of each."""
 
     async def look(app: Onward) -> tuple[list[Group], bool]:
-        return await _causes(app, choice, among)
+        return await causes(app, choice.filters, most=among)
 
     groups, is_all = with_app(place, look)
     if json:
@@ -35,7 +37,7 @@ def list_causes(place: Place, choice: Choice, among: Most = _MOST, json: Json = 
     for group in groups:
         cause = group.cause
         print_table(
-            (cause.id, f"{len(group.chain_ids):,} × {cause.type_name}, the last {age(group.last)} ago"),
+            (cause.id, f"{len(group.chain_ids):,} × {cause.type_name}, the last {ago(group.last)}"),
             [row for row in (("", cause.reason), ("", _error(group)), ("", cause.place)) if row[1]],
         )
         print_line("")
@@ -55,7 +57,7 @@ def retry_group(
     """Run the chains again that failed for one cause."""
 
     async def work(app: Onward) -> int:
-        groups, _ = await _causes(app, choice, among)
+        groups, _ = await causes(app, choice.filters, most=among)
         chosen = [one for one in groups if one.cause.id == group]
         if not chosen:
             raise CommandFailed(f"no failed jobs of group {group!r}: `onward failed list` shows which there are")
@@ -65,17 +67,6 @@ def retry_group(
     code = with_app(place, work)
     if code:
         raise typer.Exit(code)
-
-
-async def _causes(app: Onward, choice: Choice, among: int) -> tuple[list[Group], bool]:
-    """The groups, and whether they are of all that failed."""
-    found: list[Job] = []
-    filters = {**choice.filters, "status": JobStatus.FAILED}
-    async for job in app.jobs(limit=min(among, 1000), **filters):  # type: ignore[arg-type]
-        if len(found) == among:
-            return grouped(found), False
-        found.append(job)
-    return grouped(found), True
 
 
 def _error(group: Group) -> str:

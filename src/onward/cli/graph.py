@@ -11,6 +11,7 @@ from onward.cli.options import App, AppDir, Debug, Json, Prefix, Schema, option
 from onward.cli.place import at, run
 from onward.cli.printing import print_json
 from onward.client.app import Onward
+from onward.client.declared import continuations, waits
 from onward.define.registry import Registry
 from onward.state.contract import JobCounts
 
@@ -58,8 +59,8 @@ def as_data(registry: Registry, counts: Counts) -> dict[str, Any]:
     ]
     return {
         "types": types,
-        "continues": [{"from": one, "to": other} for one, other in _continues(registry)],
-        "waits": [{"type": one, "for": other} for one, other in _waits(registry)],
+        "continues": [{"from": one, "to": other} for one, other in continuations(registry)],
+        "waits": [{"type": one, "for": other} for one, other in waits(registry)],
     }
 
 
@@ -71,8 +72,8 @@ def mermaid(registry: Registry, counts: Counts) -> list[str]:
         begin, end = ("[", "]") if kind.definition.internal else ("([", "])")
         label = "<br/>".join(re.sub(r'["<>&#]', _entity, part) for part in _label(name, counts))
         lines.append(f'  {number[name]}{begin}"{label}"{end}')
-    lines += [f"  {number[one]} --> {number[other]}" for one, other in _continues(registry)]
-    lines += [f"  {number[other]} -.-> {number[one]}" for one, other in _waits(registry)]
+    lines += [f"  {number[one]} --> {number[other]}" for one, other in continuations(registry)]
+    lines += [f"  {number[other]} -.-> {number[one]}" for one, other in waits(registry)]
     return lines
 
 
@@ -83,8 +84,8 @@ def dot(registry: Registry, counts: Counts) -> list[str]:
         label = r"\n".join(map(_escaped, _label(name, counts)))
         rounded = "" if kind.definition.internal else ", style=rounded"
         lines.append(f'  "{_escaped(name)}" [label="{label}"{rounded}];')
-    lines += [f'  "{_escaped(one)}" -> "{_escaped(other)}";' for one, other in _continues(registry)]
-    lines += [f'  "{_escaped(other)}" -> "{_escaped(one)}" [style=dashed];' for one, other in _waits(registry)]
+    lines += [f'  "{_escaped(one)}" -> "{_escaped(other)}";' for one, other in continuations(registry)]
+    lines += [f'  "{_escaped(other)}" -> "{_escaped(one)}" [style=dashed];' for one, other in waits(registry)]
     return [*lines, "}"]
 
 
@@ -99,14 +100,6 @@ def _label(name: str, counts: Counts) -> Sequence[str]:
         ("failed", found.failed),
     )
     return name, ", ".join(f"{count:,} {word}" for word, count in figures if count) or "nothing waits"
-
-
-def _continues(registry: Registry) -> list[tuple[str, str]]:
-    return [(name, other) for name, kind in registry.items() for other in sorted(kind.continues_to)]
-
-
-def _waits(registry: Registry) -> list[tuple[str, str]]:
-    return [(name, other) for name, kind in registry.items() for other in sorted(kind.blocked_by)]
 
 
 def _entity(match: re.Match[str]) -> str:

@@ -5,7 +5,6 @@ Each option is also an environment variable, `ONWARD_` and its name.
 
 import inspect
 import os
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
@@ -16,12 +15,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from onward.client.arguments import Filters
+from onward.client.arguments import AMONG, AMONG_ERRORS, Filters
+from onward.client.words import duration_of
 from onward.model import FailureReason, JobStatus
-
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-AMONG, AMONG_CHAINS, AMONG_ERRORS = 100_000, 50_000, 5_000
-"""How many jobs a list looks through for a page: chains, and the text of errors, take longer to look at."""
 
 
 def option(name: str, help: str, **more: Any) -> Any:
@@ -60,13 +56,10 @@ def spread(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def duration(text: str | timedelta) -> timedelta:
     """A time such as 90s, 5m, 2h, 1d."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|[smhdw])", str(text).strip())
-    if match is None:
-        raise typer.BadParameter(f"{text!r}: write a number and ms, s, m, h, d or w, such as 90s or 2h")
     try:
-        return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
-    except OverflowError:
-        raise typer.BadParameter(f"{text!r} is too long") from None
+        return duration_of(str(text))
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from None
 
 
 def _put_on_path(folder: Path | None) -> Path | None:
@@ -74,6 +67,13 @@ def _put_on_path(folder: Path | None) -> Path | None:
     if folder is not None:
         sys.path[:] = [str(folder.resolve()), os.getcwd(), *sys.path]
     return folder
+
+
+def _unless_an_app_is_named(context: typer.Context, address: str | None) -> str | None:
+    """An app that was written here goes before an address that only a variable says, perhaps for all commands."""
+    written, from_variable = (context.get_parameter_source(name) for name in ("app", "database"))
+    is_older = from_variable is not None and from_variable.name == "ENVIRONMENT"
+    return None if is_older and written is not None and written.name == "COMMANDLINE" else address
 
 
 AppDir = Annotated[
@@ -106,7 +106,13 @@ class Place:
 
     app: Annotated[str | None, option("--app", "The app, or a function that makes it.", metavar="MODULE:APP")] = None
     database: Annotated[
-        str | None, option("--database", "The address of the database, where no app is needed.", metavar="URL")
+        str | None,
+        option(
+            "--database",
+            "The address of the database, where no app is needed.",
+            metavar="URL",
+            callback=_unless_an_app_is_named,
+        ),
     ] = None
     schema: Schema = None
     prefix: Prefix = None

@@ -7,42 +7,56 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from onward.cli.child import Child
 from onward.cli.console import say
+from onward.cli.probes import FleetHealth
 from onward.cli.steering import KILLED, MARGIN, NOT_STOPPED, PATIENCE, SIGNALS, Stop
 from onward.pacing import Pacing
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _STOPPED = (0, *(-number for number in SIGNALS))
 """Exit codes of a process that stopped in order; a signal ends it only before it listens, when it has no jobs."""
+_LEFT = (0, 1, 2)
+"""The same of a burst: it has done everything, or names an error that the next would meet as well."""
 _KILL = getattr(signal, "SIGKILL", 9)
 _HEALTHY = 60.0
 """Seconds after which a process has proved itself: should it die, the next one starts soon."""
 
 
-def why_not() -> str | None:
-    """Why this system cannot have a supervisor, in words; None where it can."""
+def why_not(option: str) -> str | None:
+    """Why this system cannot have a supervisor, or whatever the option wants, in words; None where it can."""
     if os.name == "posix":
         return None
     return (
-        "--processes needs signals and pipes that this system does not have: start as many `onward worker` commands "
-        "as you want processes, each with --processes 1"
+        f"{option} needs signals and pipes that this system does not have: start `onward worker` without it, as many "
+        "as you want processes"
     )
 
 
+def time_to_stop(grace: float) -> float:
+    """Seconds after which a worker process that was told to stop hangs."""
+    return grace + PATIENCE + 2 * MARGIN
+
+
 class Supervisor:
-    """Keeps worker processes running until told to stop.
+    """Keeps worker processes running until told to stop; with `burst`, each until it has found nothing left to do."""
 
-    They are exec'd and share nothing but standard output and error. Each has a pipe from here: a byte says how hard to
-    stop, and its end, that the supervisor is gone. Each is the head of a process group, so that Ctrl-C comes from here.
-    """
-
-    def __init__(self, command: Sequence[str], *, processes: int, name: str, grace: float) -> None:
-        self._command, self._processes, self._name = command, processes, name
-        self._time_to_stop = grace + PATIENCE + 2 * MARGIN
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        processes: int,
+        name: str,
+        grace: float,
+        burst: bool = False,
+        health: FleetHealth | None = None,
+    ) -> None:
+        self._command, self._processes, self._name, self._burst = command, processes, name, burst
+        self._time_to_stop = time_to_stop(grace)
+        self._health = health
         self._reached = 0
         self._stopping = asyncio.Event()
-        self._running: dict[int, asyncio.subprocess.Process] = {}
-        self._lifelines: dict[int, int] = {}
+        self._running: dict[int, Child] = {}
 
     async def run(self) -> int:
         """Until every process has ended; the exit code, 0 if all of them stopped in order."""
@@ -63,7 +77,7 @@ class Supervisor:
             code, ending = await self._run(number)
             if time.monotonic() - began > _HEALTHY:
                 pacing.reset()
-            if self._reached:
+            if self._reached or (self._burst and code in _LEFT):
                 if code in _STOPPED:
                     return 0
                 say(f"worker {number} {ending}")
@@ -77,54 +91,39 @@ class Supervisor:
 
     async def _run(self, number: int) -> tuple[int, str]:
         """One process from start to end: its exit code, and how it ended in words."""
-        theirs, ours = os.pipe()
+        own = ["--name", f"{self._name}-{number}", "--number", str(number)]
+        if self._health is not None:
+            place = self._health.place_of(number)
+            place.unlink(missing_ok=True)
+            own += ["--health-socket", str(place)]
         try:
-            process = await self._start(number, theirs)
+            child = await Child.started([*self._command, *own])
         except OSError as error:
-            os.close(ours)
             return 1, f"cannot be started: {error}"
-        finally:
-            os.close(theirs)
-        self._running[number], self._lifelines[number] = process, ours
+        self._running[number] = child
         try:
             if self._reached:
-                self._tell(number)
-            code = await process.wait()
-            return code, f"(process {process.pid}) {_in_words(code)}"
+                child.stop(Stop(self._reached))
+            code = await child.ended()
+            return code, f"(process {child.process.pid}) {in_words(code)}"
         finally:
-            del self._running[number], self._lifelines[number]
-            os.close(ours)
-
-    async def _start(self, number: int, lifeline: int) -> asyncio.subprocess.Process:
-        own = ["--name", f"{self._name}-{number}", "--number", str(number), "--lifeline", str(lifeline)]
-        return await asyncio.create_subprocess_exec(
-            *self._command, *own, stdin=asyncio.subprocess.DEVNULL, pass_fds=[lifeline], process_group=0
-        )
+            del self._running[number]
 
     def _stop(self, why: str) -> None:
         self._reached = min(self._reached + 1, Stop.END)
         say(f"{why}: {_MEANING[Stop(self._reached)]}")
         self._stopping.set()
-        for number in self._running:
-            self._tell(number)
+        if self._health is not None:
+            self._health.is_stopping = True
+        for child in self._running.values():
+            child.stop(Stop(self._reached))
         asyncio.get_running_loop().call_later(self._time_to_stop, self._kill_rest)
 
-    def _tell(self, number: int) -> None:
-        if self._reached >= Stop.END:
-            _kill(self._running[number])
-        else:
-            with suppress(BrokenPipeError):
-                os.write(self._lifelines[number], bytes([self._reached]))
-
     def _kill_rest(self) -> None:
-        for number, process in self._running.items():
-            say(f"worker {number} (process {process.pid}) does not end: killed; its jobs are left to their leases")
-            _kill(process)
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):  # it has just ended, and whoever waits for it is yet to be told
-        process.kill()
+        for number, child in self._running.items():
+            process = child.process.pid
+            say(f"worker {number} (process {process}) does not end: killed; its jobs are left to their leases")
+            child.stop(Stop.END)
 
 
 _MEANING = {
@@ -134,7 +133,7 @@ _MEANING = {
 }
 
 
-def _in_words(code: int) -> str:
+def in_words(code: int) -> str:
     """How a process ended, as the end of a sentence."""
     if code == -_KILL:
         return "was killed (SIGKILL: by somebody, or because memory ran out)"

@@ -7,7 +7,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from onward.cli.console import say
 from onward.cli.failures import CommandFailed
-from onward.cli.printing import plain, print_json, print_line, state_of
+from onward.cli.printing import plain, print_json, print_line, seen
+from onward.client.words import state_of
 from onward.model import Chain, JobStatus
 
 
@@ -22,7 +23,8 @@ async def watch_chain(
     console = Console()
     live = console.is_terminal and not json
     bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False), BarColumn(),
+        TextColumn("{task.fields[words]}", markup=False), TimeElapsedColumn(),
         console=console, disable=not live,
     )  # fmt: skip
     with bar:
@@ -32,24 +34,24 @@ async def watch_chain(
             chain = await look()
             if chain is None:
                 raise CommandFailed("the chain was deleted")
-            seen = _seen(chain)
-            if seen != told:
-                told = seen
+            now = _state(chain)
+            if now != told:
+                told = now
                 _tell(chain, live=live, json=json)
             fraction = chain.current.progress.fraction if chain.current.progress else 0.0
             done = chain.status is JobStatus.COMPLETED
             bar.update(
                 task,
                 completed=1.0 if done else fraction,
-                description=f"{chain.current.chain_index + 1} {chain.current.type_name}",
-                words=f"{chain.status} {state_of(chain.current)}",
+                description=seen(f"{chain.current.chain_index + 1} {chain.current.type_name}"),
+                words=seen(f"{chain.status} {state_of(chain.current)}"),
             )
             if chain.ended_at is not None:
                 return _ended(chain, json=json)
             await sleep(pause)
 
 
-def _seen(chain: Chain) -> tuple[object, ...]:
+def _state(chain: Chain) -> tuple[object, ...]:
     job = chain.current
     return job.id, job.status, job.attempt, job.progress, len(job.errors)
 

@@ -1,10 +1,12 @@
 """The front door of the library: an app is a database and the jobs that run on it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -16,14 +18,16 @@ from onward.client.arguments import Filters, asked, checked_id, checked_limit, c
 from onward.client.awaiting import Awaiting
 from onward.client.completion import Completion
 from onward.client.handle import ChainHandle
+from onward.client.health import HealthOptions, Probe
 from onward.client.limits import LimitOperations, Limits
 from onward.client.listing import Listing
 from onward.client.operations import ANOTHER_LOOP, Operations
 from onward.client.pruning import PruneOptions
 from onward.client.schedules import ScheduleOperations, Schedules
 from onward.client.schema import opened_before_fork, prepare_schema
+from onward.client.stats import MORE_THAN
 from onward.client.sync import SyncOnward
-from onward.connect import connect
+from onward.connect import Connected, connect
 from onward.crypto import Encryption
 from onward.define.attempt import SyncTransaction, Transaction
 from onward.define.codec import Limits as PayloadLimits
@@ -31,7 +35,7 @@ from onward.define.job_type import JobType, Step, wrong_encryption, wrong_retent
 from onward.define.middleware import Middleware, Resource
 from onward.define.registry import RegisteredType, Registry
 from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
-from onward.define.schedule import Schedule, declared
+from onward.define.schedule import Declared, Schedule, declared
 from onward.define.slice import Slice
 from onward.errands import to_the_end
 from onward.errors import ConfigurationError, DefinitionError, require
@@ -44,19 +48,23 @@ from onward.notify.contract import NotifyAdapter
 from onward.observe import events
 from onward.observe.logs import LogObserver
 from onward.observe.observer import Observer, Observers
+from onward.operating import Explanation, Health, Stats, WorkerInfo
 from onward.options import (
+    LONGEST_NAME,
     wrong_duration,
     wrong_flag,
     wrong_function,
     wrong_iterable,
     wrong_number,
     wrong_several,
+    wrong_text,
 )
 from onward.state.contract import JobCounts
 from onward.state.driver import NO_SYNC_DRIVER, Driver, run_now
 from onward.state.process import Process
 from onward.state.statement import checked_identifier
 from onward.worker.chores import Chore, Chores
+from onward.worker.figures import TendFigures
 from onward.worker.maintenance import Scans
 from onward.worker.middleware import opened
 from onward.worker.options import WorkerKeywords, WorkerOptions, wrong_ageing
@@ -79,6 +87,7 @@ _NEVER_CLOSED = (
     "the app was opened in an event loop that has ended, and never closed: use `async with app`, or "
     "`await app.close()` before its loop ends"
 )
+_ON_SYNC = "this app is built on a sync engine or pool: use app.sync"
 
 
 class Onward:
@@ -119,6 +128,7 @@ class Onward:
         encryption: Encryption | None = None,
         retention: Retention | None = DEFAULT_RETENTION,
         ageing: timedelta | None = None,
+        version: str | None = None,
     ) -> None:
         """`target` is an address, a pool, an engine or a sessionmaker. `pgbouncer`: it is behind a transaction pooler.
 
@@ -130,6 +140,7 @@ class Onward:
         that have ended in the database, likewise; None keeps them.
         `ageing`: how long a job must have waited to be taken before a new one whose priority is higher by one; None:
         those of higher priority always come first.
+        `version`: of your code, to be told by `app.workers()`; None: what the variable ONWARD_CODE_VERSION says.
         Nothing is connected until `async with app` or `app.open()`.
         """
         require(
@@ -146,12 +157,14 @@ class Onward:
             wrong_encryption(encryption),
             wrong_retention(retention),
             wrong_ageing(ageing),
+            None if version is None else wrong_text("version", version, most=LONGEST_NAME),
         )
         for name, value in (("schema", schema), ("prefix", prefix)):
             checked_identifier(value, option=name)
         payload_limits = PayloadLimits(bytes=max_payload)
         self.registry = Registry(jobs, limits=payload_limits, encryption=encryption, retention=retention)
-        self.state, self.driver, suggested, self.place = connect(
+        self._connect = partial(
+            connect,
             target,
             schema=schema,
             prefix=prefix,
@@ -159,11 +172,15 @@ class Onward:
             pgbouncer=pgbouncer,
             lock_timeout=None if lock_timeout is None else lock_timeout.total_seconds(),
         )
+        self.state, self.driver, suggested, self.place = self._connect()
         self._is_transient, self._ageing = is_transient, ageing
+        self.pgbouncer = pgbouncer
+        """Whether it was made for a transaction pooler."""
+        self._version = version or (os.environ.get("ONWARD_CODE_VERSION") or "")[:LONGEST_NAME] or None
         self._resources, self._required_middleware = tuple(resources), tuple(required_middleware)
         self._migrate = self.state.migrates_unasked if migrate is None else migrate
         self._observers = Observers((LogObserver(),) if observers is None else observers)
-        self._notify = notify or suggested
+        self._notify, self._own_notify = notify or suggested, notify is None
         self._awaited = Awaited()
         self._announcer = BackgroundAnnouncer(self._notify, self._observers)
         self._from_threads = ThreadAnnouncer(
@@ -175,6 +192,7 @@ class Onward:
         self._opened_in: int | None = None
         """The process."""
         self._sync_driver = self._driver_for_threads()
+        self._probe = self._make_probe()
         self._scans: Scans = {}
         self._given_schedules = tuple(schedules)
         self._plan_chores()
@@ -225,7 +243,7 @@ class Onward:
                 _NEVER_CLOSED if self._loop is not None and self._loop.is_closed() else "the app is already open"
             )
         if not self.driver.is_async:
-            raise ConfigurationError("this app is built on a sync engine or pool: use app.sync")
+            raise ConfigurationError(_ON_SYNC)
         async with AsyncExitStack() as stack:
             with self._store.in_words("open the app"):
                 await self.driver.open()
@@ -246,6 +264,7 @@ class Onward:
                 await to_the_end(asyncio.to_thread(self._open_sync_driver, self._sync_driver))
             self._scans.clear()
             self._chores.reset()
+            self._probe = self._make_probe()
             self._stack, self._loop = stack.pop_all(), asyncio.get_running_loop()
             self._opened_in, self._ready.tasks, self._ready.loop = Process.id, tasks, self._loop
 
@@ -293,6 +312,9 @@ class Onward:
             is_transient=self._is_transient,
         )
 
+    def _make_probe(self) -> Probe:
+        return Probe(self.state, self.driver, self._notify, self.registry)
+
     def _plan_chores(self) -> None:
         self._schedules = declared(self.registry, self._given_schedules)
         chores: list[Chore] = []
@@ -300,6 +322,7 @@ class Onward:
             chores.append(StartScheduled(self._store, self.registry, self._notify, self._schedules))
         if kept_by(self.registry):
             chores.append(Pruning(self._store, lambda: kept_by(self.registry)))
+        chores.append(TendFigures(self._store))
         self._chores = Chores(self._store, chores)
 
     # -- transactions
@@ -387,7 +410,8 @@ class Onward:
 
         Those that began with these types, or with any of the app's, and are older than their retention says, or than
         `older_than`. Options: `status`, completed or failed; `limit`, how many at most; `progress`, called with the
-        number so far after each batch. Each batch is committed; what something unfinished waits for is kept.
+        number so far after each batch; `dry_run`, only count. Each batch is committed; what something unfinished waits
+        for is kept.
         """
         return await self._operations.prune(type_names(job_types), options)
 
@@ -405,9 +429,77 @@ class Onward:
         """How many jobs of each type of the app are pending, scheduled, running and failed, and the oldest's age."""
         return await self._operations.depths()
 
+    async def stats(self, *, more_than: int = MORE_THAN) -> Stats:
+        """How every type is doing, those that the app does not know included, and all together: how many are blocked,
+        pending, scheduled, running and failed, each counted up to `more_than`; the oldest that waits; what was started,
+        completed, failed and retried in each minute of the last hour; and how long jobs waited and ran in it.
+
+        >>> import asyncio
+        >>> from onward import Attempt, Onward, job
+        >>> @job("greet")
+        ... async def greet(attempt: Attempt[str]) -> str:
+        ...     return f"hello {attempt.input}"
+        >>> async def main() -> int:
+        ...     async with Onward("memory://", jobs=[greet]) as app:
+        ...         await app.start(greet, "world")
+        ...         return (await app.stats()).types["greet"].pending
+        >>> asyncio.run(main())
+        1
+        """
+        return await self._operations.stats(more_than=more_than)
+
     async def paused(self, *, tx: object = None) -> Sequence[str]:
         """The types that workers leave alone."""
         return await self._operations.paused(tx=tx)
+
+    async def workers(self, *, tx: object = None) -> Sequence[WorkerInfo]:
+        """Who works, and what each runs: those that live first, then those that died within a day.
+
+        Workers of all apps on the database. One that is killed counts as dead when its child process has seen that
+        (`onward worker`, `guardian="process"`), else a minute after its last sign of life.
+
+        >>> import asyncio
+        >>> from onward import Attempt, Onward, job
+        >>> @job("greet", version=2)
+        ... async def greet(attempt: Attempt[str]) -> str:
+        ...     return f"hello {attempt.input}"
+        >>> async def main() -> None:
+        ...     async with Onward("memory://", jobs=[greet], version="1.4") as app, app.worker(concurrency=5):
+        ...         for worker in await app.workers():
+        ...             print(worker.state, worker.version, dict(worker.types), worker.concurrency, len(worker.running))
+        >>> asyncio.run(main())
+        alive 1.4 {'greet': (2,)} 5 0
+        """
+        return await self._operations.workers(tx=tx)
+
+    async def health(self, **options: Unpack[HealthOptions]) -> Health:
+        """Whether jobs get done: the database answers, its tables are right, hints arrive, workers live and take what
+        waits, and nothing waits for longer than `max_age`, or than `max_ages` says for its type.
+
+        A database that is away, or does not answer within `timeout` (5 s), is a finding. It is looked at once a second
+        at the most, however many ask. An app that is not open is connected for the look, and makes no tables.
+
+        >>> import asyncio
+        >>> from datetime import timedelta
+        >>> from onward import Attempt, Onward, job
+        >>> @job("greet")
+        ... async def greet(attempt: Attempt[str]) -> str:
+        ...     return f"hello {attempt.input}"
+        >>> async def main() -> None:
+        ...     async with Onward("memory://", jobs=[greet]) as app, app.worker():
+        ...         health = await app.health(max_age=timedelta(minutes=5))
+        ...         print(health.healthy, [finding.name for finding in health.findings])
+        >>> asyncio.run(main())
+        True ['database', 'schema', 'hints', 'workers', 'types', 'age']
+        """
+        if not self.driver.is_async:
+            raise ConfigurationError(_ON_SYNC)
+        if self._opened_in is None:
+            anew = self.reached_anew()
+            notify = anew.notify if self._own_notify else None
+            return await Probe(anew.state, anew.driver, notify, self.registry).ask(options, is_open=False)
+        self._operations.here()
+        return await self._probe.ask(options)
 
     async def find_job(self, id: JobId, *, tx: object = None) -> Job | None:
         """A stored job."""
@@ -416,6 +508,23 @@ class Onward:
     async def find_chain(self, id: ChainId, *, tx: object = None) -> Chain | None:
         """A stored chain."""
         return await self._operations.find_chain(id, tx=tx)
+
+    async def explain(self, id: JobId | ChainId, *, tx: object = None) -> Explanation:
+        """Why a job is where it is, in a sentence and in facts; of a chain, the job it has come to.
+
+        >>> import asyncio
+        >>> from onward import JobType, Onward
+        >>> approve = JobType("orders.approve", input=int, output=bool)
+        >>> async def main() -> None:
+        ...     async with Onward("memory://", jobs=[approve]) as app:
+        ...         chain = await app.start(approve, 7)
+        ...         told = await app.explain(chain.id)
+        ...         print(told.why, "-", told.sentence)
+        >>> asyncio.run(main())  # doctest: +NORMALIZE_WHITESPACE
+        awaits_completion - It awaits completion: its type 'orders.approve' has no handler, and app.complete(…) is to
+        end it.
+        """
+        return await self._operations.explain(id, ageing=self._ageing, tx=tx)
 
     def jobs(
         self, *, after: JobId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
@@ -474,7 +583,8 @@ class Onward:
         blocked for longer than `stall`, 1 s, is logged. `backoff` is that of the types without one, and `name` the
         first part of the worker's identity. `resources` are opened when it starts and closed when it has stopped;
         handlers get them by type. Every slice it works for must have `required_middleware`, the very instances, in
-        this order. `ageing` is the app's, unless you say otherwise.
+        this order. `ageing` is the app's, unless you say otherwise. With `burst` it stops by itself when nothing is
+        left: no job of its types runs, here or elsewhere, and none is due, but for those that are paused.
         """
         checked = WorkerOptions(**options)
         types = self.registry.handled() if jobs is None else _chosen(self.registry, jobs)
@@ -494,6 +604,7 @@ class Onward:
             ),
             scans=self._scans,
             chores=self._chores,
+            version=self._version,
         )
 
     async def rehearse(self, id: JobId) -> Rehearsal:
@@ -526,6 +637,7 @@ class Onward:
             schedules=lambda: self._schedules,
             migrate=self._migrate,
             is_transient=self._is_transient,
+            ageing=self._ageing,
         )
 
     # -- for what is built on an app
@@ -544,17 +656,28 @@ class Onward:
         """Runs operations on the app's database."""
         return self._store
 
+    def reached_anew(self) -> Connected:
+        """Another way to the same database: who looks at it beside an app that is not open must not close what that
+        opens at the same moment.
+        """
+        return self._connect()
+
     @property
     def notify(self) -> NotifyAdapter:
         """Carries the app's hints."""
         return self._notify
 
+    @property
+    def declared_schedules(self) -> Mapping[str, Declared]:
+        """What its code declares, by name."""
+        return self._schedules
+
     def register(self, *jobs: Step[Any, Any] | Slice, resources: Sequence[Resource] = ()) -> None:
         """Add job types, and the resources of their handlers, for workers that are made from now on."""
-        self.registry.add(jobs)
-        self._plan_chores()
+        with self.registry.adding(jobs):
+            _check_transaction_types(self.registry, self.driver)
+            self._plan_chores()
         self._resources = (*self._resources, *resources)
-        _check_transaction_types(self.registry, self.driver)
 
     # -- hints
 

@@ -28,6 +28,8 @@ from onward.state.driver import Connection
 _MOST_PER_PAGE = 1_000
 _LONGEST_TEXT = 1_000
 _MOST_LOOKED_AT = 2**31 - 1
+AMONG, AMONG_CHAINS, AMONG_ERRORS = 100_000, 50_000, 5_000
+"""How many jobs a list looks through for a page: chains, and the text of errors, take longer to look at."""
 
 T = TypeVar("T")
 W = TypeVar("W", bound=StrEnum)

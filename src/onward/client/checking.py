@@ -1,9 +1,10 @@
-"""Whether what is stored can be read by this code: every payload that a job waits, or runs, with."""
+"""Whether what is stored can be read by this code: the payloads that jobs wait, or run, with, and every schedule."""
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import msgspec
 
@@ -12,10 +13,13 @@ from onward.client.listing import Listing
 from onward.client.queries import page_of
 from onward.define.registry import RegisteredType, Registry
 from onward.errors import OnwardError
+from onward.lifecycle.schedules import rules_of
 from onward.lifecycle.store import Store
 from onward.model import Blocker, Job, JobId, JobStatus, Page
+from onward.state.schedules import ScheduleRow
 
 _BATCH, _AMONG, _EXAMPLES = 500, 50_000, 5
+_NO_SUCH_TYPE = "there is no such job type: was it renamed, or removed?"
 _OPEN = (JobStatus.BLOCKED, JobStatus.PENDING, JobStatus.RUNNING)
 
 
@@ -33,6 +37,17 @@ class Stranded:
 
 
 @dataclass(slots=True, kw_only=True)
+class StrandedSchedule:
+    """A schedule that this code would not go on with, or whose chains it could not, and why."""
+
+    name: str
+    type_name: str
+    part: str
+    """`definition`, `type`, `input`, or `declaration`: this code does not declare it."""
+    problem: str
+
+
+@dataclass(slots=True, kw_only=True)
 class Verdict:
     """What came of a check."""
 
@@ -41,11 +56,20 @@ class Verdict:
     skipped: int = 0
     """Jobs of a type and version of which enough had been checked."""
     stranded: list[Stranded] = field(default_factory=list)
+    schedules: int = 0
+    """Those that were checked: neither paused nor over."""
+    stranded_schedules: list[StrandedSchedule] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        return not self.stranded and not self.stranded_schedules
 
 
-async def check_stored(registry: Registry, store: Store, *, limit: int | None = None) -> Verdict:
+async def check_stored(
+    registry: Registry, store: Store, *, declared: Collection[str] = (), limit: int | None = None
+) -> Verdict:
     """Decode what every job waits or runs with, and the outputs it was given; `limit`: of so many jobs per type and
-    version. Reads page by page, newest first; changes nothing.
+    version. Reads page by page, newest first; changes nothing. `declared`: the schedules of this code.
     """
     verdict, seen = Verdict(), Counter[tuple[str, int]]()
     found: dict[tuple[str, int, str, str], Stranded] = {}
@@ -64,7 +88,39 @@ async def check_stored(registry: Registry, store: Store, *, limit: int | None = 
                 if len(found[key].examples) < _EXAMPLES:
                     found[key].examples.append(job.id)
     verdict.stranded = sorted(found.values(), key=lambda one: (one.type_name, one.version, one.part, one.problem))
+    await _check_schedules(verdict, registry, store, declared)
     return verdict
+
+
+async def _check_schedules(verdict: Verdict, registry: Registry, store: Store, declared: Collection[str]) -> None:
+    """What is paused, or over, starts nothing."""
+    rows = (await store.read(store.state.schedules.find())).rows
+    for row in rows:
+        if row.next_at is None or row.paused_at is not None:
+            continue
+        verdict.schedules += 1
+        verdict.stranded_schedules += [
+            StrandedSchedule(name=row.name, type_name=row.type_name, part=part, problem=problem)
+            for part, problem in _schedule_problems(registry, row, declared)
+        ]
+
+
+def _schedule_problems(registry: Registry, row: ScheduleRow, declared: Collection[str]) -> list[tuple[str, str]]:
+    """Until the last worker with the old code is gone, it starts chains as it is stored."""
+    rules, kind = rules_of(row), registry.get(row.type_name)
+    if rules is None:
+        return [("definition", "it cannot be read by this code: newer code has written it")]
+    problems = []
+    if row.name not in declared:
+        told = (
+            "this code does not declare it, and will not start it: if it is to go, pause it first, and forget it later"
+        )
+        problems.append(("declaration", told))
+    if kind is None:
+        problems.append(("type", _NO_SUCH_TYPE))
+    elif rules.input is not None and (told := _unreadable(kind, rules.input, rules.payload_version, UUID(int=0))):
+        problems.append(("input", told))
+    return problems
 
 
 def _counts(job: Job, seen: Counter[tuple[str, int]], limit: int | None) -> bool:
@@ -92,7 +148,7 @@ def _problems(registry: Registry, job: Job, blockers: Sequence[Blocker]) -> list
     """What a worker with these types would stumble over."""
     kind = registry.get(job.type_name)
     if kind is None:
-        return [("type", "there is no such job type: was it renamed, or removed?")]
+        return [("type", _NO_SUCH_TYPE)]
     problems = [("input", _input_problem(kind, job))]
     for blocker in blockers:
         if blocker.type_name == job.type_name and blocker.type_name not in kind.blocked_by:
@@ -107,12 +163,17 @@ def _problems(registry: Registry, job: Job, blockers: Sequence[Blocker]) -> list
 def _input_problem(kind: RegisteredType, job: Job) -> str:
     if job.problem is not None:
         return f"the row cannot be read: {job.problem}"
-    if job.payload_version > kind.definition.version:
-        return f"it is of version {job.payload_version}, this code is at {kind.definition.version}"
-    if job.payload_version not in kind.versions:
-        return f"there is no way up from version {job.payload_version}: register it with @….upcast(…)"
+    return _unreadable(kind, msgspec.json.encode(job.input), job.payload_version, job.id)
+
+
+def _unreadable(kind: RegisteredType, input: str | bytes, version: int, id: JobId) -> str:
+    """Why an input cannot be read."""
+    if version > kind.definition.version:
+        return f"it is of version {version}, this code is at {kind.definition.version}"
+    if version not in kind.versions:
+        return f"there is no way up from version {version}: register it with @….upcast(…)"
     try:
-        kind.read_input(msgspec.json.encode(job.input), job.payload_version, job.id)
+        kind.read_input(input, version, id)
     except asyncio.CancelledError:
         raise
     except Exception as error:  # noqa: BLE001 - upcasters are the application's

@@ -6,14 +6,17 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from onward.client.arguments import Asked, checked_id
 from onward.client.awaiting import WaitFor
 from onward.client.completion import Completion, current_job
-from onward.client.pruning import PruneOptions, prune, rules_of
+from onward.client.explaining import explanation
+from onward.client.pruning import PruneOptions, count, prune, rules_of
 from onward.client.queries import page, page_of, shown
+from onward.client.stats import stats
 from onward.client.waiting import Deadline, why_not_ended
 from onward.define.registry import Registry
 from onward.define.request import NewChain
@@ -44,7 +47,8 @@ from onward.model import (
     Page,
 )
 from onward.notify.contract import Hint, HintKind
-from onward.options import given, wrong_duration, wrong_flag
+from onward.operating import Explanation, Stats, WorkerInfo
+from onward.options import given, wrong_duration, wrong_flag, wrong_number
 from onward.state.command import Operation, Steps
 from onward.state.contract import Change, Filter, JobCounts, Started
 from onward.state.driver import Connection
@@ -208,7 +212,8 @@ class Operations:
         """Delete chains that were kept for long enough; returns how many."""
         rules = rules_of(self.registry, type_names, options)
         refuse_inside_transaction("prune()", joins=False)
-        return await prune(self.store, rules, limit=options.get("limit"), progress=options.get("progress"))
+        act = count if options.get("dry_run") else prune
+        return await act(self.store, rules, limit=options.get("limit"), progress=options.get("progress"))
 
     async def pause(self, type_names: Sequence[str], *, tx: object) -> None:
         """Have workers leave types alone. A name that the app does not know is most likely misspelled, unless it knows
@@ -231,8 +236,15 @@ class Operations:
         counts = await self.store.read(self.store.state.count_jobs(names))
         return {name: msgspec.structs.replace(counts[name], oldest=oldest.get(name, 0.0)) for name in names}
 
+    async def stats(self, *, more_than: int) -> Stats:
+        require(wrong_number("more_than", more_than, least=1))
+        return await self.store.read(stats(self.store.state, self.registry, more_than=more_than))
+
     async def paused(self, *, tx: object) -> Sequence[str]:
         return await self.store.read(self.store.state.paused(), tx=tx)
+
+    async def workers(self, *, tx: object) -> Sequence[WorkerInfo]:
+        return await self.store.read(self.store.state.workers.list(), tx=tx)
 
     async def find_job(self, job_id: JobId, *, tx: object) -> Job | None:
         checked_id("id", job_id)
@@ -247,6 +259,14 @@ class Operations:
         checked_id("id", chain_id)
         found = await self.store.read(self.store.state.find_chains([chain_id]), tx=tx)
         return found[0] if found else None
+
+    async def explain(self, id: UUID, *, ageing: timedelta | None, tx: object) -> Explanation:
+        checked_id("id", id)
+        look = explanation(self.store.state, self.registry, self.shown_job, id, ageing=ageing)
+        found = await self.store.read(look, tx=tx)
+        if found is None:
+            raise ChainNotFound([id])
+        return found
 
     async def get_chain(self, asked: Asked, *, tx: object) -> Chain:
         """The one chain asked for, of the type that its handle says."""

@@ -11,11 +11,12 @@ from onward.errors import ConfigurationError, require
 from onward.lifecycle.pruning import keeping
 from onward.lifecycle.store import Store
 from onward.model import JobStatus, Retention
-from onward.options import given, unknown, wrong_duration, wrong_function, wrong_number
+from onward.options import given, unknown, wrong_duration, wrong_flag, wrong_function, wrong_number
 from onward.state.contract import Keeping
 
 _ENDED = (JobStatus.COMPLETED, JobStatus.FAILED)
 _ROWS, _ROWS_UNDER_ONE_LOCK = 500, 100
+_ROWS_COUNTED = 10_000
 
 
 class PruneOptions(TypedDict, total=False):
@@ -25,6 +26,7 @@ class PruneOptions(TypedDict, total=False):
     status: JobStatus | str | Sequence[JobStatus | str] | None
     limit: int | None
     progress: Callable[[int], object] | None
+    dry_run: bool
 
 
 def rules_of(registry: Registry, type_names: Sequence[str], options: PruneOptions) -> list[Keeping]:
@@ -35,6 +37,7 @@ def rules_of(registry: Registry, type_names: Sequence[str], options: PruneOption
         *(unknown(option, known) for option in options if option not in known),
         None if older_than is None else wrong_duration("older_than", older_than),
         None if limit is None else wrong_number("limit", limit, least=1),
+        wrong_flag("dry_run", options.get("dry_run", False)),
         None if progress is None else wrong_function("progress", progress, of="of how many chains are gone"),
     )
     said = words("status", JobStatus, options.get("status"))
@@ -76,4 +79,21 @@ async def prune(
             return total
         if not store.state.locks_rows:
             await store.driver.sleep(time.monotonic() - began)  # let others have the one lock for as long
+    return 0
+
+
+async def count(
+    store: Store, rules: Sequence[Keeping], *, limit: int | None, progress: Callable[[int], object] | None
+) -> int:
+    """How many `prune` would delete, as far as nobody has them locked."""
+    total, place = 0, ""
+    while rules:
+        page = await store.read(store.state.count_prunable(rules, place=place, rows=_ROWS_COUNTED))
+        total, place = total + page.chains, page.reached
+        if limit is not None:
+            total = min(total, limit)
+        if progress is not None and page.chains:
+            progress(total)
+        if page.is_end or total == limit:
+            return total
     return 0

@@ -25,10 +25,10 @@ class Story:
     """Those it comes from, those of its chain, and others of the same root among the newest jobs; oldest first."""
 
 
-async def story_of(app: Onward, job: Job) -> Story:
-    """What there is to tell of a job."""
+async def story_of(app: Onward, job: Job, *, kin_among: int = _KIN_AMONG) -> Story:
+    """What there is to tell of a job; its kin are looked for among so many of the newest jobs."""
     steps = [*await app.jobs(chains=[job.chain_id], limit=_MOST_STEPS)]
-    others = await app.jobs(root_id=job.root_id, limit=_MOST_KIN, among=_KIN_AMONG)
+    others = await app.jobs(root_id=job.root_id, limit=_MOST_KIN, among=kin_among)
     return Story(
         job=job,
         chain=await app.find_chain(job.chain_id),

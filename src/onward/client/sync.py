@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -21,12 +22,14 @@ from onward.client.arguments import (
 from onward.client.awaiting import poll
 from onward.client.completion import SyncCompletion
 from onward.client.handle import SyncChainHandle
+from onward.client.health import HealthOptions, Probe
 from onward.client.limits import LimitOperations, SyncLimits
 from onward.client.listing import every
 from onward.client.operations import Operations
 from onward.client.pruning import PruneOptions
 from onward.client.schedules import ScheduleOperations, SyncSchedules
 from onward.client.schema import prepare_schema
+from onward.client.stats import MORE_THAN
 from onward.define.job_type import JobType, Step
 from onward.define.registry import Registry
 from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
@@ -40,6 +43,7 @@ from onward.model import Blocker, Chain, ChainId, Job, JobId, Page
 from onward.notify.contract import Hint, NotifyAdapter, merged
 from onward.observe import events
 from onward.observe.observer import Observers
+from onward.operating import Explanation, Health, Stats, WorkerInfo
 from onward.state.command import Command
 from onward.state.contract import JobCounts, StateAdapter
 from onward.state.driver import Driver, run_now
@@ -78,6 +82,7 @@ class SyncOnward:
         schedules: Callable[[], Mapping[str, Declared]],
         migrate: bool,
         is_transient: Callable[[BaseException], bool] | None = None,
+        ageing: timedelta | None = None,
     ) -> None:
         self._registry = registry
         self._state, self._driver, self._announcer, self._migrate = state, driver, announcer, migrate
@@ -91,7 +96,8 @@ class SyncOnward:
             is_transient=is_transient,
         )
         self._ready = Operations(registry, self._store, poll(self._store))
-        self._declared = schedules
+        self._declared, self._ageing = schedules, ageing
+        self._probe = Probe(state, driver, None, registry)
         self._opened_in: int | None = None
         """The process."""
 
@@ -227,9 +233,22 @@ class SyncOnward:
         """How many jobs of each type of the app are pending, scheduled, running and failed, and the oldest's age."""
         return run_now(self._operations.depths())
 
+    def stats(self, *, more_than: int = MORE_THAN) -> Stats:
+        """How every type is doing, and all together: see `Onward.stats`."""
+        return run_now(self._operations.stats(more_than=more_than))
+
     def paused(self, *, tx: object = None) -> Sequence[str]:
         """The types that workers leave alone."""
         return run_now(self._operations.paused(tx=tx))
+
+    def workers(self, *, tx: object = None) -> Sequence[WorkerInfo]:
+        """Who works, and what each runs: those that live first. See `Onward.workers`."""
+        return run_now(self._operations.workers(tx=tx))
+
+    def health(self, **options: Unpack[HealthOptions]) -> Health:
+        """Whether jobs get done; the options are those of `Onward.health`. Hints are not looked at: nobody listens."""
+        self._operations  # noqa: B018 - raises if it is not open
+        return self._probe.ask_now(options)
 
     def find_job(self, id: JobId, *, tx: object = None) -> Job | None:
         """A stored job."""
@@ -238,6 +257,10 @@ class SyncOnward:
     def find_chain(self, id: ChainId, *, tx: object = None) -> Chain | None:
         """A stored chain."""
         return run_now(self._operations.find_chain(id, tx=tx))
+
+    def explain(self, id: JobId | ChainId, *, tx: object = None) -> Explanation:
+        """Why a job is where it is, in a sentence and in facts; of a chain, the job it has come to."""
+        return run_now(self._operations.explain(id, ageing=self._ageing, tx=tx))
 
     def jobs(
         self, *, after: JobId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -184,6 +185,17 @@ class Registry(Mapping[str, RegisteredType]):
         if problems:
             raise DefinitionError(problems)
         self._types = types
+
+    @contextmanager
+    def adding(self, jobs: Iterable[Step[Any, Any] | Slice]) -> Iterator[None]:
+        """More types, taken back if the block refuses them."""
+        before = self._types
+        self.add(jobs)
+        try:
+            yield
+        except BaseException:
+            self._types = before
+            raise
 
     def _encryption_of(self, step: Step[Any, Any]) -> Encryption | None:
         own = step.definition.encryption

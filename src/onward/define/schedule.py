@@ -1,6 +1,5 @@
 """Schedules: a name, what to start, and when. Checked where they are written, and with the types of the app."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
@@ -182,5 +181,7 @@ def _declared(registry: "Registry", name: str, type_name: str, schedule: Schedul
         payload_version=kind.definition.version,
         input=text if kind.guard is None else None,
     )
+    from hashlib import sha256  # for those with schedules only: it loads OpenSSL
+
     definition = msgspec.json.encode(rules).decode()
-    return Declared(name, schedule, kind, definition, hashlib.sha256(definition.encode()).hexdigest()[:32])
+    return Declared(name, schedule, kind, definition, sha256(definition.encode()).hexdigest()[:32])

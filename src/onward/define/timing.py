@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice
 from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -131,7 +130,11 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def _zone(tz: Any) -> tzinfo:
-    return UTC if tz == "UTC" else ZoneInfo(tz)  # there may be no time zones on this system
+    if tz == "UTC":
+        return UTC  # there may be no time zones on this system
+    from zoneinfo import ZoneInfo  # for those with schedules only
+
+    return ZoneInfo(tz)
 
 
 def _wrong_zone(tz: object) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypedDict, TypeVar, overload
 import msgspec
 from typing_extensions import Unpack
 
+from onward.define.secrets import Secrets, redacted, secrets_of
 from onward.define.signature import caller_names
 from onward.errors import (
     ConfigurationError,
@@ -262,6 +263,28 @@ class Flow(Generic[I]):
         if job is None:
             raise FlowJobNotFound(self.name, job_id)
         return job
+
+    @property
+    def stages(self) -> Mapping[str, Sequence[str]]:
+        """The names of its stages, each with those that a job, or a child of it, may enter from there."""
+        return {name: stage.leads_to for name, stage in self._stages.items()}
+
+    def masked(self, job: FlowJob) -> Mapping[str, Any]:
+        """The attributes of a job for those who look: what is marked `Secret` is masked."""
+        masked: Mapping[str, Any] = self._secrets.masked(dict(job.attributes)) if self._secrets else job.attributes
+        return masked
+
+    def error_of(self, job: FlowJob) -> str | None:
+        """The message of a job's error, without the secrets of its attributes."""
+        if job.error is None or self._secrets is None:
+            return job.error
+        return redacted(job.error, self._secrets.texts(dict(job.attributes)))
+
+    @property
+    def _secrets(self) -> Secrets | None:
+        """A name that is secret at one stage is secret at all of them."""
+        kinds = [kind for stage in self._stages.values() for kind in stage.signature.types]
+        return secrets_of(*kinds, *([] if self._input is None else [self._input]))
 
     async def wait(self, job_id: str, *, timeout: timedelta) -> FlowJob:
         """The job when it has ended well; raises FlowJobFailed or FlowWaitTimeout. It looks now and then."""

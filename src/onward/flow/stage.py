@@ -54,6 +54,11 @@ class StageSignature:
     wants_run: bool
     is_async: bool
 
+    @property
+    def types(self) -> Sequence[Any]:
+        """All that it takes and gives."""
+        return self.attributes, self.results, self.goto, self.children, self.beside_children
+
 
 class StageOptions(TypedDict, total=False):
     """What `@flow.stage(…)` may be told; what is not said is as in `Stage`."""

@@ -1,7 +1,7 @@
 """SETTLE: how an attempt ended becomes what is written about it."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -181,7 +181,9 @@ def unstorable(settlement: Settlement, error: BaseException) -> Settlement:
         holder=settlement.holder,
         kind="fail",
         reason=FailureReason.PERMANENT,
-        errors=write_errors(None, msgspec.structs.replace(describe(error), attempt=settlement.attempt)),
+        errors=write_errors(
+            None, msgspec.structs.replace(describe(error), attempt=settlement.attempt, at=datetime.now(UTC))
+        ),
     )
 
 
@@ -204,4 +206,4 @@ def _failed(job: TakenJob, worker: WorkerId, reason: FailureReason, error: JobEr
 
 
 def _errors(job: TakenJob, error: JobError) -> str:
-    return write_errors(job.errors, msgspec.structs.replace(error, attempt=job.attempt))
+    return write_errors(job.errors, msgspec.structs.replace(error, attempt=job.attempt, at=datetime.now(UTC)))

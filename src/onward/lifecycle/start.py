@@ -77,10 +77,10 @@ class _Plan:
             root_id=root_id,
             limit_key=limit_key_of(job_type.limits, chain.input) if job_type.limits else None,
             parent=parent,
-            **self._waiting(job_type, chain.blockers, position, Family(family.origin_id, root_id, family.trace)),
+            **self._waiting(job_type, chain.blockers, position, family, root_id),
             deduplication=_checked_key(job_type, chain.deduplication),
             id_is_callers=chain.id is not None,
-            meta=_checked_meta(job_type, chain.meta, family.trace),
+            meta=_checked_meta(job_type, chain.meta, family.trace) if chain.meta is not None or family.trace else None,
         )
         return chain_id
 
@@ -104,7 +104,7 @@ class _Plan:
             origin_id=after.job_id,
             root_id=after.root_id,
             limit_key=limit_key_of(job_type.limits, outcome.input) if job_type.limits else None,
-            **self._waiting(job_type, outcome.blockers, position, after.family),
+            **self._waiting(job_type, outcome.blockers, position, after.family, after.root_id),
             meta=after.meta if outcome.meta is None else _checked_meta(job_type, outcome.meta, after.family.trace),
         )
 
@@ -119,15 +119,16 @@ class _Plan:
         return [job for job in self._jobs if job is not None]
 
     def _waiting(
-        self, job_type: RegisteredType, sources: Sequence[BlockerSource], parent: int, family: Family
+        self, job_type: RegisteredType, sources: Sequence[BlockerSource], parent: int, family: Family, root_id: JobId
     ) -> dict[str, Any]:
-        """What a job says of those it waits for."""
+        """What a job says of those it waits for, which come from where it comes from."""
         if sources is _NONE and not job_type.required:
             return _NOTHING
         _refuse(job_type, _wrong_blockers(sources))
         if not sources and not job_type.required:
             return _NOTHING
         ids: list[ChainId] = []
+        family = family._replace(root_id=root_id)
         for source in sources:
             job_type.may_be_blocked_by(source.job_type.name)
             ids.append(self.add(source, parent, family) if isinstance(source, NewChain) else source.id)
@@ -193,6 +194,8 @@ async def start_jobs(store: Store, jobs: Sequence[NewJob], *, tx: object) -> lis
 
 def _traced(store: Store, jobs: Sequence[NewJob]) -> tuple[Sequence[NewJob], Sent | None]:
     """The jobs with where they belong written on them, and whom to tell once they are there."""
+    if not store.observers.are_tracing:
+        return jobs, None
     starting = store.observers.starting([job for job in jobs if job.parent is None])
     if starting is None:
         return jobs, None
@@ -226,8 +229,9 @@ def _counted(chains: object) -> int:
         if problem := wrong_call(count, 0) or (_TOO_DEEP if depth > _DEEPEST else None):
             raise StartRefused(problem)
         for source in sources:
-            if isinstance(source, NewChain) and isinstance(source.blockers, list | tuple) and source.blockers:
-                todo.append((source.blockers, depth + 1))
+            blockers = source.blockers if isinstance(source, NewChain) else _NONE
+            if blockers is not _NONE and isinstance(blockers, list | tuple):
+                todo.append((blockers, depth + 1))
     return count
 
 

@@ -84,6 +84,11 @@ class Observers:
         self._tracers = tuple(cast(Tracer, each) for each in self._observers if hasattr(each, "starting"))
         self._asked_at = -_ASK_AGAIN
 
+    @property
+    def are_tracing(self) -> bool:
+        """Whether any of them is to be asked before chains are started."""
+        return bool(self._tracers)
+
     def starting(self, jobs: Sequence[ToStart]) -> Starting | None:
         """Ask those who trace what to store with chains; they cannot fail the start."""
         for tracer in self._tracers:

@@ -5,7 +5,8 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 from msgspec import Raw
 
-from onward.define.codec import Codec, Limits
+from onward.define.codec import Codec, Limits, encode_foreign
+from onward.define.secrets import MASK, redacted, secrets_of
 from onward.errors import DefinitionError, PayloadError, QueueConfigurationError, QueueDataError, QueueErrorCode
 from onward.queue.model import QueueJob
 
@@ -18,6 +19,7 @@ class Payload(Generic[T]):
 
     def __init__(self, kind: Any, *, queue_name: str, max_bytes: int = 0) -> None:
         self._queue_name = queue_name
+        self._secrets = secrets_of(kind)
         limits = Limits(bytes=max_bytes or _NO_LIMIT, option="max_job_size")
         try:
             self._codec = Codec(kind, job_type=queue_name, part="data", limits=limits)
@@ -51,6 +53,23 @@ class Payload(Generic[T]):
             return self.decoded(job)
         except QueueDataError:
             return with_data(job, msgspec.json.decode(job.data))
+
+    def masked(self, job: QueueJob[T]) -> Any:
+        """The data as plain JSON for those who look, without what is marked `Secret`."""
+        plain = self._plain(job)
+        return plain if self._secrets is None else self._secrets.masked(plain)
+
+    def error_of(self, job: QueueJob[T]) -> str | None:
+        """The message of its last error, without the secrets of its data."""
+        if job.error is None or self._secrets is None:
+            return job.error
+        return redacted(job.error, self._secrets.texts(self._plain(job)))
+
+    def _plain(self, job: QueueJob[T]) -> Any:
+        try:
+            return msgspec.json.decode(msgspec.json.encode(job.data, enc_hook=encode_foreign))
+        except (TypeError, ValueError, RecursionError):
+            return MASK  # nobody knows what is secret in it
 
     def _refused(self, error: PayloadError, job_id: str | None) -> QueueDataError:
         at = f" at {error.field}" if error.field not in ("", "$") else ""

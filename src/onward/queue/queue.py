@@ -321,6 +321,14 @@ class Queue(Listening, Generic[T]):
         self._check_id(job_id)
         await self._call(lambda: self.provider.role(KeepsDeadLetters, "retrying failed jobs").retry(job_id))
 
+    def masked(self, job: QueueJob[T]) -> Any:
+        """The data of a job as plain JSON for those who look: what is marked `Secret` is masked."""
+        return self._payload.masked(job)
+
+    def error_of(self, job: QueueJob[T]) -> str | None:
+        """The message of a job's last error, without the secrets of its data."""
+        return self._payload.error_of(job)
+
     async def wait(self, job_id: str, *, timeout: timedelta | None = None) -> Any:
         """The result of a job, once it has completed; raises QueueJobFailed or QueueWaitTimeout.
 

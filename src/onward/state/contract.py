@@ -8,7 +8,7 @@ been written, and leaves the caller's transaction usable. Time is the database's
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -26,12 +26,16 @@ from onward.model import (
     Progress,
     WorkerId,
 )
-from onward.state.command import Command, Operation
+from onward.state.command import Command, Operation, Rows
 from onward.state.driver import Dialect
+from onward.state.facts import Diagnosis, DueType
+from onward.state.figures import FigureStatements
 from onward.state.schedules import ScheduleStatements
+from onward.state.workers import WorkerStatements
 
 # gc=False below: there are many of these at a time, and none can be part of a cycle.
 
+T = TypeVar("T")
 Clock: TypeAlias = Callable[[], datetime | None]
 """The time as a test has it; None: the database's own."""
 
@@ -339,6 +343,8 @@ class Admitted(msgspec.Struct, frozen=True):
     """Seconds until another look is worth it, at most one while jobs are held; None: somebody will tell."""
     reached: int
     """Pass it to the next one as `after`."""
+    is_paced: bool
+    """Whether some limit has a rate: what it has let in must not be taken without another look."""
 
 
 class JobCounts(msgspec.Struct, frozen=True):
@@ -351,6 +357,21 @@ class JobCounts(msgspec.Struct, frozen=True):
     failed: int = 0
     oldest: float = 0.0
     """Seconds for which the oldest that is pending has been due, where that was asked."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job is in its line, at a moment."""
+
+    now: datetime
+    """The database's time."""
+    is_held: bool
+    """Whether it waits for a place of its limit."""
+    placed: int
+    """How many have a place there."""
+    next_at: datetime | None
+    """The next slot of that limit's rate, while jobs are held for it."""
+    ahead: int
+    """How many come before it: of those that are held there, or of those that wait for a worker."""
 
 
 class Keeping(msgspec.Struct, frozen=True):
@@ -374,6 +395,12 @@ class Pruned(msgspec.Struct, frozen=True):
     @property
     def chains(self) -> int:
         return self.completed + self.failed
+
+    @classmethod
+    def counted(cls, rows: Rows) -> "Pruned":
+        """What would be, of a row of (completed, failed, following)."""
+        completed, failed, following = rows[0]
+        return cls(completed, failed, 0, following or "", following is None)
 
 
 class PruningTurn(msgspec.Struct, frozen=True):
@@ -444,6 +471,8 @@ class StateAdapter(Protocol):
     migrates_unasked: bool
     """Whether an app makes and updates the tables when it opens, unless told not to."""
     schedules: ScheduleStatements
+    figures: FigureStatements
+    workers: WorkerStatements
 
     # -- schema
     def schema_version(self) -> Operation[int]:
@@ -489,6 +518,14 @@ class StateAdapter(Protocol):
 
     def left_behind(self, *, types: Sequence[TypeClaim]) -> Operation[bool]:
         """Whether a `take` that has just brought too few jobs passed some over because they were locked."""
+        ...
+
+    def work_left(self, *, types: Sequence[TypeClaim]) -> Operation[bool]:
+        """Whether there is anything to work on: jobs that could be taken, now or when a limit has a place, or that run.
+
+        What is blocked, scheduled for later, paused, or of another version, is not to be worked on. One snapshot: what
+        goes on from a job that runs is never missed.
+        """
         ...
 
     def promote(self, *, type_names: Sequence[str], limit: int) -> Operation[Promoted]:
@@ -604,6 +641,12 @@ class StateAdapter(Protocol):
         """
         ...
 
+    def count_prunable(self, rules: Sequence[Keeping], *, place: str = "", rows: int) -> Operation[Pruned]:
+        """How many chains `prune` would delete among the next so many rows, were none of them locked. Changes nothing,
+        and counts no jobs.
+        """
+        ...
+
     def take_pruning_turn(self, *, worker: WorkerId, lease: float, walks: str | None) -> Operation[PruningTurn]:
         """Have the turn for `lease` seconds, if it is nobody else's, and leave there how far one came."""
         ...
@@ -625,8 +668,9 @@ class StateAdapter(Protocol):
         """
         ...
 
-    def admit(self, *, after: int = 0, most: int = 1000, sweep: bool = False) -> Operation[Admitted]:
-        """Give free places to held jobs, in a transaction of its own, and look at `most` keys for that.
+    def admit(self, *, after: int = 0, most: int | None = None, sweep: bool = False) -> Operation[Admitted]:
+        """Give free places to held jobs, in a transaction of its own, and look at `most` keys for that; None: at as
+        many as is good.
 
         Keys are looked at for which something has happened since; which of that it need not see again, `after` says.
         With `sweep` all keys, beginning with these, as every now and then anyway.
@@ -650,6 +694,11 @@ class StateAdapter(Protocol):
         ...
 
     # -- read
+    def at_one_moment(self, look: Operation[T]) -> Operation[T]:
+        """Have a look that takes several statements see what was committed at one moment, or, in a transaction of the
+        caller's, what that sees. Where others commit all the time, SQLite gives up on it."""
+        ...
+
     def paused(self) -> Operation[Sequence[str]]: ...
 
     def find_jobs(self, ids: Sequence[JobId]) -> Operation[Sequence[Job]]:
@@ -699,6 +748,37 @@ class StateAdapter(Protocol):
     def oldest_due(self, type_names: Sequence[str]) -> Operation[dict[str, float]]:
         """For how many seconds the oldest pending job of each of these types has been due; types without one are
         missing. Reads as many index entries as there are versions and priorities.
+        """
+        ...
+
+    def line_of(
+        self, job_id: JobId, *, types: Sequence[tuple[str, int]], ageing: float | None, most: int
+    ) -> Operation[Line]:
+        """Where a job is in line, as whoever takes these types and versions goes through it; `ageing` as `take` has it.
+
+        Nothing is counted beyond `most`. Of a job that does not wait, or does not exist, the time.
+        """
+        ...
+
+    def list_blocking(
+        self, job_ids: Sequence[JobId], *, failed: bool, limit: int
+    ) -> Operation[Sequence[tuple[JobId, ChainId]]]:
+        """The chains that jobs wait for and that have not ended, or those that have `failed`: each with its job, by
+        the job and in the order given when it was started."""
+        ...
+
+    def due_types(self, *, most: int = 1000) -> Operation[Sequence[DueType]]:
+        """The types that have jobs which are due, of whatever code, by name and version. However many jobs there are,
+        it reads a few index entries for each: of what is held by limits, one for each key.
+        """
+        ...
+
+    def diagnose(self, *, most: int | None, late: float) -> Operation[Diagnosis]:
+        """What there is to see of the database for whoever judges it. It changes nothing, and takes seconds at most.
+
+        For rows that are not as they should be it looks through the newest `most` of a table; None: through all,
+        however long that takes. A lease, or a job that is held, is `late` after so many seconds.
+        What this role may not see, or what takes too long, is told in `unseen`.
         """
         ...
 

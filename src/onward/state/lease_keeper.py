@@ -27,6 +27,10 @@ class KeeperStatements(TypedDict):
     hint: SpelledStatement | None
     """Sends `hint_parameters` when its transaction commits."""
     hint_parameters: dict[str, Any]
+    sign: list[SpelledStatement]
+    sign_parameters: dict[str, Any]
+    """Those of them that are always the same."""
+    bury: SpelledStatement
 
 
 class HeldLease(NamedTuple):
@@ -79,6 +83,14 @@ class LeaseKeeper(Protocol):
 
     async def give_back(self, worker: str) -> tuple[int, int]:
         """Let the worker's jobs be taken again and say so; how many were, and how many are locked."""
+        ...
+
+    async def sign(self, said: dict[str, Any], waits: Callable[[], None]) -> None:
+        """A sign of life of the worker; `waits` is called again and again while others have the only lock."""
+        ...
+
+    async def bury(self, worker: str) -> None:
+        """The worker has died: its row says so."""
         ...
 
     def cut_off(self) -> None:

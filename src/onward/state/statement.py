@@ -13,7 +13,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from onward.errors import ConfigurationError
@@ -40,7 +42,7 @@ BUILTINS = frozenset({
     "hashtextextended", "json_array_elements", "json_array_elements_text", "json_to_recordset", "jsonb_build_array",
     "lower", "lpad", "make_interval", "max", "min", "pg_advisory_xact_lock", "pg_advisory_xact_lock_shared",
     "pg_control_system", "round", "row_number", "rpad", "set_config", "split_part", "statement_timestamp",
-    "string_to_array", "strpos", "substr", "sum", "to_hex", "to_timestamp", "unnest",
+    "string_agg", "string_to_array", "strpos", "substr", "sum", "to_hex", "to_timestamp", "unnest",
 })  # fmt: skip
 """The server's own functions that our statements call."""
 _OF_SERVER = re.compile(
@@ -167,12 +169,19 @@ class Statements:
         """Version, name and SQL of every migration, in order."""
         return [(int(name[:4]), name, self._load(f"migrations/{name}", 1)) for name in self._names("migrations")]
 
+    def newest_version(self) -> int:
+        """That of the last migration; asked whenever an app is opened."""
+        return int(self._names("migrations")[-1][:4])
+
     def _names(self, folder: str) -> list[str]:
         files = self._files().joinpath(folder).iterdir()
         return sorted(file.name.removesuffix(".sql") for file in files if file.name.endswith(".sql"))
 
     def _files(self) -> Any:
-        from importlib import resources  # not before it is needed: it takes a tenth of the time of `import onward`
+        found = import_module(self._package).__file__
+        if found is not None and (folder := Path(found).parent).is_dir():
+            return folder
+        from importlib import resources  # in an archive; it takes a tenth of the time of `import onward`
 
         return resources.files(self._package)
 

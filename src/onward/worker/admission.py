@@ -22,6 +22,9 @@ _LOOK_BACK_EVERY = 0.25
 """Seconds for which it goes on after what it has seen; see `worker/take_cursor.py`."""
 _EAGER_FOR = 60.0
 """Seconds after jobs were let in for which a worker whose types have no limit looks before every take, too."""
+_AT_MOST_AHEAD = 0.1
+"""Seconds for which a worker that finds enough to take does so without a look: many places are given for less than one
+at a time. A job with a better rank waits for no longer, nor does one of another key."""
 _MOST_ROUNDS = 4
 """Where jobs go on from one limit to the next, or there is more to look at than fits into one."""
 
@@ -42,16 +45,31 @@ class Admission:
     _after: int = 0
     _look_back_at: float = 0.0
     _eager_until: float = 0.0
+    _enough_until: float = 0.0
+    """For so long there is enough to take, as far as is known."""
+    _is_paced: bool = False
 
     @property
     def is_eager(self) -> bool:
-        """Whether to look before every take, and after every attempt that has ended."""
+        """Whether to look whenever there may be less to take than there could be, and after every attempt."""
         return bool(self.limits) or time.monotonic() < self._eager_until
 
     @property
     def is_needed(self) -> bool:
         """Whether to look before the next take."""
-        return self.is_eager or time.monotonic() >= self.due
+        now = time.monotonic()
+        return now >= self.due or (now >= self._enough_until and self.is_eager)
+
+    def ran_out(self) -> None:
+        """A take brought less than it could have."""
+        self._enough_until = 0.0
+
+    def took_ahead(self) -> None:
+        """A take without a look filled all slots. Places that were given up since the last look must not wait until one
+        is free again here: others may have room.
+        """
+        if self.is_eager:
+            self.due = min(self.due, self._enough_until)
 
     async def before_take(self, connection: Connection, *, free: int) -> None:
         """Let in what there are places for, and tell others of what this worker cannot take."""
@@ -67,6 +85,7 @@ class Admission:
         if self._after:  # what was committed late comes before it, and was passed over
             wait = min(wait, max(self._look_back_at - now, 0.001))
         self.due = now + (wait if free else max(wait, _WITHOUT_ROOM))
+        self._enough_until = 0.0 if self._is_paced else now + _AT_MOST_AHEAD
         if types:
             self._eager_until = now + _EAGER_FOR
         ours = sum(count for name, count in types.items() if name in self.type_names)
@@ -83,7 +102,7 @@ class Admission:
         if now >= self._look_back_at:
             self._after, self._look_back_at = 0, now + _LOOK_BACK_EVERY
         admitted = await connection.run(self.store.state.admit(after=self._after, sweep=self._sweep))
-        self._after, self._sweep = max(self._after, admitted.reached), False
+        self._after, self._sweep, self._is_paced = max(self._after, admitted.reached), False, admitted.is_paced
         types.update(admitted.types)
         return admitted.next_in
 
@@ -103,3 +122,5 @@ class Admission:
         """The database was away, and with it perhaps what it knew of keys to look at."""
         self._sweep = True
         self._after = 0
+        self.due = 0.0
+        self.ran_out()

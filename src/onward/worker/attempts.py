@@ -12,10 +12,12 @@ from onward.notify.contract import NotifyAdapter
 from onward.observe import events
 from onward.state.contract import Settlement, TakenJob
 from onward.worker.attempt import RunningAttempt
+from onward.worker.figures import Figures
 from onward.worker.guardian.blocked import End, Watch
 from onward.worker.guardian.choose import choose_guardian
 from onward.worker.options import WorkerOptions
 from onward.worker.phases import Phases
+from onward.worker.presence import Presence
 from onward.worker.progress import ProgressBoard
 from onward.worker.settler import Settler
 from onward.worker.stuck_handlers import StuckHandlers
@@ -38,6 +40,7 @@ class Attempts:
         options: WorkerOptions,
         *,
         end: Callable[[], End | None],
+        presence: Presence,
     ) -> None:
         self.worker, self.types, self.progress = worker, types, progress
         self._registry, self._observers = registry, store.observers
@@ -56,9 +59,19 @@ class Attempts:
             leases=[worked.lease for worked in types.values()],
             lost=self.lost,
             watch=Watch(worker, has_returned=self.has_returned, end=end),
+            presence=presence,
         )
         self.stuck = StuckHandlers(self._by_job, grace=options.stuck_after, let_go=self.guardian.let_go)
-        self.settler = Settler(store, capacity=options.concurrency, settled=self.settled, substitute=self.unstorable)
+        self._figures = Figures(store.state.figures, worker)
+        self._crashed: dict[tuple[JobId, int], TakenJob] = {}
+        """Whose outcomes are about to be settled, of attempts that others made."""
+        self.settler = Settler(
+            store,
+            capacity=options.concurrency,
+            settled=self.settled,
+            substitute=self.unstorable,
+            figures=self._figures,
+        )
 
     def begin(self, job: TakenJob, blockers: Sequence[Blocker], since: float) -> RunningAttempt:
         """A job was taken, and leased from `since` (monotonic)."""
@@ -75,12 +88,12 @@ class Attempts:
             on_cancel=self.stuck.was_told,
             queueing=self.queueing,
         )
-        stale = self._by_job.get(job.id)
-        if stale is not None:
+        stale = self._by_job.setdefault(job.id, attempt)
+        if stale is not attempt:
+            self._by_job[job.id] = attempt
             stale.cancel(LossReason.TAKEN_BY_ANOTHER_WORKER)
             if stale.handler == "ended":
                 self._tell_end(stale, None)  # what comes of it comes too late, and for a job that is held by another
-        self._by_job[job.id] = attempt
         self.guardian.hold(job.id, job.attempt, worked.lease, since, worked.limit)
         return attempt
 
@@ -93,6 +106,8 @@ class Attempts:
             self._by_job[attempt.job.id] = last  # it was taken again meanwhile
         if self.forgotten is not None:
             self.forgotten(attempt.job)
+        if settlement is not None:
+            self._figures.count(attempt.job, settlement, self._waited(attempt.job), attempt.ran)
         if self._observers.wants(events.AttemptCompleted, events.AttemptEnded):
             self._tell_end(attempt, settlement)
 
@@ -107,16 +122,20 @@ class Attempts:
             observers.emit(events.AttemptCompleted(**facts, worker=self.worker))
         if events.AttemptEnded not in observers.wanted:
             return
-        waited = (job.held_until or 0.0) - self.types[job.type_name].lease
         observers.emit(
             events.AttemptEnded(
                 **facts,
                 worker=self.worker,
                 outcome=settle.ended_as(settlement),
-                waited=waited if waited > 0 else 0.0,
+                waited=self._waited(job),
                 ran=attempt.ran,
             )
         )
+
+    def _waited(self, job: TakenJob) -> float:
+        """Seconds from when it was due until it was taken."""
+        waited = (job.held_until or 0.0) - self.types[job.type_name].lease
+        return waited if waited > 0 else 0.0
 
     def __iter__(self) -> Iterator[RunningAttempt]:
         """Those of now, whatever becomes of them meanwhile."""
@@ -142,10 +161,17 @@ class Attempts:
 
     # -- for the settler
 
+    def crashed(self, job: TakenJob) -> None:
+        """The attempt of another worker that is gone is to be settled here."""
+        self._crashed[job.id, job.attempt] = job
+
     def settled(self, settlement: Settlement, in_time: bool) -> None:
         """An outcome is stored, or came too late."""
         attempt = self._find(settlement.job_id, settlement.attempt)
         if attempt is None:
+            job = self._crashed.pop((settlement.job_id, settlement.attempt), None)
+            if job is not None and in_time:
+                self._figures.count(job, settlement)
             return
         self.forget(attempt, settlement if in_time else None)
         if not in_time:

@@ -99,13 +99,16 @@ class Maintenance:
         return are_there
 
     def took(self, count: int, *, free: int, has_hints: bool) -> None:
-        """A take brought so many jobs. If they are too few, others were faster, or have locked the rest."""
+        """A take brought so many jobs. If they are too few, others were faster, or have locked the rest.
+
+        If they are as many as it was told of, it may still be too early for what an earlier one had to leave.
+        """
         now = time.monotonic()
         self._next_poll = now + (self.poll if has_hints else min(self.poll, POLL_WITHOUT_HINTS))
         expected, self.expected = min(free, self.expected), math.inf
-        if count >= expected or not self.store.state.locks_rows or self.poll <= POLL_WITHOUT_HINTS:
-            self._next_leftovers, self._leftovers_in_vain = math.inf, 0
-        else:
+        if count >= free or not self.store.state.locks_rows or self.poll <= POLL_WITHOUT_HINTS:
+            self._next_leftovers, self._leftovers_in_vain = math.inf, 0  # who is full looks as soon as it is not
+        elif count < expected:
             self._next_leftovers = now + pause_after(
                 self._leftovers_in_vain + 1, _LEFTOVERS_AFTER, _AT_LEAST_EVERY, jitter=0
             )

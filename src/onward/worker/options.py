@@ -9,7 +9,15 @@ from onward.define.job_type import SHORTEST_LEASE, wrong_backoff
 from onward.define.middleware import Middleware, Resource
 from onward.errors import require
 from onward.model import Backoff
-from onward.options import LONGEST_NAME, wrong_choice, wrong_duration, wrong_number, wrong_several, wrong_text
+from onward.options import (
+    LONGEST_NAME,
+    wrong_choice,
+    wrong_duration,
+    wrong_flag,
+    wrong_number,
+    wrong_several,
+    wrong_text,
+)
 from onward.worker.guardian.contract import GuardianKind
 
 _SHORTEST = timedelta(milliseconds=1)
@@ -35,6 +43,7 @@ class WorkerKeywords(TypedDict, total=False):
     resources: Sequence[Resource]
     required_middleware: Sequence[Middleware]
     ageing: timedelta | None
+    burst: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +69,8 @@ class WorkerOptions:
     required_middleware: Sequence[Middleware] = ()
     ageing: timedelta | None = None
     """How long a wait makes up for one step of priority; None: none does."""
+    burst: bool = False
+    """Whether it stops by itself when nothing is left to do."""
 
     def __post_init__(self) -> None:
         require(
@@ -74,6 +85,7 @@ class WorkerOptions:
             wrong_several("resources", self.resources, of="resources"),
             wrong_several("required_middleware", self.required_middleware, of="middleware"),
             wrong_ageing(self.ageing),
+            wrong_flag("burst", self.burst),
         )
 
     @property

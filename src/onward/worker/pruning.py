@@ -2,7 +2,6 @@
 
 import os
 import random
-import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -18,21 +17,22 @@ _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 _EVERY = _MINUTE
 """Seconds between rounds, once everything is pruned."""
 _LEASE = 3 * _EVERY
-_PAUSE_PER_SECOND = 9.0
-"""How long to leave the database alone after a batch: a tenth of one connection's time is spent on this."""
 _LONGEST_PAUSE = 30.0
 
 
 class _Size(NamedTuple):
-    """Of a batch: the seconds it is to take, and the rows that it has at least and at most."""
+    """Of a batch: the seconds it is to take, the rows that it has at least and at most, and for how many times as long
+    to leave the database alone after it.
+    """
 
     seconds: float
     fewest: int
     most: int
+    pause: float
 
 
-_SIZE, _SIZE_UNDER_ONE_LOCK = _Size(0.05, 100, 500), _Size(0.01, 100, 200)
-"""The latter where all writers wait for one another."""
+_SIZE, _SIZE_UNDER_ONE_LOCK = _Size(0.05, 100, 500, 19.0), _Size(0.01, 100, 200, 29.0)
+"""The latter where all writers wait for one another, so that what one takes is taken from all."""
 
 
 class Walks(msgspec.Struct, kw_only=True):
@@ -65,7 +65,7 @@ class Pruning:
     ) -> None:
         """`first_after`: between how many seconds it first looks: whoever has just begun has better things to do."""
         self._store, self._rules, self._first_after = store, rules, first_after
-        self._id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._id = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self._has_begun = False
         self._walks: Walks | None = None
         """None: another's turn, as far as is known."""
@@ -89,7 +89,7 @@ class Pruning:
         took = time.monotonic() - began
         self._adapt(took)
         self._store.release(self._store.effects_of.pruned(pruned))
-        return min(took * _PAUSE_PER_SECOND, _LONGEST_PAUSE) if self._todo else 0.0
+        return min(took * self._size.pause, _LONGEST_PAUSE) if self._todo else 0.0
 
     async def _turn(self, reserved: Reserved, rules: Sequence[Keeping]) -> tuple[Walks | None, float]:
         """How far whoever prunes has come, if it is this process's turn and there is something to do; else how long to

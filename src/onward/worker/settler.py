@@ -14,10 +14,11 @@ from onward.lifecycle.store import Store
 from onward.model import CompletedJob, FailedJob, FailureReason, Job, JobId
 from onward.observe import events
 from onward.pacing import Pacing
-from onward.state.command import Steps
+from onward.state.command import Operation, Steps
 from onward.state.contract import Change, Settlement
 from onward.state.driver import Connection, Fault, transaction
 from onward.worker.connections import Reserved
+from onward.worker.figures import Figures, Taken
 
 logger = logging.getLogger("onward.worker")
 T = TypeVar("T")
@@ -25,6 +26,9 @@ Settled = Callable[[Settlement, bool], None]
 Substitute = Callable[[Settlement, Exception], Settlement]
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_ASIDE = 0.05, 2.0, 0.5
 """Seconds between tries."""
+_LAST_FIGURES = 1.0
+"""Seconds to write what is left of the figures."""
+_RECORDING = "write figures"
 _LAST_CHANCE = 2.0
 """Seconds for an outcome that comes when all others have been given up."""
 
@@ -37,8 +41,19 @@ class Settler:
     lock, or fails for a reason of its own, goes on in a lane beside the main one and holds nobody up.
     """
 
-    def __init__(self, store: Store, *, capacity: int, settled: Settled, substitute: Substitute = unstorable) -> None:
-        """`substitute` makes what to settle in place of an outcome that the database cannot store."""
+    def __init__(
+        self,
+        store: Store,
+        *,
+        capacity: int,
+        settled: Settled,
+        substitute: Substitute = unstorable,
+        figures: Figures | None = None,
+    ) -> None:
+        """`substitute` makes what to settle in place of an outcome that the database cannot store.
+
+        `figures` are written along with outcomes.
+        """
         self._store = store
         self._capacity = capacity
         self._settled = settled
@@ -60,6 +75,9 @@ class Settler:
         self._limits: set[asyncio.Timeout] = set()
         """Of the tries under way."""
         self._reserved, self._reserved_aside = Reserved(store.driver), Reserved(store.driver)
+        self._figures = figures
+        if figures is not None:
+            figures.due = self._ready.set
 
     @property
     def jobs(self) -> list[JobId]:
@@ -123,7 +141,11 @@ class Settler:
                     cancelled = error
                     task.uncancel()
                     self._take_up_again()
+            if cancelled is None:
+                await self._write_figures(within=_LAST_FIGURES)
         finally:
+            if self._figures is not None:
+                self._figures.close()
             await self._reserved.close()
             await self._reserved_aside.close()
         if cancelled is not None:
@@ -155,6 +177,8 @@ class Settler:
                 self._batch = []
                 self._aside.extend(left)
                 self._ready_aside.set()
+            elif self._figures is not None and self._figures.is_due:
+                await self._write_figures()
 
     async def _run_aside(self) -> None:
         while True:
@@ -198,11 +222,12 @@ class Settler:
             async with transaction(connection):
                 locked = await connection.run(state.lock_or_skip([s.job_id for s in batch]))
                 free = [settlement for settlement in batch if settlement.job_id not in locked]
-                return free, await connection.run(state.settle(free))
+                return free, await connection.run(state.settle(free)) if free else ()
 
         try:
             free, changes = await self._limited(reserved.run(Steps(settle)))
-            await self._report(reserved, free, changes, repeated=True)
+            if free:
+                await self._report(reserved, free, changes, repeated=True)
         except Exception as error:  # noqa: BLE001 - one turn of a loop
             self._tell(error)
             return await self._settle_apart(reserved, batch) if apart and not self._concerns_all(error) else batch
@@ -237,13 +262,52 @@ class Settler:
 
     async def _try(self, reserved: Reserved, batch: list[Settlement], *, repeated: bool) -> Exception | None:
         """Settle a batch once; what went wrong."""
+        settle = self._store.state.settle(batch)
+        # What went wrong may be the figures' fault: a second try goes without them.
+        taken = self._figures.take() if self._figures is not None and self._figures.is_due and not repeated else None
         try:
-            changes = await self._limited(reserved.run(self._store.state.settle(batch)))
+            if taken is None:
+                changes = await self._limited(reserved.run(settle))
+            else:
+                changes = await self._limited(self._settle_with(reserved, settle, taken))
             await self._report(reserved, batch, changes, repeated=repeated)
         except Exception as error:  # noqa: BLE001 - one turn of a loop
             self._tell(error)
             return error
         return None
+
+    # -- figures
+
+    async def _settle_with(
+        self, reserved: Reserved, settle: Operation[Sequence[Change]], taken: Taken
+    ) -> Sequence[Change]:
+        """Settle, and write figures in the same commit."""
+
+        async def both(connection: Connection) -> tuple[Sequence[Change], float]:
+            async with transaction(connection):
+                return await connection.run(settle), await connection.run(taken.command)
+
+        assert self._figures is not None
+        try:
+            changes, now = await reserved.run(Steps(both))
+        except BaseException:
+            self._figures.rest()
+            raise
+        self._figures.wrote(taken, now)
+        return changes
+
+    async def _write_figures(self, within: float | None = None) -> None:
+        """Alone, since no outcome comes to take them along. Not to be able to is no reason to fail."""
+        taken = None if self._figures is None else self._figures.take()
+        if self._figures is None or taken is None:
+            return
+        try:
+            async with asyncio.timeout(within):
+                self._figures.wrote(taken, await self._limited(self._reserved.run(taken.command)))
+            self._store.observers.database_works(_RECORDING)
+        except Exception as error:  # noqa: BLE001 - one turn of a loop
+            self._figures.rest()
+            self._store.observers.emit(events.StateError(doing=_RECORDING, error=describe(error)))
 
     def _concerns_all(self, error: Exception) -> bool:
         """Whether an error has nothing to do with what was to be settled: the database is away, or in trouble."""
@@ -270,8 +334,7 @@ class Settler:
             settled.update(before)
         if all_settled or settled:
             observers.database_works("settle")
-        watched = observers.wants(events.AttemptEnded)
-        cancelled = [c.job_id for c in changes if c.reason is FailureReason.CANCELLED] if watched else []
+        cancelled = [c.job_id for c in changes if c.reason is FailureReason.CANCELLED]
         for settlement in batch:
             if cancelled and settlement.kind != "fail" and settlement.job_id in cancelled:
                 settlement = msgspec.structs.replace(settlement, kind="fail", reason=FailureReason.CANCELLED)

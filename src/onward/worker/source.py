@@ -1,9 +1,11 @@
 """Where the slots of a worker get their work: jobs are taken, their handlers run, and outcomes go to the settler."""
 
+import asyncio
 import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from onward.lifecycle import settle
@@ -15,7 +17,7 @@ from onward.observe import events
 from onward.pacing import pause_after
 from onward.run.loop import SlotLoop
 from onward.state.contract import TakenJob, TypeClaim
-from onward.state.driver import Connection
+from onward.state.driver import Connection, Fault
 from onward.worker.admission import Admission
 from onward.worker.attempt import RunningAttempt
 from onward.worker.attempts import Attempts
@@ -31,6 +33,8 @@ logger = logging.getLogger("onward.worker")
 _POLL = 60.0
 _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _TAKING = "take jobs"
+_LAST_LOOK = 3.0
+"""Seconds a look that is under way is waited for when the worker stops."""
 _JAMMED = 0.05
 """Seconds between looks whether handlers still wait for connections."""
 
@@ -62,6 +66,7 @@ class JobSource:
         self._ageing = None if options.ageing is None else options.ageing.total_seconds()
         self._is_unsure = False
         """Whether jobs may have been taken that nobody was told of."""
+        self._look: asyncio.Timeout | None = None
         self.loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=options.concurrency, is_jammed=self._is_jammed)
         self.listener: Listener | None = None
         """There while the worker runs."""
@@ -88,6 +93,15 @@ class JobSource:
         )
 
     async def fill(self, free: int) -> Sequence[RunningAttempt]:
+        try:
+            async with asyncio.timeout(_LAST_LOOK if self.loop.is_stopping else None) as self._look:
+                return await self._fill(free)
+        except TimeoutError:
+            if self._look is not None and self._look.expired():
+                return ()  # what it may have taken all the same is looked for next
+            raise
+
+    async def _fill(self, free: int) -> Sequence[RunningAttempt]:
         assert self.listener is not None
         # A hint that comes while the answer is on its way tells of a job that this look may not have seen.
         self.listener.has_room = True
@@ -105,7 +119,19 @@ class JobSource:
         if taken and self._store.observers.wants(events.JobsTaken):
             counts = Counter(job.type_name for job in taken)
             self._store.observers.emit(events.JobsTaken(worker=self._worker, counts=counts))
-        return [self._attempts.begin(job, blockers.get(job.id, ()), since) for job in taken]
+        begin = self._attempts.begin
+        if not blockers:  # as a rule; to look for an id takes longer than it seems
+            return [begin(job, (), since) for job in taken]
+        return [begin(job, blockers.get(job.id, ()), since) for job in taken]
+
+    def stop(self) -> None:
+        """Take nothing more. A look that is under way may bring something, but is not waited for without end: somebody
+        may hold the write lock of a file for hours.
+        """
+        self.loop.stop()
+        if self._look is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._look.reschedule(asyncio.get_running_loop().time() + _LAST_LOOK)
 
     async def _take(
         self, connection: Connection, *, limit: int
@@ -113,12 +139,34 @@ class JobSource:
         async def take(*, types: Sequence[TypeClaim], limit: int) -> Sequence[TakenJob]:
             return await connection.run(state.take(types=types, limit=limit, worker=self._worker, ageing=self._ageing))
 
-        state = self._store.state
-        if self._admission.is_needed:
-            await self._admit(connection, free=limit)
-        taken = await self._cursor.take(take, limit)
+        state, taken = self._store.state, list[TakenJob]()
+        has_looked = False
+        while True:
+            if self._admission.is_needed:
+                if not await self._look_for_places(connection, free=limit - len(taken), has_taken=bool(taken)):
+                    break
+                has_looked = True
+            taken.extend(await self._cursor.take(take, limit - len(taken)))
+            if len(taken) == limit:
+                if not has_looked:
+                    self._admission.took_ahead()
+                break
+            self._admission.ran_out()
+            if has_looked or not self._admission.is_needed:
+                break
         waited = [job.id for job in taken if job.blockers]
         return taken, await connection.run(state.blockers_of(waited)) if waited else {}
+
+    async def _look_for_places(self, connection: Connection, *, free: int, has_taken: bool) -> bool:
+        """Let jobs in; False: somebody was in the way, for which those that were taken before are not given back."""
+        try:
+            await self._admit(connection, free=free)
+        except Exception as error:
+            if not has_taken or self._store.fault(error) not in (Fault.TIMEOUT, Fault.TROUBLE):
+                raise
+            self._admission.lost_touch()  # the next take begins with a look, which tells of what lasts
+            return False
+        return True
 
     async def settle_unanswered(self) -> None:
         """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure.
@@ -131,6 +179,15 @@ class JobSource:
             for job in await self._reserved.run(find):
                 await (self._give_back(job) if self._is_unsure else self._maintenance.take_back(job))
             self._is_unsure = self._maintenance.is_unsure = False
+
+    async def has_work(self) -> bool:
+        """Whether something is left to do, here or for others who take the same types; if nobody can tell, there is."""
+        try:
+            return await self._reserved.run(self._store.state.work_left(types=self._maintenance.claims))
+        except Exception as error:
+            if not self._store.is_transient(error):
+                raise
+            return True  # whoever takes jobs tells of it
 
     async def hand_back(self, work: Sequence[RunningAttempt]) -> None:
         for attempt in work:
@@ -241,6 +298,7 @@ class JobSource:
 
     async def _crashed(self, job: TakenJob) -> None:
         policy, timeout = self._types[job.type_name].policy, timeout_of(job)
+        self._attempts.crashed(job)
         if timeout is None:
             await self._settler.put(settle.settlement_of_crash(job, self._worker, policy))
         else:

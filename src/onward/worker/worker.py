@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import secrets
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from onward.worker.guardian.blocked import End
 from onward.worker.maintenance import Scans
 from onward.worker.middleware import opened
 from onward.worker.options import WorkerOptions
+from onward.worker.presence import Presence
 from onward.worker.processes.pool import Processes
 from onward.worker.progress import ProgressBoard
 from onward.worker.runner import Runner
@@ -36,6 +36,7 @@ _SETTLE_AFTER_GRACE = 5.0
 _CUT_OFF_AFTER_GRACE = 3.0
 """Seconds after which connections are cut off on which the database still has not answered."""
 _LAST_LOOK = 1.0
+_LOOK_WHETHER_DONE = 0.25
 
 
 class Worker:
@@ -52,15 +53,25 @@ class Worker:
         options: WorkerOptions,
         scans: Scans,
         chores: Chores,
+        version: str | None = None,
     ) -> None:
         self.options = options
-        self.id: WorkerId = f"{options.name or f'{socket.gethostname()}-{os.getpid()}'}-{secrets.token_hex(4)}"
+        self.id: WorkerId = f"{options.name or f'{socket.gethostname()}-{os.getpid()}'}-{os.urandom(4).hex()}"
         self._store, self._notify, self._chores = store, notify, chores
         self._types = worked_types(types, options, store, sync_store)
         self._taking = Reserved(store.driver)
         self._progress = ProgressBoard(store, self.id, self._taking)
+        self._presence = Presence(store, self.id, version=version, types=self.readable, concurrency=options.concurrency)
         self._attempts = Attempts(
-            self.id, self._types, registry, store, notify, self._progress, options, end=lambda: self.when_blocked
+            self.id,
+            self._types,
+            registry,
+            store,
+            notify,
+            self._progress,
+            options,
+            end=lambda: self.when_blocked,
+            presence=self._presence,
         )
         self._settler = self._attempts.settler
         self._guardian = guardian = self._attempts.guardian
@@ -76,6 +87,11 @@ class Worker:
     def type_names(self) -> tuple[str, ...]:
         """The types whose jobs it takes."""
         return tuple(self._types)
+
+    @property
+    def readable(self) -> dict[str, tuple[int, ...]]:
+        """By their names, the versions of a payload that it can read."""
+        return {name: worked.registered.versions for name, worked in self._types.items()}
 
     # -- life
 
@@ -109,7 +125,8 @@ class Worker:
         if self._source.loop.is_stopping:
             return
         self._store.observers.emit(events.WorkerStopping(worker=self.id, running=self._source.loop.busy))
-        self._source.loop.stop()
+        self._source.stop()
+        self._guardian.say_stopping()
         asyncio.get_running_loop().call_later(self.options.grace.total_seconds(), self.give_back)
 
     def give_back(self) -> None:
@@ -149,6 +166,8 @@ class Worker:
         stack.push_async_callback(self._taking.close)
         threads = ThreadPoolExecutor(max_workers=self.options.concurrency, thread_name_prefix="onward-handler")
         stack.enter_context(threads)
+        stack.push_async_callback(self._presence.leave, self._taking)
+        await self._presence.appear(self._taking)
         self._guardian.start()
         stack.push_async_callback(self._guardian.stop)
         await stack.enter_async_context(self._processes)
@@ -166,16 +185,22 @@ class Worker:
     async def _work(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             settling = tasks.create_task(self._settler.run(whatever_comes=True))
-            writing = tasks.create_task(self._progress.run())
-            doing = tasks.create_task(self._chores.run())
+            beside = [tasks.create_task(self._progress.run()), tasks.create_task(self._chores.run())]
+            if self.options.burst:
+                beside.append(tasks.create_task(self._stop_when_nothing_is_left()))
             try:
                 await self._source.loop.run()
             finally:
-                writing.cancel()
-                doing.cancel()
+                for task in beside:
+                    task.cancel()
                 # A group that is cancelled, perhaps once more, would cancel this task too, and leave what was given
                 # back leased.
                 await to_the_end(self._settle_the_rest(settling))
+
+    async def _stop_when_nothing_is_left(self) -> None:
+        while self._source.loop.busy or await self._source.has_work():  # noqa: ASYNC110 - others may run something
+            await asyncio.sleep(_LOOK_WHETHER_DONE)
+        self.stop()
 
     async def _settle_the_rest(self, settling: asyncio.Task[None]) -> None:
         """Within seconds: what is not settled then is left to its lease."""
@@ -185,6 +210,20 @@ class Worker:
         self._settler.give_up(within=_SETTLE_AFTER_GRACE)
         self._settler.close()
         await asyncio.wait([settling])
+
+    async def trouble(self, *, within: float) -> str | None:
+        """Why it cannot take jobs at this moment, in words; None: it can. The database may take `within` seconds."""
+        if self._source.loop.is_stopping:
+            return "the worker is stopping"
+        state = self._store.state
+        try:
+            async with asyncio.timeout(within):
+                found = await self._taking.run(state.schema_version())
+        except Exception as error:  # noqa: BLE001 - it is told, without what might be secret in it
+            return f"the database does not answer ({type(error).__name__})"
+        if found < state.newest_version:
+            return f"the tables have version {found}, and this code needs {state.newest_version}: run `onward migrate`"
+        return None
 
     # -- handlers that do not stop
 

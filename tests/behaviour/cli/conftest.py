@@ -46,7 +46,7 @@ def onward(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
     for name in ("ONWARD_APP", "ONWARD_DATABASE"):
         monkeypatch.delenv(name, raising=False)
 
-    def run(*arguments: object, input: str | None = None, code: int = 0) -> Said:
+    def run(*arguments: object, input: str | bytes | None = None, code: int = 0) -> Said:
         result = CliRunner().invoke(cli, list(map(str, arguments)), input=input, catch_exceptions=False)
         assert result.exit_code == code, (result.exit_code, result.stdout, result.stderr)
         return Said(result.exit_code, result.stdout, result.stderr)

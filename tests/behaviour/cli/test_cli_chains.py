@@ -157,3 +157,37 @@ def test_options_are_variables_too(onward: Any, at: Any, client: SyncOnward, mon
     monkeypatch.setenv("ONWARD_TYPE", "orders.charge report")
 
     assert [one["id"] for one in onward("jobs", "list").json["jobs"]] == [str(chain.id)]
+
+
+def test_what_an_error_says_neither_steers_the_terminal_nor_is_taken_for_markup(
+    onward: Any, at: Any, client: SyncOnward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = client.start(charge, {"id": 1})
+    fail(client, chain)
+    nasty = "[/nothing] [red]x \x1b[2J\u202e\x9b"
+    monkeypatch.setattr("onward.client.words.in_short", lambda error: nasty)
+    monkeypatch.setattr("onward.cli.chains.state_of", lambda job: nasty)
+    monkeypatch.setattr("onward.cli.watching.state_of", lambda job: nasty)
+
+    for command in ("list", "show", "watch"):
+        given = [] if command == "list" else [chain.id]
+        told = onward("chains", command, *at, *given, code=3 if command == "watch" else 0).out
+        assert "[/nothing] [red]x ␛[2J��" in told, command
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    told = onward("chains", "watch", *at, chain.id, code=3).out
+    assert "[/nothing] [red]x" in told
+    assert "\x1b[2J" not in told
+
+
+def test_an_app_that_is_written_goes_before_an_address_of_the_environment(
+    onward: Any, at: Any, client: SyncOnward, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = client.start(charge, {"id": 17})
+    *path, app = module(
+        "@job('charge')\nasync def charge(attempt: Attempt[dict[str, int]]) -> int: ...\njobs = [charge]\n"
+    )
+    monkeypatch.setenv("ONWARD_DATABASE", "postgresql://nobody@127.0.0.1:1/nothing")
+
+    assert '"id": 17' in onward("jobs", "show", chain.id, "--app", app, *path).out.replace("'", '"')
+    onward("jobs", "show", chain.id, code=1)
+    assert "hidden" in onward("jobs", "show", chain.id, *at, "--app", app, *path).out

@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from onward import JobStatus, SyncOnward
-from onward.cli import changing
 from onward.cli.loading import load_app
+from onward.client import bulk
 from orders import charge, report
 from support import SOON
 
@@ -61,6 +61,8 @@ def test_what_cannot_be_started_is_said(
     *path, app = module(SHOP)
 
     assert words in onward("start", type, input, "--app", app, *path, code=1).words
+    piped = onward("start", "charge", "-", "--app", app, *path, input=b"\xb8\xff", code=1)
+    assert "the input is no JSON" in piped.words
     assert statuses(client) == []
 
 
@@ -83,7 +85,7 @@ def test_chains_are_changed_by_id(onward: Any, at: Any, client: SyncOnward) -> N
 def test_chains_are_changed_by_filter_once_confirmed(
     onward: Any, at: Any, client: SyncOnward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changing, "BATCH", 3)
+    monkeypatch.setattr(bulk, "BATCH", 3)
     client.start_many([charge.with_input({"id": n}) for n in range(10)])
     client.start(report, 1)
 
@@ -104,7 +106,7 @@ def test_chains_are_changed_by_filter_once_confirmed(
 def test_what_failed_through_another_comes_back_with_it(
     onward: Any, at: Any, client: SyncOnward, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    monkeypatch.setattr(changing, "BATCH", batch)
+    monkeypatch.setattr(bulk, "BATCH", batch)
     first = client.start(charge, {"id": 1})
     client.start(report, 1, blockers=[first])
     client.cancel(first)

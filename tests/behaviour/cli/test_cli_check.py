@@ -64,7 +64,8 @@ def problems(verdict: Any) -> list[tuple[str, str, int]]:
 
 
 def test_it_passes_where_nothing_is_wrong(stored: Any) -> None:
-    assert stored() == {"checked": 4, "skipped": 0, "stranded": []}
+    nothing = {"stranded": [], "stranded_schedules": []}
+    assert stored() == {"checked": 4, "skipped": 0, "schedules": 0, **nothing}
     added = ("    id: int\n", "    id: int\n    note: str = ''\n")
     assert stored(added)["stranded"] == []
 
@@ -136,3 +137,89 @@ def test_it_is_said_in_words_what_was_left_out_and_where_it_looked(
     assert "orders.charge, version 1: type: there is no such job type" in said.out
     assert "this code would strand 5 of 5 jobs; 2 more were left out (--limit 1)" in said.words
     assert "no module named" in onward("check", "nowhere:app", code=1).words
+
+
+SCHEDULED = """
+from datetime import timedelta
+@dataclass
+class Day:
+    number: int
+@job("close", schedule=Schedule(input=Day(1), every=timedelta(hours=1)))
+async def close(attempt: Attempt[Day]) -> int:
+    return 1
+@job("tidy", schedule=Schedule(every=timedelta(hours=1)))
+async def tidy(attempt: Attempt[None]) -> int:
+    return 1
+jobs = [close, tidy]
+"""
+_CLOSE = SCHEDULED[SCHEDULED.index('@job("close"') : SCHEDULED.index('@job("tidy"')]
+_MADE = "Schedule(input=lambda tick: Day(tick.day), "
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        pytest.param([], [], id="nothing is wrong"),
+        pytest.param([("Day(1)", "Day(2)")], [], id="another input"),
+        pytest.param(
+            [("    number: int\n", "    number: str\n"), ("Day(1)", "Day('1')")],
+            [("close", "input")],
+            id="changed field",
+        ),
+        pytest.param(
+            [("    number: int\n", "    nr: int\n"), ('"close", ', '"close", version=2, ')],
+            [("close", "input")],
+            id="missing upcast",
+        ),
+        pytest.param([('"close"', '"shut"')], [("close", "declaration"), ("close", "type")], id="renamed type"),
+        pytest.param(
+            [("schedule=Schedule(input=Day(1), every=timedelta(hours=1))", "")],
+            [("close", "declaration")],
+            id="removed",
+        ),
+        pytest.param(
+            [(_CLOSE, ""), ("[close, tidy]", "[tidy]")], [("close", "declaration"), ("close", "type")], id="all gone"
+        ),
+    ],
+)
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+def test_schedules_that_a_deploy_would_strand_are_found(
+    module: Any, onward: Any, client: SyncOnward, changes: list[tuple[str, str]], found: list[tuple[str, str]]
+) -> None:
+    source = SCHEDULED
+    for before, after in changes:
+        assert before in source
+        source = source.replace(before, after)
+    store_schedules(module, SCHEDULED)
+    *path, app = module(source)
+
+    verdict = onward("check", app, *path, "--json", code=3 if found else 0).json
+
+    assert verdict["schedules"] == 2
+    assert [(one["name"], one["part"]) for one in verdict["stranded_schedules"]] == found
+
+
+def test_schedules_are_told_of_in_words_unless_they_are_paused_or_made_by_code(
+    module: Any, onward: Any, client: SyncOnward
+) -> None:
+    store_schedules(module, SCHEDULED.replace("Schedule(input=Day(1), ", _MADE))
+    *path, app = module(SCHEDULED.replace('"tidy"', '"clean"'))
+
+    said = onward("check", app, *path, code=3)
+    client.schedules.pause("tidy")
+    passed = onward("check", app, *path)
+
+    assert "schedule tidy (tidy): declaration: this code does not declare it" in said.out
+    assert "schedule tidy (tidy): type: there is no such job type" in said.out
+    assert "it would strand 1 of 2 schedules" in said.words
+    assert "it can go on with 1 schedule" in passed.words
+
+
+def store_schedules(module: Any, source: str) -> None:
+    """As a worker with this code does."""
+    *path, name = module(source)
+    sys.path.insert(0, path[-1])
+    code: Any = importlib.import_module(name.partition(":")[0])
+    with code.app.sync as client:
+        for schedule in code.app.declared_schedules:
+            client.schedules.resume(schedule)

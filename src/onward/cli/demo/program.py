@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
@@ -13,8 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from onward import ChainHandle, Onward, Transaction
+from onward.cli.dashboard import listening, require_dashboard
 from onward.cli.demo import app as shop
 from onward.cli.demo.checks import Check, DemoRun, check_everything
+from onward.cli.demo.endless import keep_open
 from onward.cli.demo.progress import Display, Snapshot
 from onward.cli.demo.workers import WorkerProcess
 from onward.cli.failures import CommandFailed
@@ -26,14 +29,25 @@ _AT_MOST = 50.0
 """Seconds in which everything must be done."""
 
 
-def run_demo() -> int:
-    """Run it; the exit code."""
+def run_demo(*, dashboard_at: int | None = None) -> int:
+    """Run it; the exit code. With a port for a dashboard, keep the shop open then."""
     console = Console(file=sys.stdout)
-    with tempfile.TemporaryDirectory(prefix="onward-demo-") as folder:
-        os.environ[shop.DATABASE] = str(Path(folder) / "shop.db")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onward-demo-")))
+        place = None
+        if dashboard_at is not None:
+            require_dashboard()
+            place = stack.enter_context(listening("127.0.0.1", dashboard_at))
+        os.environ[shop.DATABASE] = str(folder / "shop.db")
         began = time.monotonic()
-        checks = asyncio.run(_Demo(Path(folder), console).run())
-    _print_summary(console, checks, time.monotonic() - began)
+        checks = asyncio.run(_Demo(folder, console).run())
+        _print_summary(console, checks, time.monotonic() - began)
+        if place is None:
+            console.print("\nTo look at it in a browser, beside a shop that never closes: onward demo --dashboard")
+        else:
+            listener, address = place
+            console.print(f"\nThe shop stays open: look at {address}, Ctrl-C closes it.")
+            asyncio.run(keep_open(folder, listener))
     return 0 if all(check.holds for check in checks) else 1
 
 

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from onward.conformance.state.session import completing, failing
+from onward.conformance.state.session import LEASE, Session, completing, failing, retrying
 from onward.conformance.state.store import Store
-from onward.state.contract import JobCounts
+from onward.state.contract import JobCounts, LimitRule, TypeClaim
 
 
 @pytest.mark.asyncio
@@ -50,6 +50,38 @@ class TestCounting:
             oldest = await session.connection.run(store.state.oldest_due(["mail", "other", "late", "nobody"]))
 
         assert oldest == {"mail": pytest.approx(15.0), "other": pytest.approx(15.0)}
+
+
+@pytest.mark.asyncio
+class TestWorkLeft:
+    """`work_left`."""
+
+    async def left(self, store: Store, session: Session) -> bool:
+        return await session.connection.run(store.state.work_left(types=[TypeClaim("work", 1, LEASE)]))
+
+    async def test_what_is_due_and_what_runs_is_left(self, store: Store) -> None:
+        async with store.connect() as session:
+            assert not await self.left(store, session)
+            await session.start(store.job())
+            assert await self.left(store, session)
+            job = await session.take_one()
+            assert await self.left(store, session)
+            await session.settle(retrying(job, delay=60.0))
+            assert not await self.left(store, session)
+            store.clock.advance(timedelta(seconds=61))  # and nobody has promoted it
+            assert await self.left(store, session)
+
+    async def test_what_waits_for_a_place_is_left_but_not_what_nobody_could_take(self, store: Store) -> None:
+        async with store.connect() as session:
+            blocker = store.job("other")
+            await session.start(blocker, store.job(payload_version=2))
+            await session.start(store.job(blockers=(blocker.id,)))
+            assert not await self.left(store, session)
+            await session.connection.run(store.state.set_limits([LimitRule("shared", places=1)], declared=True))
+            await session.start(store.job("other", limit_key="shared/"), store.job(limit_key="shared/"))
+            assert await self.left(store, session)
+            await session.connection.run(store.state.pause(["work"]))
+            assert not await self.left(store, session)
 
 
 @pytest.mark.asyncio

@@ -43,6 +43,17 @@ class TestRowLocks:
             assert beside.next_in is not None
             assert [job.id for job in await session.take()] == [first.id]
 
+    async def test_who_declares_what_is_known_and_who_admits_do_not_wait_for_each_other(self, store: Store) -> None:
+        rules = [LimitRule("tenant", places=2)]
+        async with store.connect() as other, store.reserve() as session:
+            await session.connection.run(store.state.set_limits(rules, declared=True))
+            async with other.rolled_back():
+                await other.connection.run(store.state.admit())
+                async with store.promptly():
+                    outcomes = await session.connection.run(store.state.set_limits(rules, declared=True))
+
+        assert list(outcomes) == ["kept"]
+
     async def test_a_locked_job_is_neither_lost_nor_reaped(self, store: Store) -> None:
         async with store.connect() as holder, store.reserve() as other:
             running = await holder.start_and_take(store.job())

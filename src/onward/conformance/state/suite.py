@@ -5,10 +5,12 @@ from onward.conformance.state.cancelling import TestCancelling, TestDeleting
 from onward.conformance.state.carrying import TestMeta
 from onward.conformance.state.changing_races import TestRacesOfChanges
 from onward.conformance.state.continuing import TestContinuing
-from onward.conformance.state.counting import TestCounting, TestFailed
+from onward.conformance.state.counting import TestCounting, TestFailed, TestWorkLeft
 from onward.conformance.state.deduplicating import TestDeduplication
+from onward.conformance.state.diagnosing import TestDiagnosing, TestDueTypes
 from onward.conformance.state.expiring import TestExpiring, TestGivingBack, TestTimingOut
 from onward.conformance.state.failing import TestFailingBlockers, TestRetrying
+from onward.conformance.state.figuring import TestFigures, TestSurvey
 from onward.conformance.state.leases import TestLockedJobs, TestProgress, TestReaping, TestRenewing, TestStrays
 from onward.conformance.state.limiting import (
     TestChangingLimits,
@@ -17,6 +19,7 @@ from onward.conformance.state.limiting import (
     TestRates,
     TestSeveralLimits,
 )
+from onward.conformance.state.lines import TestLines
 from onward.conformance.state.pruning import TestPruning, TestPruningBesideOthers, TestPruningTurns
 from onward.conformance.state.races import TestChainsThatMoveOn, TestRaces
 from onward.conformance.state.reading import TestFinding, TestListing
@@ -25,6 +28,7 @@ from onward.conformance.state.schema import TestSchema
 from onward.conformance.state.settling import TestCompletingWithoutAWorker, TestRemoving, TestSettling, TestTheFence
 from onward.conformance.state.starting import TestIds, TestScheduling, TestStarting
 from onward.conformance.state.taking import TestTaking
+from onward.conformance.state.working import TestWorkers
 
 __all__ = [
     "TestBlockers",
@@ -36,13 +40,17 @@ __all__ = [
     "TestCounting",
     "TestDeduplication",
     "TestDeleting",
+    "TestDiagnosing",
+    "TestDueTypes",
     "TestExpiring",
     "TestFailed",
     "TestFailingBlockers",
+    "TestFigures",
     "TestFinding",
     "TestGivingBack",
     "TestIds",
     "TestLimitRaces",
+    "TestLines",
     "TestListing",
     "TestLockedJobs",
     "TestMeta",
@@ -65,7 +73,10 @@ __all__ = [
     "TestSeveralLimits",
     "TestStarting",
     "TestStrays",
+    "TestSurvey",
     "TestTaking",
     "TestTheFence",
     "TestTimingOut",
+    "TestWorkLeft",
+    "TestWorkers",
 ]

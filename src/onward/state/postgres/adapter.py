@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from functools import partial
 from math import sqrt
 from operator import attrgetter
+from secrets import token_hex
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -30,6 +31,7 @@ from onward.state.contract import (
     LeaseCommands,
     LimitRule,
     LimitUse,
+    Line,
     NewJob,
     Position,
     ProgressReport,
@@ -50,10 +52,13 @@ from onward.state.contract import (
     to_remove,
 )
 from onward.state.driver import Connection, Dialect, transaction
+from onward.state.facts import Diagnosis, DueType
+from onward.state.figures import FigureStatements
 from onward.state.refusals import PROBLEMS, Problem, refuse, refuse_lost
 from onward.state.rows import REASON, STATUS, read_blocker, read_chain, read_job, write_error
 from onward.state.schedules import ScheduleStatements
 from onward.state.statement import Statements, checked_identifier, with_servers_own
+from onward.state.workers import WorkerStatements
 
 T = TypeVar("T")
 _MOST_BRANCHES = 8
@@ -63,6 +68,8 @@ _MOST_CANDIDATES = 10_000
 _BEGINNING = Position(-(2**31), datetime.min.replace(tzinfo=UTC))
 _MOST = 2**31 - 1
 """What an integer column holds at most; only a hand can have written a count so high."""
+_MOST_WAKES = 4000
+"""Looked at in one admission: of a thousand keys they are often several each."""
 _LONGEST_WINDOW = 3e9
 """Seconds, about a century: the server cannot subtract much more from a time."""
 _FIRST = "00000000-0000-0000-0000-000000000000"
@@ -70,6 +77,9 @@ _MIGRATION_LOCK = 7_036_874_417_766_406
 """One process migrates at a time; the number only has to be ours."""
 _READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 """For a transaction of our own, whatever the role's is by default: said before anything else."""
+
+
+_ONE_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
 def _as_is(value: Any) -> Any:
@@ -94,12 +104,16 @@ class PostgresState:
         self.schedules = ScheduleStatements(
             self.sql, now=lambda: self.clock(), write_time=_as_is, read_time=_as_is, read_id=_as_is
         )
+        self.figures = FigureStatements(self.sql, now=lambda: self.clock(), write_id=_as_is, before_survey="by_index")
+        self.workers = WorkerStatements(
+            self.sql, signs=("sign_life",), now=lambda: self.clock(), read_time=_as_is, read_id=_as_is
+        )
 
     # -- schema
 
     @property
     def newest_version(self) -> int:
-        return self.sql.migrations()[-1][0]
+        return self.sql.newest_version()
 
     def identify(self) -> Command[str]:
         return Command(self.sql("identify"), {}, first_value)
@@ -392,11 +406,11 @@ class PostgresState:
         return Command(self.sql("report_progress"), parameters, nothing)
 
     def left_behind(self, *, types: Sequence[TypeClaim]) -> Command[bool]:
-        claims = {
-            "type_names": [claim.type_name for claim in types],
-            "versions": [claim.payload_version for claim in types],
-        }
-        return Command(self.sql("left_behind"), claims, lambda rows: bool(rows[0][0]))
+        return Command(self.sql("left_behind"), _claimed(types), lambda rows: bool(rows[0][0]))
+
+    def work_left(self, *, types: Sequence[TypeClaim]) -> Command[bool]:
+        claims = {**_claimed(types), "now": self.clock()}
+        return Command(self.sql("work_left"), claims, lambda rows: bool(rows[0][0]))
 
     def reap(
         self,
@@ -478,16 +492,25 @@ class PostgresState:
         self, rules: Sequence[Keeping], *, place: str = "", before: float | None = None, chains: int, rows: int
     ) -> Operation[Pruned]:
         parameters = {
+            **self._keeping(rules, place),
+            "before": _storable(before),
+            "most_chains": min(chains, _MOST),
+            "most_rows": rows,
+        }
+        return self._isolated(Command(self.sql("prune"), parameters, lambda rows: Pruned(*tuple(rows[0])[:-1])))
+
+    def count_prunable(self, rules: Sequence[Keeping], *, place: str = "", rows: int) -> Command[Pruned]:
+        parameters = {**self._keeping(rules, place), "rows": rows}
+        return Command(self.sql("count_prunable"), parameters, Pruned.counted)
+
+    def _keeping(self, rules: Sequence[Keeping], place: str) -> dict[str, Any]:
+        return {
             "type_names": [rule.type_name for rule in rules],
             "keep_completed": [_storable(rule.completed) for rule in rules],
             "keep_failed": [_storable(rule.failed) for rule in rules],
             "place": UUID(place or _FIRST),
-            "before": _storable(before),
-            "most_chains": min(chains, _MOST),
-            "most_rows": rows,
             "now": self.clock(),
         }
-        return self._isolated(Command(self.sql("prune"), parameters, lambda rows: Pruned(*tuple(rows[0])[:-1])))
 
     def take_pruning_turn(self, *, worker: WorkerId, lease: float, walks: str | None) -> Command[PruningTurn]:
         parameters = {"worker": worker, "lease": lease, "walks": walks, "now": self.clock()}
@@ -517,13 +540,13 @@ class PostgresState:
         }
         return self._isolated(Command(self.sql("set_limits"), parameters, read))
 
-    def admit(self, *, after: int = 0, most: int = 1000, sweep: bool = False) -> Operation[Admitted]:
+    def admit(self, *, after: int = 0, most: int | None = None, sweep: bool = False) -> Operation[Admitted]:
         def read(rows: Rows) -> Admitted:
             types = {name: count for name, count, *_ in rows if name is not None}
-            _, _, reached, next_in = rows[-1]
-            return Admitted(types, next_in, reached or 0)
+            _, _, reached, next_in, is_paced = rows[-1]
+            return Admitted(types, next_in, reached or 0, is_paced)
 
-        parameters = {"after": after, "most": most, "sweep": sweep, "now": self.clock()}
+        parameters = {"after": after, "most": most or _MOST_WAKES, "sweep": sweep, "now": self.clock()}
         return self._isolated(Command(self.sql("admit"), parameters, read))
 
     def limits(self) -> Command[Sequence[StoredLimit]]:
@@ -542,6 +565,14 @@ class PostgresState:
         return Command(self.sql("list_held"), {"key": limit_key, "limit": limit}, _jobs)
 
     # -- read
+
+    @steps
+    async def at_one_moment(self, connection: Connection, look: Operation[T]) -> T:
+        if connection.in_transaction:
+            return await connection.run(look)
+        async with transaction(connection):
+            await connection.fetch(_ONE_SNAPSHOT, {})
+            return await connection.run(look)
 
     def paused(self) -> Command[Sequence[str]]:
         return Command(self.sql("list_paused"), {}, _first_column)
@@ -597,8 +628,67 @@ class PostgresState:
         parameters = {"type_names": list(type_names), "now": self.clock()}
         return Command(self.sql("oldest_due"), parameters, lambda rows: {row[0]: max(row[1], 0.0) for row in rows})
 
+    def line_of(
+        self, job_id: JobId, *, types: Sequence[tuple[str, int]], ageing: float | None, most: int
+    ) -> Command[Line]:
+        def read(rows: Rows) -> Line:
+            now, is_held, placed, next_at, ahead = rows[0]
+            return Line(now=now, is_held=is_held, placed=placed, next_at=next_at, ahead=ahead)
+
+        parameters = {
+            "id": job_id,
+            "type_names": [name for name, _ in types],
+            "versions": [version for _, version in types],
+            "ageing": ageing,
+            "most": most,
+            "now": self.clock(),
+        }
+        return Command(self.sql("line_of"), parameters, read)
+
+    def list_blocking(
+        self, job_ids: Sequence[JobId], *, failed: bool, limit: int
+    ) -> Command[Sequence[tuple[JobId, ChainId]]]:
+        parameters = {"job_ids": list(job_ids), "failed": failed, "limit": limit}
+        return Command(self.sql("list_blocking"), parameters, lambda rows: [(row[0], row[1]) for row in rows])
+
+    @steps
+    async def due_types(self, connection: Connection, *, most: int = 1000) -> Sequence[DueType]:
+        def read(rows: Rows) -> Sequence[DueType]:
+            return [DueType(name, version, max(due, 0.0), paused) for name, version, due, paused in rows]
+
+        look = Command(self.sql("due_types"), {"most": most, "now": self.clock()}, read)
+        if connection.in_transaction:  # somebody's own, whose settings are none of ours
+            return await connection.run(look)
+        async with transaction(connection):
+            await connection.fetch(self.sql("by_index"), {})
+            return await connection.run(look)
+
+    @steps
+    async def diagnose(self, connection: Connection, *, most: int | None, late: float) -> Diagnosis:
+        from onward.state.postgres.diagnosis import Examination  # only then
+
+        anew = PostgresState(schema=f"onward_doctor_{token_hex(8)}")
+        looking = Examination(
+            sql=self.sql,
+            schema=self.schema,
+            script="\n".join([anew._bookkeeping(), *(sql for _, _, sql in anew.sql.migrations())]),
+            scratch=anew.schema,
+            now=self.clock(),
+            newest=self.newest_version,
+            most=most,
+            late=late,
+        )
+        return await looking.take(connection, await connection.run(self.schema_version()))
+
     def blockers_of(self, job_ids: Sequence[JobId]) -> Command[dict[JobId, list[Blocker]]]:
         return Command(self.sql("blockers_of"), {"job_ids": list(job_ids)}, _blockers)
+
+
+def _claimed(types: Sequence[TypeClaim]) -> dict[str, Any]:
+    return {
+        "type_names": [claim.type_name for claim in types],
+        "versions": [claim.payload_version for claim in types],
+    }
 
 
 def _storable(seconds: float | None) -> float | None:

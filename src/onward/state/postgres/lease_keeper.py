@@ -72,6 +72,12 @@ class PostgresLeaseKeeper:
             await self._hint(len(rows))
         return {row[0] for row in rows}
 
+    async def sign(self, said: dict[str, Any], waits: Callable[[], None]) -> None:
+        await self._client.fetch(self._statements["sign"][0], {**self._statements["sign_parameters"], **said})
+
+    async def bury(self, worker: str) -> None:
+        await self._client.fetch(self._statements["bury"], {"worker": worker, "now": None})
+
     async def _hint(self, released: int) -> None:
         if released and self._statements["hint"]:
             await self._client.fetch(self._statements["hint"], self._statements["hint_parameters"])

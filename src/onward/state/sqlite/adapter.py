@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -30,6 +30,7 @@ from onward.state.contract import (
     LeaseCommands,
     LimitRule,
     LimitUse,
+    Line,
     NewJob,
     ProgressReport,
     Promoted,
@@ -49,6 +50,8 @@ from onward.state.contract import (
     to_remove,
 )
 from onward.state.driver import Connection, Dialect, transaction
+from onward.state.facts import Diagnosis, DueType
+from onward.state.figures import FigureStatements
 from onward.state.refusals import Problem, refuse, refuse_lost
 from onward.state.rows import JOB_COLUMNS, REASON, STATUS, write_error, write_errors
 from onward.state.schedules import ScheduleStatements
@@ -56,13 +59,16 @@ from onward.state.sqlite import values
 from onward.state.sqlite.expiry import LOOK_AGAIN, ExpiredLease, Watched
 from onward.state.sqlite.graph import Graph
 from onward.state.sqlite.limits import Admission, give_up_places, set_limits, wake
-from onward.state.sqlite.pruning import Pruning
+from onward.state.sqlite.pruning import Pruning, as_rules
 from onward.state.sqlite.retrying import Comeback
 from onward.state.sqlite.starting import start_checked
 from onward.state.sqlite.values import duration, many
 from onward.state.statement import Statements, checked_identifier
+from onward.state.workers import WorkerStatements
 
 logger = logging.getLogger("onward")
+T = TypeVar("T")
+_LOOKS = 3
 
 
 class SqliteState:
@@ -79,6 +85,15 @@ class SqliteState:
         self.schedules = ScheduleStatements(
             self.sql, now=self._now, write_time=values.instant, read_time=values.read_time, read_id=values.some_id
         )
+        self.figures = FigureStatements(self.sql, now=self._now, write_id=str, fetch=self._read)
+        self.workers = WorkerStatements(
+            self.sql,
+            signs=("sign_life", "remove_dead_workers"),
+            now=self._now,
+            read_time=values.read_time,
+            read_id=values.some_id,
+            fetch=self._read,
+        )
         self._graph = Graph(self.sql)
         self._watched = Watched()
 
@@ -90,7 +105,7 @@ class SqliteState:
 
     @property
     def newest_version(self) -> int:
-        return self.sql.migrations()[-1][0]
+        return self.sql.newest_version()
 
     def identify(self) -> Command[str]:
         return Command(self.sql("identify"), {}, lambda rows: _path(rows[0][0]))
@@ -210,6 +225,11 @@ class SqliteState:
     async def left_behind(self, connection: Connection, *, types: Sequence[TypeClaim]) -> bool:
         return False  # no row is ever locked by itself
 
+    def work_left(self, *, types: Sequence[TypeClaim]) -> Command[bool]:
+        claims = many([(claim.type_name, claim.payload_version) for claim in types])
+        parameters = {"claims": claims, "now": self._now()}
+        return Command(self.sql("work_left"), parameters, lambda rows: bool(rows[0][0]))
+
     @steps
     async def promote(self, connection: Connection, *, type_names: Sequence[str], limit: int) -> Promoted:
         parameters: dict[str, Any] = {"type_names": many(list(type_names)), "now": self._now()}
@@ -241,15 +261,19 @@ class SqliteState:
         self, connection: Connection, settlements: Sequence[Settlement], *, now: int
     ) -> Sequence[Change]:
         holder = settlements[0].holder
+        ids = values.texts([settlement.job_id for settlement in settlements])
+        given = dict(zip(ids, settlements, strict=True))
         if not [s for s in settlements if not s.only_completes or s.holder != holder]:
             outcomes = many([(s.job_id, s.attempt, s.output) for s in settlements])
             parameters = {"outcomes": outcomes, "holder": holder, "now": now}
             rows = await connection.fetch(self.sql("settle_completed"), parameters)
-        else:
-            outcomes = many([_outcome(settlement, now) for settlement in settlements])
-            rows = await connection.fetch(self.sql("settle"), {"outcomes": outcomes, "now": now})
-        ids = values.texts([settlement.job_id for settlement in settlements])
-        given = dict(zip(ids, settlements, strict=True))
+            completed = [
+                Change(given[row[0]].job_id, chain_id, row[3], "settled", JobStatus.COMPLETED)
+                for row, chain_id in zip(rows, values.read_ids([row[1] for row in rows]), strict=True)
+            ]
+            return completed + await self._graph.end(connection, rows, now=now)
+        outcomes = many([_outcome(settlement, now) for settlement in settlements])
+        rows = await connection.fetch(self.sql("settle"), {"outcomes": outcomes, "now": now})
         next_rows = [_next_row(row, job, now) for row in rows if row[4] == "completed" for job in given[row[0]].next]
         if next_rows:
             await connection.fetch(self.sql("start"), {"jobs": many(next_rows), "now": now})
@@ -434,6 +458,10 @@ class SqliteState:
     ) -> Pruned:
         return await Pruning(connection, self.sql, rules, now=self._now()).prune(place, before, chains, rows)
 
+    def count_prunable(self, rules: Sequence[Keeping], *, place: str = "", rows: int) -> Command[Pruned]:
+        parameters = {"rules": as_rules(rules), "place": place, "rows": rows, "now": self._now()}
+        return Command(self.sql("count_prunable"), parameters, Pruned.counted)
+
     @steps
     async def take_pruning_turn(
         self, connection: Connection, *, worker: WorkerId, lease: float, walks: str | None
@@ -470,7 +498,9 @@ class SqliteState:
             return await set_limits(connection, self.sql, rules, declared=declared, now=self._now())
 
     @steps
-    async def admit(self, connection: Connection, *, after: int = 0, most: int = 1000, sweep: bool = False) -> Admitted:
+    async def admit(
+        self, connection: Connection, *, after: int = 0, most: int | None = None, sweep: bool = False
+    ) -> Admitted:
         return await Admission(connection, self.sql, self._now()).admit(most=most, sweep=sweep)
 
     def limits(self) -> Command[Sequence[StoredLimit]]:
@@ -492,6 +522,20 @@ class SqliteState:
         return self._read_jobs("list_held", {"key": limit_key, "limit": limit})
 
     # -- read
+
+    @steps
+    async def at_one_moment(self, connection: Connection, look: Operation[T]) -> T:
+        """Looked again where others have committed meanwhile: a transaction of ours would keep them from that."""
+        if connection.in_transaction:
+            return await connection.run(look)
+        before = await connection.fetch(self.sql("data_version"), {})
+        seen = await connection.run(look)
+        for _ in range(_LOOKS - 1):
+            after = await connection.fetch(self.sql("data_version"), {})
+            if after == before:
+                break
+            before, seen = after, await connection.run(look)
+        return seen
 
     def paused(self) -> Command[Sequence[str]]:
         return Command(self.sql("list_paused"), {}, lambda rows: [row[0] for row in rows])
@@ -574,6 +618,57 @@ class SqliteState:
             return {name: max(due / 1_000_000, 0.0) for name, due in rows}
 
         return Command(self.sql("oldest_due"), {"type_names": many(list(type_names)), "now": self._now()}, read)
+
+    def line_of(
+        self, job_id: JobId, *, types: Sequence[tuple[str, int]], ageing: float | None, most: int
+    ) -> Command[Line]:
+        now = self._now()
+
+        def read(rows: Rows) -> Line:
+            is_held, placed, next_at, ahead = rows[0]
+            at, next = values.read_time(now), values.some_time(next_at)
+            return Line(now=at, is_held=bool(is_held), placed=placed, next_at=next, ahead=ahead)
+
+        parameters = {
+            "id": str(job_id),
+            "claims": many(list(types)),
+            "ageing": None if ageing is None else duration(ageing),
+            "most": most,
+        }
+        return Command(self.sql("line_of"), parameters, read)
+
+    def list_blocking(
+        self, job_ids: Sequence[JobId], *, failed: bool, limit: int
+    ) -> Command[Sequence[tuple[JobId, ChainId]]]:
+        def read(rows: Rows) -> Sequence[tuple[JobId, ChainId]]:
+            return [(values.some_id(job), values.some_id(chain)) for job, chain in rows]
+
+        parameters = {"job_ids": many(list(job_ids)), "failed": failed, "limit": limit}
+        return Command(self.sql("list_blocking"), parameters, read)
+
+    @steps
+    async def due_types(self, connection: Connection, *, most: int = 1000) -> Sequence[DueType]:
+        rows = await self._read(connection, "due_types", {"most": most, "now": self._now()}, 4)
+        return [
+            DueType(name, version, max(due / 1_000_000, 0.0), bool(paused))
+            for name, version, due, paused in rows
+            if isinstance(name, str) and isinstance(version, int) and isinstance(due, int)
+        ]
+
+    @steps
+    async def diagnose(self, connection: Connection, *, most: int | None, late: float) -> Diagnosis:
+        from onward.state.sqlite.diagnosis import Examination  # only then
+
+        looking = Examination(
+            sql=self.sql,
+            prefix=self.prefix,
+            script=self.migration_sql(),
+            now=self._now(),
+            newest=self.newest_version,
+            most=most,
+            late=late,
+        )
+        return await looking.take(connection, await connection.run(self.schema_version()))
 
     @steps
     async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:

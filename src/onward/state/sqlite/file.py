@@ -1,7 +1,6 @@
 """The file behind a family of drivers, and how to reach it."""
 
 import os
-import shutil
 import sqlite3
 import weakref
 from contextlib import suppress
@@ -162,5 +161,7 @@ class SqliteFile:
 
 
 def _remove(folder: str, home: HomeProcess) -> None:
+    import shutil  # for memory:// only
+
     if not home.is_elsewhere:  # else it is the parent's
         shutil.rmtree(folder, ignore_errors=True)

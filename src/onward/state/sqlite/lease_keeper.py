@@ -49,6 +49,14 @@ class SqliteLeaseKeeper:
                 UUID(row[0]) for row in self._run([self._statements["time_out"]], {"worker": worker, "overdue": rows})
             }
 
+    async def sign(self, said: dict[str, Any], waits: Callable[[], None]) -> None:
+        async with self.writing(waits):
+            self._run(self._statements["sign"], {**self._statements["sign_parameters"], **said})
+
+    async def bury(self, worker: str) -> None:
+        async with self.writing():
+            self._run([self._statements["bury"]], {"worker": worker})
+
     @asynccontextmanager
     async def writing(self, waits: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
         await self._patiently("BEGIN IMMEDIATE", waits)

@@ -12,6 +12,8 @@ from onward.state.sqlite.values import duration, many
 from onward.state.statement import Statements
 
 _MOST_AT_ONCE = 1000
+_MOST_KEYS = 1000
+"""Looked at in one transaction, for which other writers wait."""
 _DEPLOYING = duration(600)
 """For so long after a change, who declares what was before is taken for an old worker that starts again."""
 
@@ -23,16 +25,16 @@ class Admission:
         self._connection, self._sql, self._now = connection, sql, now
         self._types: Counter[str] = Counter()
 
-    async def admit(self, *, most: int, sweep: bool) -> Admitted:
+    async def admit(self, *, most: int | None, sweep: bool) -> Admitted:
         if sweep:
             await wake(self._connection, self._sql, everything=True)
-        is_woken, next_at, are_held, are_stale = await self._next()
+        is_woken, next_at, are_held, are_stale, is_paced = await self._next()
         if is_woken or are_stale or (next_at is not None and next_at <= self._now):
             async with transaction(self._connection):
-                await self._admit(most)
-                is_woken, next_at, are_held, _ = await self._next()
+                await self._admit(most or _MOST_KEYS)
+                is_woken, next_at, are_held, _, is_paced = await self._next()
         waits = [0.0] * is_woken + [1.0] * are_held + ([] if next_at is None else [(next_at - self._now) / 1_000_000])
-        return Admitted(dict(self._types), min(waits, default=None), 0)
+        return Admitted(dict(self._types), min(waits, default=None), 0, bool(is_paced))
 
     async def _next(self) -> Sequence[Any]:
         return (await self._connection.fetch(self._sql("admit_next"), {"now": self._now}))[0]

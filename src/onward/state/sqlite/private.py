@@ -2,9 +2,7 @@
 
 import os
 import re
-import shutil
 import stat
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +11,8 @@ _NAME = re.compile(r"onward-memory-(?P<space>\d+)-(?P<process>\d+)-(?P<began>\d+
 
 def make_folder() -> str:
     """A new folder for this process alone, in memory where there is such a place; what others left behind goes."""
+    import tempfile  # for memory:// only
+
     fast = "/dev/shm"
     place = fast if os.access(fast, os.W_OK) else tempfile.gettempdir()
     sweep(Path(place))
@@ -22,6 +22,8 @@ def make_folder() -> str:
 
 def sweep(place: Path) -> None:
     """Remove the folders of processes that are gone: of this user, and of those we would see if they were there."""
+    import shutil
+
     if os.name != "posix":
         return  # where a process cannot be asked for without harm
     with suppress(OSError):

@@ -20,7 +20,7 @@ class Pruning:
 
     def __init__(self, connection: Connection, sql: Statements, rules: Sequence[Keeping], *, now: int) -> None:
         self._connection, self._sql, self._now = connection, sql, now
-        self._rules = many([(rule.type_name, _kept(rule.completed), _kept(rule.failed)) for rule in rules])
+        self._rules = as_rules(rules)
 
     async def prune(self, place: str, before: float | None, chains: int, rows: int) -> Pruned:
         last = _LAST if before is None else _first_id((self._now - duration(before)) // 1000)
@@ -48,6 +48,11 @@ class Pruning:
 
     async def _fetch(self, name: str, **parameters: Any) -> Rows:
         return await self._connection.fetch(self._sql(name), {**parameters, "rules": self._rules, "now": self._now})
+
+
+def as_rules(rules: Sequence[Keeping]) -> str:
+    """As the statements take them."""
+    return many([(rule.type_name, _kept(rule.completed), _kept(rule.failed)) for rule in rules])
 
 
 def _batch(page: Rows, chains: int, rows: int) -> tuple[list[str], str | None]:

@@ -13,6 +13,7 @@ from onward.worker.guardian.contract import Guardian, GuardianKind, Told
 from onward.worker.guardian.process import ProcessGuardian
 from onward.worker.guardian.thread import ThreadGuardian
 from onward.worker.options import WorkerOptions
+from onward.worker.presence import Presence
 
 
 def choose_guardian(
@@ -24,6 +25,7 @@ def choose_guardian(
     leases: Sequence[float],
     lost: Told,
     watch: Watch,
+    presence: Presence,
 ) -> Guardian:
     """A child process where one is wanted and can do it, else a thread. `leases`: how long those of each type are."""
     address, why_not = store.driver.address, _why_no_process(options.guardian, store.driver)
@@ -38,8 +40,11 @@ def choose_guardian(
             concurrency=options.concurrency,
             lost=lost,
             watch=watch,
+            presence=presence,
         )
-    return ThreadGuardian(store, worker, shortest=min(leases), lost=lost, watch=watch, why=why_not or "")
+    return ThreadGuardian(
+        store, worker, shortest=min(leases), lost=lost, watch=watch, presence=presence, why=why_not or ""
+    )
 
 
 def _why_no_process(kind: GuardianKind, driver: Driver) -> str | None:

@@ -16,6 +16,8 @@ class Guardian(Protocol):
     """Renews the leases of all running jobs with one statement, outside the event loop that runs handlers.
 
     A handler is told to stop before its lease has run out on this machine's monotonic clock.
+
+    Also gives the worker's signs of life: see `worker.presence`.
     """
 
     def start(self) -> None:
@@ -39,6 +41,10 @@ class Guardian(Protocol):
 
     def check_now(self) -> None:
         """Something may have happened to a job: renew at once."""
+        ...
+
+    def say_stopping(self) -> None:
+        """The worker takes no more jobs: have its row say so."""
         ...
 
     def add_process(self, pid: int) -> None:

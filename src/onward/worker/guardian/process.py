@@ -30,6 +30,7 @@ from onward.worker.guardian.leases import Deadlines, Lease, Leases, let_go
 from onward.worker.guardian.table import Shape, TableFull, Writer
 from onward.worker.guardian.thread import ThreadGuardian
 from onward.worker.guardian.worker_loop import WorkerLoop
+from onward.worker.presence import SIGNING, Presence
 
 logger = logging.getLogger("onward.worker")
 Child: TypeAlias = "subprocess.Popen[bytes]"
@@ -73,10 +74,11 @@ class ProcessGuardian:
         concurrency: int,
         lost: Told,
         watch: Watch,
+        presence: Presence,
     ) -> None:
         self._store, self._worker, self._address, self._notify = store, worker, address, notify
         self._shortest, self._longest, self._lost = shortest, longest, lost
-        self._watch, self._stack = watch, ""
+        self._watch, self._presence, self._stack = watch, presence, ""
         # A slot, an outcome to be settled, one that waits for a lock: three for each job that can run at a time.
         self._shape = Shape(leases=3 * concurrency + 16, processes=_PROCESSES)
         self._leases: Leases = {}
@@ -122,6 +124,12 @@ class ProcessGuardian:
             fallback.check_now()
         else:
             self._say(b"check\n")
+
+    def say_stopping(self) -> None:
+        self._presence.is_stopping, self._presence.next_sign = True, 0.0
+        if self._table is not None:
+            self._table.stopping(time.monotonic())
+        self.check_now()
 
     def add_process(self, pid: int) -> None:
         if self._table is not None:
@@ -193,7 +201,8 @@ class ProcessGuardian:
 
     def _configuration(self, descriptor: int) -> dict[str, Any]:
         """What `child.program.Configuration` describes."""
-        commands = self._store.state.lease_commands(worker=self._worker)
+        commands, presence = self._store.state.lease_commands(worker=self._worker), self._presence
+        presence_commands = self._store.state.workers.commands(presence.row)
         hint = self._notify.command([Hint(HintKind.EXPIRED, "")])
         return {
             "parent": os.getpid(),
@@ -208,7 +217,13 @@ class ProcessGuardian:
                 "give_back": self._spelled(commands.give_back),
                 "hint": hint and self._spelled(hint),
                 "hint_parameters": hint.parameters if hint else {},
+                "sign": [self._spelled(command) for command in presence_commands.sign],
+                "sign_parameters": {**presence_commands.sign[0].parameters, "promise": presence.promise, "now": None},
+                "bury": self._spelled(presence_commands.bury),
             },
+            "started": presence.started,
+            "next_sign": presence.next_sign,
+            "sign_every": presence.every,
             "table": descriptor,
             "leases": self._shape.leases,
             "processes": self._shape.processes,
@@ -300,6 +315,10 @@ class ProcessGuardian:
                 self._say_what_blocks(_read(keys))
             case {"timed_out": keys}:
                 self._were_let_go(_read(keys), worker_loop)
+            case {"unsigned": kind, "message": message}:
+                worker_loop.emit(events.StateError(doing=SIGNING, error=JobError(type=kind, message=message)))
+            case {"signed": True}:
+                worker_loop.database_works(SIGNING)
             case {"error": kind, "message": message}:
                 self._failed_at = time.monotonic()
                 worker_loop.emit(events.StateError(doing=_RENEWING, error=JobError(type=kind, message=message)))
@@ -352,6 +371,7 @@ class ProcessGuardian:
             shortest=self._shortest,
             lost=self._lost,
             watch=self._watch,
+            presence=self._presence,
             why="in place of the child process",
             leases=self._leases,
         )

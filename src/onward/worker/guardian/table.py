@@ -4,6 +4,7 @@ Nothing but the standard library: the child process imports this file without th
 
     renewed, turned, waited   seconds, written by the child
     beat                      seconds, written by the worker's event loop
+    stopping                  seconds, since when it takes no more jobs; 0: it takes some
     lease × leases            attempt (0: free), seconds, deadline (0: none), job id
     process × processes       pid (0: free), when it was started
 
@@ -14,18 +15,17 @@ leaves nothing half-said. A reader copies everything twice and believes what is 
 import mmap
 import os
 import struct
-import tempfile
 import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
-_HEADER = struct.Struct("<dddd")
+_HEADER = struct.Struct("<ddddd")
 _TIME = struct.Struct("<d")
 _LEASE = struct.Struct("<iidd16s")
 _LEASE_BODY = struct.Struct("<dd16s")
 _ATTEMPT = struct.Struct("<i")
 _PROCESS = struct.Struct("<qq")
-_TURNED, _WAITED, _BEAT = 8, 16, 24
+_TURNED, _WAITED, _BEAT, _STOPPING = 8, 16, 24, 32
 _BODY = 8
 _PROC = "/proc"
 _BLOCKED = 2.0
@@ -35,6 +35,11 @@ _BLOCKED = 2.0
 def is_overdue(deadline: float, beat: float, now: float) -> bool:
     """Whether an attempt's time ran out while the event loop was blocked; while it turns, it sees to that itself."""
     return beat < deadline < now and now > beat + _BLOCKED
+
+
+def blocked_for(beat: float, now: float) -> float | None:
+    """For how many seconds an event loop that last turned at `beat` has been blocked; None: it turns."""
+    return now - beat if now > beat + _BLOCKED else None
 
 
 def overdue_message(blocked_for: float) -> str:
@@ -117,6 +122,10 @@ class Writer:
         """The event loop turns."""
         _TIME.pack_into(self._memory, _BEAT, now)
 
+    def stopping(self, now: float) -> None:
+        """The worker takes no more jobs."""
+        _TIME.pack_into(self._memory, _STOPPING, now)
+
     def anew(self) -> None:
         """Another child is about to come up."""
         _TIME.pack_into(self._memory, _TURNED, 0.0)
@@ -156,6 +165,11 @@ class Reader:
     def beat(self) -> float:
         """When the worker's event loop last turned (monotonic)."""
         return float(_TIME.unpack_from(self._memory, _BEAT)[0])
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the worker takes no more jobs."""
+        return bool(_TIME.unpack_from(self._memory, _STOPPING)[0])
 
     def processes(self) -> list[int]:
         """The processes of the worker that are still the same: a pid may be used again."""
@@ -217,6 +231,8 @@ def _shared_memory(size: int) -> int:
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("onward-leases")
     else:
+        import tempfile
+
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
     os.ftruncate(descriptor, size)

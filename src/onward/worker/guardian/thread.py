@@ -24,11 +24,14 @@ from onward.worker.guardian.contract import Told
 from onward.worker.guardian.leases import Deadlines, Lease, Leases, let_go
 from onward.worker.guardian.table import is_overdue, overdue_message
 from onward.worker.guardian.worker_loop import WorkerLoop
+from onward.worker.presence import SIGNING, Presence
 
 logger = logging.getLogger("onward.worker")
 _LETTING_GO = 2.0
 """Seconds to let go of what is overdue: a transaction of its own may be in the way."""
 _RENEWING = "renew leases"
+_SIGNING = 2.0
+"""Seconds that a sign of life may take."""
 _MOMENT = 0.25
 """Seconds that a renewal under way has to end when the worker stops."""
 
@@ -47,12 +50,13 @@ class ThreadGuardian:
         shortest: float,
         lost: Told,
         watch: Watch,
+        presence: Presence,
         why: str,
         leases: Leases | None = None,
     ) -> None:
         self._store, self._worker, self._why = store, worker, why
         self._interval = shortest / 3
-        self._lost, self._watch = lost, watch
+        self._lost, self._watch, self._presence = lost, watch, presence
         self._leases: Leases = {} if leases is None else leases
         self._deadlines = Deadlines(self._leases, shortest=shortest)
         self._stopping = False
@@ -75,6 +79,10 @@ class ThreadGuardian:
         let_go(self._leases, job_id, attempt)
 
     def check_now(self) -> None:
+        self._set(self._wake)
+
+    def say_stopping(self) -> None:
+        self._presence.is_stopping, self._presence.next_sign = True, 0.0
         self._set(self._wake)
 
     def _set(self, event: asyncio.Event | None) -> None:
@@ -141,16 +149,35 @@ class ThreadGuardian:
             await for_overdue.close()
 
     async def _renew_until_stopped(self, reserved: Reserved, wake: asyncio.Event, worker_loop: WorkerLoop) -> None:
-        failures = 0
+        failures, due = 0, 0.0
         while not self._stopping:
-            failures = 0 if await self._renew_all(reserved, worker_loop) else failures + 1
-            with suppress(TimeoutError):
+            if wake.is_set() or time.monotonic() >= due:
+                wake.clear()
+                failures = 0 if await self._renew_all(reserved, worker_loop) else failures + 1
                 # After a failure sooner: the database may be back before the leases have run out.
-                async with asyncio.timeout(
-                    pause_after(failures, 0.2, self._interval, jitter=0) if failures else self._interval
-                ):
+                pause = pause_after(failures, 0.2, self._interval, jitter=0) if failures else self._interval
+                due = time.monotonic() + pause
+            await self._sign(reserved, worker_loop)
+            next_at = due if self._is_ending else min(due, self._presence.next_sign)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(next_at - time.monotonic(), 0.0)):
                     await wake.wait()
-            wake.clear()
+
+    async def _sign(self, reserved: Reserved, worker_loop: WorkerLoop) -> None:
+        """Give a sign of life if it is time, for no longer than renewals can wait."""
+        presence = self._presence
+        if time.monotonic() < presence.next_sign or self._is_ending:
+            return
+        try:
+            async with asyncio.timeout(min(self._interval / 2, _SIGNING)):
+                await reserved.run(presence.sign(self._watch.beat))
+        except Exception as error:  # noqa: BLE001 - one turn of a loop
+            waits = self._waits_for_writers and isinstance(error, TimeoutError)
+            if presence.failed() and not waits:
+                worker_loop.emit(events.StateError(doing=SIGNING, error=describe(error)))
+        else:
+            if presence.signed():
+                worker_loop.database_works(SIGNING)
 
     async def _renew_all(self, reserved: Reserved, worker_loop: WorkerLoop) -> bool:
         leases = {job_id: lease for job_id, lease in self._leases.copy().items() if not lease.is_given_up}

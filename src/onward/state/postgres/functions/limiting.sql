@@ -24,18 +24,23 @@ END $$;
 CREATE FUNCTION /*schema*/wake_limit() RETURNS trigger
 LANGUAGE plpgsql /*calls nothing*/ AS $$
 DECLARE
-  had_place boolean := OLD.status = 'running'
-    OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after IS NOT DISTINCT FROM OLD.attempt;
-  was_held  boolean := OLD.status = 'pending' AND NOT OLD.deferred AND NOT had_place;
+  had_place boolean;
+  was_held  boolean;
   has_place boolean := false;
   is_held   boolean := false;
   is_moved  boolean := true;
 BEGIN
+  -- First, and alone: every take comes here.
+  IF NEW.status = 'running' THEN
+    RETURN NULL;
+  END IF;
+  had_place := OLD.status = 'running'
+    OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after IS NOT DISTINCT FROM OLD.attempt;
+  was_held := OLD.status = 'pending' AND NOT OLD.deferred AND NOT had_place;
   IF TG_OP = 'UPDATE' THEN
-    has_place := NEW.status = 'running'
-      OR NEW.status = 'pending' AND NOT NEW.deferred AND NEW.admitted_after IS NOT DISTINCT FROM NEW.attempt;
+    has_place := NEW.status = 'pending' AND NOT NEW.deferred AND NEW.admitted_after IS NOT DISTINCT FROM NEW.attempt;
     is_held := NEW.status = 'pending' AND NOT NEW.deferred AND NOT has_place;
-    is_moved := NEW.status <> 'running' AND (NEW.status <> OLD.status OR NEW.deferred <> OLD.deferred);
+    is_moved := NEW.status <> OLD.status OR NEW.deferred <> OLD.deferred;
   END IF;
   IF had_place AND NOT has_place OR is_held AND NOT was_held OR OLD.limit_keys IS NOT NULL AND is_moved THEN
     IF OLD.limit_keys IS NULL THEN
@@ -51,10 +56,11 @@ BEGIN
 END $$;
 
 -- After, not before: a job is not locked once more for it. Jobs without a limit pay for a look at one column, which is all
--- that WHEN says: it is made ready anew for every statement.
+-- that WHEN says: it is made ready anew for every statement. Who gives a place changes none of these columns, and who takes
+-- one away names one of them.
 CREATE TRIGGER job_held_new AFTER INSERT ON /*schema*/job FOR EACH ROW
   WHEN (NEW.limit_key IS NOT NULL) EXECUTE FUNCTION /*schema*/begin_limit();
-CREATE TRIGGER job_held_again AFTER UPDATE OF status, deferred, attempt, admitted_after ON /*schema*/job FOR EACH ROW
+CREATE TRIGGER job_held_again AFTER UPDATE OF status, deferred, attempt ON /*schema*/job FOR EACH ROW
   WHEN (NEW.limit_key IS NOT NULL) EXECUTE FUNCTION /*schema*/wake_limit();
 CREATE TRIGGER job_place_gone AFTER DELETE ON /*schema*/job FOR EACH ROW
   WHEN (OLD.limit_key IS NOT NULL) EXECUTE FUNCTION /*schema*/wake_limit();
@@ -87,11 +93,11 @@ CREATE FUNCTION /*schema*/woken_keys(most integer, after bigint, sweep boolean, 
   OUT keys text[], OUT reached bigint, OUT more boolean, OUT swept boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  woken record;
-  popped integer := 0;
-  batch text[];
+  popped integer;
+  firsts text[];
+  untils text[];
+  batch  text[];
 BEGIN
-  keys := '{}';
   UPDATE /*schema*/limit_sweep s SET swept_at = at
     WHERE s.ctid = ANY(ARRAY(
       SELECT x.ctid FROM /*schema*/limit_sweep x
@@ -105,32 +111,32 @@ BEGIN
       SELECT FROM /*schema*/job j
       WHERE j.id = p.job_id AND (j.status = 'running' OR j.status = 'pending' AND NOT j.deferred) OFFSET 0);
   END IF;
-  FOR woken IN
-    DELETE FROM /*schema*/limit_wake w WHERE w.id = ANY(ARRAY(
-      SELECT x.id FROM /*schema*/limit_wake x WHERE x.id > after ORDER BY x.id LIMIT most FOR UPDATE SKIP LOCKED))
+  -- By place: a wake is never changed.
+  WITH woken AS (
+    DELETE FROM /*schema*/limit_wake w WHERE w.ctid = ANY(ARRAY(
+      SELECT x.ctid FROM /*schema*/limit_wake x WHERE x.id > after ORDER BY x.id LIMIT most FOR UPDATE SKIP LOCKED))
     RETURNING w.id, w.key, w.is_range, w.until
-  LOOP
-    reached := greatest(reached, woken.id);
-    popped := popped + 1;
-    IF woken.is_range THEN
-      batch := ARRAY(SELECT * FROM /*schema*/held_keys(woken.key, woken.until, 200));
-      keys := keys || batch;
-      IF cardinality(batch) = 200 THEN
-        INSERT INTO /*schema*/limit_wake (key, is_range, until) VALUES (batch[200], true, woken.until);
-        more := true;
-      END IF;
-    ELSE
-      keys := array_append(keys, woken.key);
+  )
+  SELECT array_agg(DISTINCT w.key) FILTER (WHERE NOT w.is_range), max(w.id), count(*),
+    array_agg(w.key ORDER BY w.id) FILTER (WHERE w.is_range), array_agg(w.until ORDER BY w.id) FILTER (WHERE w.is_range)
+    INTO keys, reached, popped, firsts, untils FROM woken w;
+  more := popped = most;
+  FOR n IN 1 .. coalesce(cardinality(firsts), 0) LOOP
+    batch := ARRAY(SELECT * FROM /*schema*/held_keys(firsts[n], untils[n], 200));
+    keys := keys || batch;
+    IF cardinality(batch) = 200 THEN
+      INSERT INTO /*schema*/limit_wake (key, is_range, until) VALUES (batch[200], true, untils[n]);
+      more := true;
     END IF;
   END LOOP;
-  more := coalesce(more, popped = most);
 END $$;
 
 -- Give free places to held jobs: of keys that were woken, and of those whose next slot has come. A transaction of its own,
 -- whose loss the next sweep makes good. Says which types have jobs to take now, how far it has come with the wakes, and when
--- the next slot comes, or a look is worth it because somebody has locked a job that could have a place.
+-- the next slot comes, or a look is worth it because somebody has locked a job that could have a place; and whether there are
+-- rates.
 CREATE FUNCTION /*schema*/admit(most integer, after bigint, sweep boolean, given timestamptz)
-RETURNS TABLE (type_name text, admitted bigint, reached bigint, next_in double precision)
+RETURNS TABLE (type_name text, admitted bigint, reached bigint, next_in double precision, is_paced boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
@@ -145,14 +151,16 @@ DECLARE
   types    text[];
   counts   bigint[];
   upto     bigint;
+  passing  boolean;  -- whether there are jobs with several limits, on their way: as a rule there are none
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
-    RETURN QUERY SELECT 'isolation', NULL::bigint, NULL::bigint, NULL::double precision;
+    RETURN QUERY SELECT 'isolation', NULL::bigint, NULL::bigint, NULL::double precision, NULL::boolean;
     RETURN;
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);
   PERFORM pg_advisory_xact_lock_shared(/*schema*/limit_lock());
   SELECT w.keys, w.reached, w.more, w.swept INTO keys, upto, more, swept FROM /*schema*/woken_keys(most, after, sweep, at) w;
+  passing := EXISTS (SELECT FROM /*schema*/limit_place);
   IF cardinality(keys) > 0 THEN
     -- Only those that have held jobs and, as far as can be seen without a lock, a place for one: who frees a place, or comes
     -- to be held, later than this sees has a wake of his own. OFFSET: a look each, whatever is thought of how many are held.
@@ -162,14 +170,15 @@ BEGIN
       WHERE EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = w.key OFFSET 0)
         AND (r.places IS NULL
           OR (SELECT count(*) FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = w.key)
-            + (SELECT count(*) FROM /*schema*/limit_place p WHERE p.key = w.key) < r.places)
+            + CASE WHEN passing THEN (SELECT count(*) FROM /*schema*/limit_place p WHERE p.key = w.key) ELSE 0 END < r.places)
       ORDER BY w.key);
     INSERT INTO /*schema*/limit_key (key, name)
       SELECT k, split_part(k, '/', 1) FROM unnest(keys) WITH ORDINALITY w(k, place)
       WHERE NOT EXISTS (SELECT FROM /*schema*/limit_key l WHERE l.key = k) ORDER BY w.place ON CONFLICT DO NOTHING;
     locked := ARRAY(SELECT l.key FROM /*schema*/limit_key l WHERE l.key = ANY(keys) ORDER BY l.key FOR NO KEY UPDATE);
-    -- One that was idle, and cleared away at this moment.
-    INSERT INTO /*schema*/limit_wake (key) SELECT k FROM unnest(keys) k WHERE NOT k = ANY(locked);
+    IF cardinality(locked) < cardinality(keys) THEN  -- one was idle, and cleared away at this moment
+      INSERT INTO /*schema*/limit_wake (key) SELECT k FROM unnest(keys) k WHERE NOT k = ANY(locked);
+    END IF;
   END IF;
   -- The wait for the locks took time.
   at := coalesce(given, clock_timestamp());
@@ -182,9 +191,10 @@ BEGIN
     ORDER BY l.stale_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
   IF cardinality(locked) > 0 THEN
     paused := ARRAY(SELECT p.type_name FROM /*schema*/paused_type p);
+    passing := EXISTS (SELECT FROM /*schema*/limit_place);  -- once more: before the locks others could add to it
     -- A new statement: what the others admitted who had the locks is seen.
     WITH room AS MATERIALIZED (
-      SELECT k.key, r.every, r.burst, p.tat, u.waiting, r.places - u.placed AS places,
+      SELECT k.key, k.wake_at, k.stale_at, r.every, r.burst, p.tat, u.waiting, r.places - u.placed AS places,
         r.burst - ceil(round((extract(epoch FROM p.tat - at) / r.every)::numeric, 6)) AS slots
       FROM /*schema*/limit_key k LEFT JOIN /*schema*/limit_rule r ON r.name = k.name
         CROSS JOIN LATERAL (
@@ -192,7 +202,7 @@ BEGIN
           FROM (
             SELECT status FROM /*schema*/job WHERE /*include fragments/placed*/ AND limit_key = k.key
             UNION ALL
-            SELECT j.status FROM /*schema*/limit_place p JOIN /*schema*/job j ON j.id = p.job_id WHERE p.key = k.key
+            SELECT j.status FROM /*schema*/limit_place p JOIN /*schema*/job j ON j.id = p.job_id WHERE passing AND p.key = k.key
           ) has_place) u
         -- What has not started yet counts as if it started now: workers may have been away.
         CROSS JOIN LATERAL (
@@ -210,9 +220,10 @@ BEGIN
         FOR NO KEY UPDATE SKIP LOCKED) AS ids
       FROM room
     ), rest AS MATERIALIZED (
-      SELECT c.*, EXISTS (
+      -- Without a rate only where there are places left.
+      SELECT c.*, CASE WHEN c.every IS NOT NULL OR coalesce(c.places, 2147483647) > cardinality(c.ids) THEN EXISTS (
         SELECT FROM /*schema*/job WHERE /*include fragments/held*/ AND limit_key = c.key AND NOT type_name = ANY(paused)
-        OFFSET cardinality(c.ids)) AS more
+        OFFSET cardinality(c.ids)) ELSE false END AS more
       FROM chosen c
     ), moved AS (
       -- As if it had come now: who has many places does not come before those who have one.
@@ -238,7 +249,7 @@ BEGIN
           THEN c.tat + make_interval(secs => c.every * (cardinality(c.ids) - c.burst + 1)) END,
         stale_at = CASE WHEN c.waiting + cardinality(c.ids) > 0 THEN at + make_interval(secs => c.every) END
       FROM rest c
-      WHERE k.key = c.key AND (c.every IS NOT NULL OR k.wake_at IS NOT NULL OR k.stale_at IS NOT NULL)
+      WHERE k.key = c.key AND (c.every IS NOT NULL OR c.wake_at IS NOT NULL OR c.stale_at IS NOT NULL)
     ), again AS (
       INSERT INTO /*schema*/limit_wake (key)
         SELECT c.key FROM rest c
@@ -260,11 +271,12 @@ BEGIN
         AND NOT EXISTS (SELECT FROM /*schema*/limit_place p WHERE p.key = x.key OFFSET 0)
       LIMIT 1000 FOR UPDATE SKIP LOCKED));
   END IF;
-  RETURN QUERY SELECT t.name, t.n, NULL::bigint, NULL::double precision FROM unnest(types, counts) t(name, n);
+  RETURN QUERY SELECT t.name, t.n, NULL::bigint, NULL::double precision, NULL::boolean FROM unnest(types, counts) t(name, n);
   RETURN QUERY SELECT NULL::text, NULL::bigint, upto, least(
     CASE WHEN further > 0 OR more THEN 0 WHEN again > 0 THEN 0.05 END,
     -- Not every place is given up by a worker, who knows: a client may cancel, complete or delete what has one.
     (SELECT 1 WHERE EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/)),
     (SELECT extract(epoch FROM min(l.wake_at) - at)::double precision FROM /*schema*/limit_key l
-     WHERE l.wake_at IS NOT NULL));
+     WHERE l.wake_at IS NOT NULL)),
+    EXISTS (SELECT FROM /*schema*/limit_rule r WHERE r.every IS NOT NULL);
 END $$;

@@ -1,4 +1,5 @@
--- Take from jobs of a limit, or of types, the places of those that have not started: they are held again.
+-- Take from jobs of a limit, or of types, the places of those that have not started: they are held again. `deferred` stays,
+-- and is named so that the trigger hears of it.
 CREATE FUNCTION /*schema*/give_up_places(names text[], type_names text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -12,7 +13,7 @@ BEGIN
       AND (split_part(j.limit_key, '/', 1) = ANY(names) OR j.type_name = ANY(type_names))
     FOR NO KEY UPDATE SKIP LOCKED
   )
-  UPDATE /*schema*/job j SET admitted_after = NULL FROM waiting WHERE j.id = waiting.id;
+  UPDATE /*schema*/job j SET admitted_after = NULL, deferred = j.deferred FROM waiting WHERE j.id = waiting.id;
   -- Those of several limits that wait for the next begin anew. Locked first: who admits beside us may have given them a
   -- place that only a new statement sees.
   beginners := ARRAY(
@@ -26,7 +27,7 @@ BEGIN
   ), woken AS (
     INSERT INTO /*schema*/limit_wake (key) SELECT unnest(j.limit_keys) FROM /*schema*/job j WHERE j.id = ANY(beginners)
   )
-  UPDATE /*schema*/job j SET admitted_after = NULL, limit_key = j.limit_keys[1] WHERE j.id = ANY(beginners);
+  UPDATE /*schema*/job j SET admitted_after = NULL, deferred = j.deferred, limit_key = j.limit_keys[1] WHERE j.id = ANY(beginners);
 END $$;
 
 -- Set the rules of limits (`figures`: the same as text). What code declares counts only when it is new: neither what it said
@@ -45,6 +46,13 @@ DECLARE
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RETURN QUERY SELECT NULL::text, 'isolation';
+    RETURN;
+  END IF;
+  -- What most workers say when they start: nobody who admits has to wait for that.
+  IF is_declared AND NOT EXISTS (
+      SELECT FROM unnest(names, figures) w(name, figures) LEFT JOIN /*schema*/limit_rule r ON r.name = w.name
+      WHERE r.declared IS DISTINCT FROM w.figures) THEN
+    RETURN QUERY SELECT w.name, 'kept' FROM unnest(names) w(name);
     RETURN;
   END IF;
   PERFORM pg_advisory_xact_lock(/*schema*/limit_lock());

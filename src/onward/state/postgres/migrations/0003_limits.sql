@@ -73,7 +73,3 @@ CREATE INDEX limit_place_job ON /*schema*/limit_place (job_id);
 -- One row: when all keys were looked at.
 CREATE TABLE /*schema*/limit_sweep (swept_at timestamptz NOT NULL);
 INSERT INTO /*schema*/limit_sweep VALUES ('-infinity');
-
-/*include functions/limiting*/
-
-/*include functions/limits*/

@@ -1,5 +1,6 @@
--- Take from jobs of limits, or of types, the places of those that have not started: they are held again.
-UPDATE /*schema*/job SET admitted_after = NULL
+-- Take from jobs of limits, or of types, the places of those that have not started: they are held again. `deferred` stays, and
+-- is named so that the triggers hear of it.
+UPDATE /*schema*/job SET admitted_after = NULL, deferred = deferred
 WHERE rowid IN (
   SELECT rowid FROM /*schema*/job INDEXED BY /*schema*/job_admitted
   WHERE /*include fragments/placed_job*/ AND status = 'pending'

@@ -8,12 +8,18 @@ WITH RECURSIVE first(name, place) AS (
     ORDER BY payload_version, rank, scheduled_at, id LIMIT 1)
   FROM json_each(:type_names) AS asked
   UNION ALL
-  SELECT first.name, (
-    SELECT next.rowid FROM /*schema*/job AS next
-    WHERE next.type_name = first.name AND next.status = 'pending' AND next.deferred = 0
-      AND (next.limit_key IS NULL OR next.admitted_after = next.attempt)
-      AND (next.payload_version, next.rank) > (here.payload_version, here.rank)
-    ORDER BY next.payload_version, next.rank, next.scheduled_at, next.id LIMIT 1)
+  -- Each a range of the index: of a comparison of rows it would use the first column only.
+  SELECT first.name, coalesce(
+    (SELECT next.rowid FROM /*schema*/job AS next
+     WHERE next.type_name = first.name AND next.status = 'pending' AND next.deferred = 0
+       AND (next.limit_key IS NULL OR next.admitted_after = next.attempt)
+       AND next.payload_version = here.payload_version AND next.rank > here.rank
+     ORDER BY next.rank, next.scheduled_at, next.id LIMIT 1),
+    (SELECT next.rowid FROM /*schema*/job AS next
+     WHERE next.type_name = first.name AND next.status = 'pending' AND next.deferred = 0
+       AND (next.limit_key IS NULL OR next.admitted_after = next.attempt)
+       AND next.payload_version > here.payload_version
+     ORDER BY next.payload_version, next.rank, next.scheduled_at, next.id LIMIT 1))
   FROM first JOIN /*schema*/job AS here ON here.rowid = first.place
 )
 SELECT head.name, :now - min(head.scheduled_at)

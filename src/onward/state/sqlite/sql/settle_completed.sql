@@ -15,4 +15,4 @@ UPDATE /*schema*/job AS job SET
   chain_ended_at = CASE WHEN job.chain_index = 0 THEN :now END
 FROM (SELECT outcome.*, 'complete' AS kind, :holder AS completed_by FROM outcome) AS o
 WHERE job.id = o.id AND job.attempt = o.attempt AND job.leased_by = :holder AND job.ended_at IS NULL
-RETURNING id, chain_id, chain_index, type_name, status, failure_reason, root_id, has_dependents IS NOT 0
+RETURNING id, chain_id, chain_index, type_name, status, has_dependents IS NOT 0

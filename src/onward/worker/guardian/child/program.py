@@ -15,7 +15,7 @@ from onward.pacing import Pacing, pause_after
 from onward.state.lease_keeper import HeldLease, KeeperStatements, LeaseKeeper, OverdueLease
 from onward.state.lease_keepers import lease_keeper_for
 from onward.worker.guardian.child.parent import Fate, Parent
-from onward.worker.guardian.table import Reader, Shape, is_overdue, is_stopped, overdue_message
+from onward.worker.guardian.table import Reader, Shape, blocked_for, is_overdue, is_stopped, overdue_message
 
 
 class Configuration(TypedDict):
@@ -34,6 +34,9 @@ class Configuration(TypedDict):
     longest: float
     tells_renewals: bool
     ends_worker: bool
+    started: float
+    next_sign: float
+    sign_every: float
 
 
 _ANSWER = 5.0
@@ -46,6 +49,10 @@ _LETTING_GO = 2.0
 """Seconds to let go of what is overdue while the worker lives: a transaction of its own may be in the way."""
 _LEAVING = 3.0
 """Seconds that a worker has to end, when it is too stuck to go on, before it is killed."""
+_SIGNING = 2.0
+"""Seconds that a sign of life may take."""
+_BURYING = 10.0
+"""Seconds to say that the worker has died, before its promise is left to run out."""
 _LOOK_EVERY = 0.25
 _SWEEPS = (0.2, 1.0)
 """Seconds until another look: a take that was under way when the worker died may commit after the first."""
@@ -73,6 +80,8 @@ class _Child:
         )
         self._told: set[tuple[UUID, int, str]] = set()
         self._ends_worker = configuration["ends_worker"]
+        self._started, self._next_sign = configuration["started"], configuration["next_sign"]
+        self._sign_every, self._unsigned, self._was_stopping = configuration["sign_every"], 0, False
         self._overdue: dict[tuple[UUID, int], str] = {}
         """Attempts whose time ran out while the worker's event loop was blocked, and what is to be kept of that."""
         self._let_go_by = self._look_at = 0.0
@@ -93,6 +102,7 @@ class _Child:
         if fate is Fate.DIED:
             self._kill(self._table.processes())
             await self._give_back()
+            await self._bury()
         self._keeper.drop()
 
     @asynccontextmanager
@@ -123,7 +133,9 @@ class _Child:
                 failures = 0 if await self._try_to_renew() else failures + 1
                 pause = pause_after(failures, 0.2, self._interval, jitter=0) if failures else self._interval
                 due = time.monotonic() + pause
-            is_woken = await self._parent.wake(max(min(due - time.monotonic(), self._until_overdue()), 0.0))
+            await self._sign()
+            coming = min(due, self._next_sign) - time.monotonic()
+            is_woken = await self._parent.wake(max(min(coming, self._until_overdue()), 0.0))
 
     async def _try_to_renew(self) -> bool:
         patience = None if self._keeper.waits_for_writers else min(max(self._interval, 0.5), _ANSWER)
@@ -157,6 +169,40 @@ class _Child:
         self._told = lost
         if held and self._tells_renewals:
             self._parent.tell({"renewed": len(held)})
+
+    async def _sign(self) -> None:
+        """Give a sign of life if it is time, for no longer than renewals can wait."""
+        is_stopping, now = self._table.is_stopping, time.monotonic()
+        if self._parent.has_ended or (now < self._next_sign and is_stopping == self._was_stopping):
+            return
+        self._was_stopping = is_stopping
+        said = {
+            "age": now - self._started,
+            "is_stopping": is_stopping,
+            "blocked_for": blocked_for(self._table.beat, now),
+        }
+        try:
+            async with self._patience(min(self._interval / 2, _SIGNING)):
+                await self._keeper.connect()
+                await self._keeper.sign(said, self._waits)
+        except Exception as error:  # noqa: BLE001 - one turn of a loop; the worker is told
+            self._was_not_signed(error)
+        else:
+            self._next_sign = time.monotonic() + self._sign_every
+            if self._unsigned:
+                self._unsigned = 0
+                self._parent.tell({"signed": True})
+        finally:
+            self._table.waited(0.0)
+
+    def _was_not_signed(self, error: Exception) -> None:
+        self._unsigned += 1
+        self._next_sign = time.monotonic() + pause_after(self._unsigned, 1.0, self._sign_every, jitter=0)
+        waits = self._keeper.waits_for_writers and isinstance(error, TimeoutError | _Overdue)
+        if not waits:
+            self._keeper.drop()
+        if self._unsigned == 1 and not waits:
+            self._parent.tell({"unsigned": type(error).__name__, "message": str(error)})
 
     def _held(self) -> list[HeldLease]:
         """What is to be renewed: not what was let go of."""
@@ -263,6 +309,12 @@ class _Child:
                 break
         with suppress(OSError):
             os.write(2, f"onward: worker {self._worker} died; leases given back: {total}\n".encode())
+
+    async def _bury(self) -> None:
+        with suppress(Exception):  # then its promise runs out
+            async with self._patience(_BURYING):
+                await self._keeper.connect()
+                await self._keeper.bury(self._worker)
 
     async def _release(self) -> tuple[int, int]:
         """How many leases were let go of, and how many are locked. That others ran is not to be held against them."""

@@ -1,0 +1,138 @@
+"""`onward status`: how everything is doing, on one screen."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, Literal, TypeAlias
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from onward.cli.options import Json, Place, duration, option, spread
+from onward.cli.place import with_app
+from onward.cli.printing import print_json, print_line, table
+from onward.client.app import Onward
+from onward.client.words import span
+from onward.operating import Minute, Stats, TypeStats, WorkerInfo
+
+Watch = Annotated[bool, option("--watch", "Go on until interrupted.")]
+Every = Annotated[
+    timedelta, option("--every", "With --watch: how often to look.", parser=duration, metavar="TIME", show_default=True)
+]
+Counted: TypeAlias = Literal["started", "completed", "failed", "retried"]
+_BARS = "▁▂▃▄▅▆▇█"
+_BAR_MINUTES = 3
+_RATE_MINUTES = 5
+_HEADERS = (
+    "type", "blocked", "pending", "scheduled", "running", "failed", "oldest",
+    "started/min", "completed/min", "failed/min", "retried/min", "wait p95", "run p95", "completed, last hour", "",
+)  # fmt: skip
+
+
+@spread
+def status(place: Place, watch: Watch = False, every: Every = "2s", json: Json = False) -> None:  # type: ignore[assignment] # parsed
+    """How everything is doing: what waits, runs and failed, how fast, how long it takes, and who works.
+
+    A count that ends in + goes on: no more are counted, so that this is quick whatever there is.
+    """
+    pause = max(every.total_seconds(), 0.1)
+
+    async def look(app: Onward) -> None:
+        if not watch:
+            _print(*await _read(app), json=json)
+            return
+        console = Console(highlight=False, markup=False, emoji=False)
+        if json or not console.is_terminal:
+            while True:
+                _print(*await _read(app), json=json)
+                await asyncio.sleep(pause)
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(Group(*screen(*await _read(app))), refresh=True)
+                await asyncio.sleep(pause)
+
+    with_app(place, look)
+
+
+async def _read(app: Onward) -> tuple[Stats, Sequence[WorkerInfo]]:
+    return await app.stats(), await app.workers()
+
+
+def _print(stats: Stats, workers: Sequence[WorkerInfo], *, json: bool) -> None:
+    if json:
+        print_json({"stats": stats, "workers": workers})
+    else:
+        for line in screen(stats, workers):
+            print_line(line)
+
+
+def screen(stats: Stats, workers: Sequence[WorkerInfo]) -> list[Text]:
+    """The lines of the screen."""
+    rows = [_row(stats, name, one) for name, one in stats.types.items()]
+    return [
+        Text(f"{stats.at:%Y-%m-%d %H:%M:%S} UTC", style="bold"),
+        Text(_working(workers), style="" if any(one.state == "alive" for one in workers) else "red"),
+        Text(""),
+        *table(_HEADERS, [_row(stats, "in all", stats.total), *rows]),
+    ]
+
+
+def _working(workers: Sequence[WorkerInfo]) -> str:
+    if not workers:
+        return "no workers"
+    states = Counter(one.state for one in workers)
+    alive = [one for one in workers if one.state != "dead"]
+    said = ", ".join(f"{states[state]} {state}" for state in ("alive", "stopping", "dead") if states[state])
+    running, slots = sum(len(one.running) for one in alive), sum(one.concurrency for one in alive)
+    return f"workers: {said}; they run {running:,} of {slots:,}"
+
+
+def _row(stats: Stats, name: str, of: TypeStats) -> tuple[object, ...]:
+    def shown(count: int) -> str:
+        return f"{count:,}{'+' * (count >= stats.more_than)}"
+
+    return (
+        name,
+        *map(shown, (of.blocked, of.pending, of.scheduled, of.running, of.failed)),
+        "" if of.oldest is None else span(of.oldest.total_seconds()),
+        *(_rate(stats, of, counted) for counted in ("started", "completed", "failed", "retried")),
+        "" if of.wait is None else brief(of.wait.p95),
+        "" if of.run is None else brief(of.run.p95),
+        sparkline([minute.completed for minute in of.minutes]),
+        "paused" if of.paused else "",
+    )
+
+
+def _rate(stats: Stats, of: TypeStats, counted: Counted) -> str:
+    """Per minute, over the last few and what there is of this one."""
+    last: Sequence[Minute] = of.minutes[-_RATE_MINUTES - 1 :]
+    count = sum(getattr(minute, counted) for minute in last)
+    rate = count * 60 / max((stats.at - last[0].at).total_seconds(), 1.0) if last else 0.0
+    return "" if not count else f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+
+
+def sparkline(counts: Sequence[int]) -> str:
+    """A bar for every few minutes, the highest as high as can be; a dot where there was nothing.
+
+    >>> sparkline([0, 0, 0, 1, 0, 0, 2, 3, 3])
+    '·▁█'
+    """
+    sums = [sum(counts[n : n + _BAR_MINUTES]) for n in range(0, len(counts), _BAR_MINUTES)]
+    most = max(sums, default=0)
+    return "".join("·" if not one else _BARS[max(-(-one * len(_BARS) // most), 1) - 1] for one in sums) if most else ""
+
+
+def brief(took: timedelta) -> str:
+    """A time in three digits or so.
+
+    >>> [brief(timedelta(seconds=n)) for n in (0.0000042, 0.0123, 1.234, 75)]
+    ['4µs', '12.3ms', '1.23s', '1m 15s']
+    """
+    seconds = took.total_seconds()
+    if seconds >= 60:
+        return span(seconds)
+    if seconds >= 1:
+        return f"{seconds:.3g}s"
+    return f"{seconds * 1e3:.3g}ms" if seconds >= 0.001 else f"{seconds * 1e6:.0f}µs"

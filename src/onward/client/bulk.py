@@ -1,0 +1,68 @@
+"""Changing many chains in batches, each all or nothing; what is refused keeps no other from being changed."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onward.client.app import Onward
+from onward.client.arguments import Filters
+from onward.client.causes import Group, grouped
+from onward.errors import ChainError, ChainNotFailed
+from onward.model import ChainId, Job, JobStatus
+
+BATCH = 200
+_LOOKED_THROUGH = 20_000
+
+
+@dataclass(slots=True)
+class Changed:
+    """What has come of it so far."""
+
+    count: int = 0
+    """Chains that were changed, also those that changed with the ones asked for."""
+    refused: list[tuple[ChainId, str]] = field(default_factory=list)
+    """Which were not, and why."""
+
+
+async def change_in_batches(
+    change: Callable[..., Awaitable[int]],
+    ids: Sequence[ChainId],
+    *,
+    found: bool,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Changed:
+    """Change chains; `progress` is told of how many each time. `found`: by a filter, so that one which has come back
+    with what it waits for is no surprise."""
+    changed = Changed()
+    todo = [ids[n : n + BATCH] for n in range(0, len(ids), BATCH)][::-1]
+    while todo:
+        batch = todo.pop()
+        try:
+            changed.count += await change(*batch)
+        except ChainError as refusal:
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                todo += [batch[middle:], batch[:middle]]
+                continue
+            if not (found and isinstance(refusal, ChainNotFailed)):
+                changed.refused.append((batch[0], str(refusal)))
+        progress(len(batch))
+    return changed
+
+
+async def matching(app: Onward, filters: Filters) -> AsyncIterator[ChainId]:
+    """The chains that a filter finds, newest first, however many jobs there are."""
+    wanted: Any = {**filters, "among": _LOOKED_THROUGH}
+    async for chain in app.chains(limit=1000, **wanted):
+        yield chain.id
+
+
+async def causes(app: Onward, filters: Filters, *, most: int) -> tuple[list[Group], bool]:
+    """Why jobs failed, among the newest `most` of them; and whether those are all."""
+    found: list[Job] = []
+    wanted: Any = {**filters, "status": JobStatus.FAILED}
+    async for job in app.jobs(limit=min(most, 1000), **wanted):
+        if len(found) == most:
+            return grouped(found), False
+        found.append(job)
+    return grouped(found), True

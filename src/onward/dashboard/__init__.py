@@ -1,0 +1,6 @@
+"""The dashboard: people ask, pages answer; whatever they do goes through one gate. Needs `onward[dashboard]`."""
+
+from onward.dashboard.access import Role, Visitor
+from onward.dashboard.asgi import Dashboard
+
+__all__ = ["Dashboard", "Role", "Visitor"]

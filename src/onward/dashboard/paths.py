@@ -1,0 +1,54 @@
+"""Where a page is: below the dashboard, wherever that is mounted. Links are relative, so nobody needs to know where."""
+
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote, unquote
+
+from starlette.types import Scope
+
+LONGEST = 32_000
+"""Characters of an address; the ids of a page that was ticked as a whole are 9,000."""
+
+
+def own_path(scope: Scope) -> str:
+    """The path below where the dashboard is mounted: hosts say what they cut off, or leave it before the path."""
+    path, above = str(scope["path"]), str(scope.get("root_path", ""))
+    if above and (path == above or path.startswith(f"{above}/")):
+        return path[len(above) :]
+    return path
+
+
+def own_address(scope: Scope) -> str:
+    """The same as a browser has it, and with what comes behind it: a name in it may have a slash, written as %2F."""
+    own, asked = own_path(scope) or "/", scope.get("raw_path", b"").partition(b"?")[0].decode("latin-1")
+    above = unquote(asked).count("/") - own.count("/")
+    path = "/" + asked.split("/", above + 1)[-1] if unquote(asked).endswith(own) and above >= 0 else quote(own)
+    query = scope.get("query_string", b"").decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+def base_of(path: str) -> str:
+    """From a page back to the dashboard's own root. Links are relative, so that they fit wherever it is mounted, and
+    whatever a proxy in front cuts off.
+
+    >>> [base_of("/"), base_of("/jobs"), base_of("/jobs/7")]
+    ['./', './', '../']
+    """
+    return "../" * (path.count("/") - 1) or "./"
+
+
+def without_slash(scope: Scope) -> str | None:
+    """Where to go when the root was asked for without its last slash, from which no link would be right."""
+    asked = scope.get("raw_path") or scope["path"].encode()
+    asked = asked.partition(b"?")[0]
+    if own_path(scope) not in ("", "/") or asked.endswith(b"/"):
+        return None
+    name = asked.rpartition(b"/")[2].decode("latin-1")
+    query = scope.get("query_string", b"").decode("latin-1")
+    return f"./{name}/" + (f"?{query}" if query else "")
+
+
+def back_of(fields: Mapping[str, Sequence[str]]) -> str:
+    """The page to go back to: one of ours."""
+    back = (fields.get("back") or ["/"])[0]
+    is_ours = back.startswith("/") and not back.startswith("//") and back.isprintable() and "\\" not in back
+    return back if is_ours and back.isascii() and len(back) < LONGEST else "/"

@@ -1,0 +1,270 @@
+"""Figures as rows: what happened minute by minute, and how many jobs are where. Alike on every database.
+
+Every writer has rows of its own and says what they are to be. Whoever has the turn counts what was started, by the ids
+of jobs, which are made of the time, and puts rows together that are minutes old.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from onward.state.command import Command, Rows, steps
+from onward.state.driver import Connection, transaction
+from onward.state.histogram import Histogram, add_up
+from onward.state.statement import Statements
+from onward.state.workers import Fetch
+
+_EVERY = 10_000_000
+"""Microseconds between looks."""
+_KEPT = 65
+"""Minutes."""
+_LOOSE = 3
+"""Minutes until a minute is put together: who writes says nothing of those before the last."""
+_BEHIND = 1_000
+"""Milliseconds that starts may take to commit, to be counted at first; what comes later is counted with its minute."""
+_MOST_STARTS = 20_000
+"""To look at in one go, and in a minute that is counted once more."""
+_MOST_FORGOTTEN = 1_000
+_LONGEST = 1e10
+"""Seconds: a hand may have written that something has been due for ever."""
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to a type in a minute; as one writer saw it, or all."""
+
+    minute: int
+    """Since 1970."""
+    type_name: str
+    started: int = 0
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+    waits: Histogram = {}
+    runs: Histogram = {}
+
+
+class Whereabouts(msgspec.Struct, kw_only=True):
+    """How many jobs of a type are where, counted up to as many as were asked for."""
+
+    blocked: int = 0
+    pending: int = 0
+    scheduled: int = 0
+    running: int = 0
+    failed: int = 0
+    oldest: float | None = None
+    """Seconds for which the oldest that is pending has been due."""
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """Where all jobs are."""
+
+    now: float
+    """The database's time, in seconds since 1970."""
+    types: dict[str, Whereabouts]
+
+
+class FigureStatements:
+    """What can be done with the rows, on one database."""
+
+    def __init__(
+        self,
+        sql: Statements,
+        *,
+        now: Callable[[], Any],
+        write_id: Callable[[UUID], Any],
+        before_survey: str | None = None,
+        fetch: Fetch | None = None,
+    ) -> None:
+        """`before_survey`: the statement that has a transaction be fit for one, where that takes one. `fetch`: how rows
+        of a query are read of which a hand may have spoiled some.
+        """
+        self._sql, self._now, self._write_id, self._before_survey = sql, now, write_id, before_survey
+        self._careful = fetch
+
+    # -- for workers
+
+    def record(self, writer: str, figures: Sequence[Figure]) -> Command[float]:
+        """Say what the rows of a writer are to be; the database's time, in seconds since 1970.
+
+        Those of minutes before the last one are dropped. To say the same once more is harmless.
+        """
+        now = self._now()
+
+        def read(rows: Rows) -> float:
+            return float(rows[0][0]) if rows else now / 1_000_000
+
+        return Command(self._sql("record_figures"), {"writer": writer, "rows": _many(figures), "now": now}, read)
+
+    @steps
+    async def tend(self, connection: Connection) -> float:
+        """Count starts, put together what is minutes old, forget what is older than an hour; seconds until it is worth
+        looking again. One at a time does so, whoever comes when it is due.
+        """
+        now, next_at, counted_to, loose_from = (await self._fetch(connection, "figure_turn", now=self._now()))[0]
+        if now < next_at <= now + 2 * _EVERY:  # if it is later than anybody says, the clock was ahead then
+            return float(next_at - now) / 1_000_000
+        if not await self._fetch(connection, "take_figure_turn", seen=next_at, next_at=now + _EVERY):
+            return _EVERY / 1_000_000
+        is_done = await self._count_starts(connection, now // 1000, UUID(counted_to))
+        minute = now // 60_000_000
+        if loose_from <= minute - _LOOSE:
+            await self._count_again(connection, minute - _LOOSE + 1)
+            for old in range(max(loose_from, minute - _KEPT), minute - _LOOSE + 1):
+                await self._put_together(connection, old)
+            await self._fetch(connection, "gathered_figures", minute=minute - _LOOSE + 1)
+            await self._fetch(connection, "forget_figures", minute=minute - _KEPT, limit=_MOST_FORGOTTEN)
+        return _EVERY / 1_000_000 if is_done else 0.0
+
+    async def _count_starts(self, connection: Connection, now: int, counted_to: UUID) -> bool:
+        """Count what was started since, minute by minute; whether that is all."""
+        place, left = counted_to, _MOST_STARTS
+        at, until = counted_to.int >> 80, now - _BEHIND
+        if not now - _KEPT * 60_000 < at <= now + 60_000:  # nobody has counted for long; or the clock was ahead then
+            at = now - (_KEPT * 60_000 if at < now else _EVERY // 1000)
+            place = _first_at(at)
+        while at < until and left > 0:
+            end = min(until, (at // 60_000 + 1) * 60_000)
+            counts, last = await self._starts(connection, place, _first_at(end), left)
+            left -= sum(counts.values())
+            reached = last if left <= 0 and last is not None else _first_at(end)
+            async with transaction(connection):
+                moved = await self._fetch(connection, "move_figure_turn", seen=str(counted_to), counted_to=str(reached))
+                if not moved:
+                    return True
+                if counts:
+                    await self._fetch(connection, "add_starts", minute=at // 60_000, rows=_starts(counts))
+            place = counted_to = reached
+            at = end
+        return left > 0
+
+    async def _count_again(self, connection: Connection, minute: int) -> None:
+        """Transactions may have been long, and the clocks of those who start behind."""
+        first, end = _first_at(minute * 60_000), _first_at((minute + 1) * 60_000)
+        counts, _ = await self._starts(connection, first, end, _MOST_STARTS)
+        if counts and sum(counts.values()) < _MOST_STARTS:
+            await self._fetch(connection, "set_starts", minute=minute, rows=_starts(counts))
+
+    async def _starts(
+        self, connection: Connection, after: UUID, before: UUID, limit: int
+    ) -> tuple[dict[str, int], UUID | None]:
+        bounds = {"after": self._write_id(after), "before": self._write_id(before)}
+        rows = await self._fetch_jobs(connection, "count_starts", {**bounds, "limit": limit}, 3)
+        counts = {row[0]: row[1] for row in rows if isinstance(row[0], str)}
+        return counts, _as_id(rows[0][2]) if rows else None
+
+    async def _put_together(self, connection: Connection, minute: int) -> None:
+        async with transaction(connection):
+            rows = await self._fetch(connection, "gather_figures", minute=minute)
+            if rows:
+                await self._fetch(connection, "put_figures", rows=_many(summed(_read(rows))))
+
+    async def _fetch(self, connection: Connection, name: str, **parameters: Any) -> Rows:
+        return await connection.fetch(self._sql(name), parameters)
+
+    async def _fetch_jobs(self, connection: Connection, name: str, parameters: dict[str, Any], columns: int) -> Rows:
+        if self._careful is None:
+            return await connection.fetch(self._sql(name), parameters)
+        return await self._careful(connection, name, parameters, columns)
+
+    # -- for whoever asks
+
+    def read(self, *, first: int) -> Command[list[Figure]]:
+        """What happened from a minute on, in no particular order; of a minute and a type there may be several."""
+        return Command(self._sql("read_figures"), {"minute": first}, _read)
+
+    @steps
+    async def survey(self, connection: Connection, *, most: int) -> Survey:
+        """How many jobs of each type are where, of every type there is; counted up to `most`.
+
+        Of what is held by limits no more than `most` are looked at for a limit.
+        """
+        asked = {"most": most, "now": self._now()}
+        if self._before_survey is None:
+            return _survey(await self._fetch_jobs(connection, "survey", asked, 4), most)
+        async with transaction(connection):
+            await self._fetch(connection, self._before_survey)
+            return _survey(await self._fetch_jobs(connection, "survey", asked, 4), most)
+
+
+def summed(figures: Sequence[Figure]) -> list[Figure]:
+    """One for each minute and type."""
+    sums: dict[tuple[int, str], dict[str, Any]] = {}
+    for one in figures:
+        sum = sums.get((one.minute, one.type_name))
+        if sum is None:
+            sum = sums[one.minute, one.type_name] = {
+                **msgspec.structs.asdict(one), "waits": dict(one.waits), "runs": dict(one.runs),
+            }  # fmt: skip
+            continue
+        for name in ("started", "completed", "failed", "retried"):
+            sum[name] += getattr(one, name)
+        add_up(sum["waits"], one.waits)
+        add_up(sum["runs"], one.runs)
+    return [Figure(**sum) for sum in sums.values()]
+
+
+def _many(figures: Sequence[Figure]) -> str:
+    rows = [
+        {**msgspec.structs.asdict(one), "waits": _written(one.waits), "runs": _written(one.runs)} for one in figures
+    ]
+    return msgspec.json.encode(rows).decode()
+
+
+def _written(histogram: Histogram) -> str:
+    return msgspec.json.encode(histogram).decode()
+
+
+_histogram = msgspec.json.Decoder(Histogram)
+
+
+def _read(rows: Rows) -> list[Figure]:
+    return [
+        Figure(
+            minute=minute,
+            type_name=type_name,
+            started=started,
+            completed=completed,
+            failed=failed,
+            retried=retried,
+            waits=_histogram.decode(waits),
+            runs=_histogram.decode(runs),
+        )
+        for minute, type_name, started, completed, failed, retried, waits, runs in rows
+    ]
+
+
+def _starts(counts: dict[str, int]) -> str:
+    return msgspec.json.encode([{"type_name": name, "started": count} for name, count in counts.items()]).decode()
+
+
+def _as_id(found: Any) -> UUID | None:
+    """None: a hand has spoiled it."""
+    with suppress(ValueError, TypeError, AttributeError):
+        return found if isinstance(found, UUID) else UUID(found)
+    return None
+
+
+def _first_at(milliseconds: int) -> UUID:
+    """No id of that time comes before it."""
+    return UUID(int=milliseconds << 80)
+
+
+def _survey(rows: Rows, most: int) -> Survey:
+    now, types = 0.0, dict[str, Whereabouts]()
+    for kind, name, jobs, seconds in rows:
+        if kind == "now":
+            now = seconds
+            continue
+        if not isinstance(name, str):  # a hand has spoiled it
+            continue
+        found = types.setdefault(name, Whereabouts())
+        if kind == "oldest":
+            found.oldest = min(max(seconds, 0.0), _LONGEST)
+        elif kind in ("pending", "held"):
+            found.pending = min(found.pending + jobs, most)
+        else:
+            setattr(found, kind, jobs)
+    return Survey(now, types)

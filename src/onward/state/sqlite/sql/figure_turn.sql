@@ -1,0 +1,2 @@
+-- The database's time, in microseconds since 1970, and how far the figures have come.
+SELECT :now, next_at, counted_to, loose_from FROM /*schema*/figure_turn

@@ -1,0 +1,3 @@
+-- Remove what is too old to be asked for.
+DELETE FROM /*schema*/figure WHERE (minute, type_name, writer) IN (
+  SELECT minute, type_name, writer FROM /*schema*/figure WHERE minute < :minute LIMIT :limit)

@@ -1,0 +1,2 @@
+-- A worker has stopped in order.
+DELETE FROM /*schema*/worker WHERE id = :worker

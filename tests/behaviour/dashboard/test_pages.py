@@ -1,0 +1,55 @@
+"""Pages show what there is, and actions do what they say."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+from browsing import Browser, text_of
+from onward import new_id
+from onward.model import CompletedJob, JobStatus
+
+LATER = timedelta(hours=1)
+
+
+async def test_lists_pages_and_actions_of_chains(browser: Browser) -> None:
+    app = browser.app
+    app_charge: Any = app.registry.find("orders.charge").step
+    waiting = await app.start(app_charge, {"id": 1}, delay=LATER)
+    other = await app.start(app_charge, {"id": 2})
+
+    page = await browser.visit("/chains")
+    assert str(waiting.id) in page
+    assert "orders.charge" in page
+    assert "As of" in text_of(page)
+    assert str(waiting.id) in await browser.visit(f"/jobs/{waiting.id}")
+    assert str(waiting.id) in await browser.visit(f"/chains/{waiting.id}")
+    assert str(waiting.id) in await browser.visit("/jobs?status=pending&type=orders.charge&newer=1h")
+    assert str(waiting.id) not in await browser.visit("/jobs?input=%22id%22: 2")
+    assert str(other.id) in await browser.visit("/jobs?input=%22id%22: 2")
+    found = await browser.client.get("find", params={"q": str(waiting.id)})
+    assert (found.status_code, found.headers["location"]) == (303, f"./chains/{waiting.id}")
+    assert "in an error" in await browser.visit("/find?q=Declined")
+    assert "There is no job" in await browser.visit(f"/jobs/{new_id()}", status=404)
+    assert "is no id" in await browser.visit("/jobs/7", status=404)
+
+    assert "Triggered 1 chain." in await browser.act("trigger", {"chain": str(waiting.id)})
+    assert "Cancelled 2 chains." in await browser.act("cancel", {"chain": [str(waiting.id), str(other.id)]})
+    failed = await browser.visit("/failed")
+    group = re.search(r"failed/(\w{8})", failed)
+    assert group is not None
+    assert str(other.id) in await browser.visit(f"/failed/{group[1]}")
+    followed = await browser.act("replay", {"group": group[1], "back": "/failed"})
+    assert "Retried 2 chains." in followed
+    replay = re.search(r"failed/replays/\w+", followed)
+    assert replay is not None
+    assert "Retried 2 chains" in text_of(await browser.visit(replay[0]))
+    assert "No failed jobs are in this group" in await browser.visit(f"/failed/{group[1]}", status=404)
+    done = await browser.act("complete", {"chain": str(other.id), "output": '{"tracking": "7"}'})
+    assert "Completed chain" in done
+    chain = await app.find_chain(other.id)
+    assert chain is not None
+    assert chain.status is JobStatus.COMPLETED
+    assert isinstance(chain.current, CompletedJob)
+    assert chain.current.output == {"tracking": "7"}
+    assert "Deleted 1 chain." in await browser.act("delete", {"all": "yes", "status": "completed"})
+    assert await app.find_chain(other.id) is None

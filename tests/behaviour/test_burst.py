@@ -1,0 +1,86 @@
+"""A worker in a burst: it stops by itself when nothing is left, and not before."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from onward import Attempt, Backoff, JobStatus, Limit, Next, Onward, job
+from onward.observe import events
+from support import SOON, Recorder
+
+LATER = timedelta(hours=1)
+
+
+@job("ship", internal=True)
+async def ship(attempt: Attempt[int]) -> int:
+    return attempt.input
+
+
+@job("charge", continues_to=[ship], limit=Limit("one", concurrency=1))
+async def charge(attempt: Attempt[int]) -> Next[int]:
+    async with attempt.complete():
+        return attempt.continue_with(ship, attempt.input)
+
+
+@job("report", blocked_by=[charge])
+async def report(attempt: Attempt[None]) -> int:
+    return sum(attempt.outputs_of(charge))
+
+
+@job("fragile", backoff=Backoff(initial=LATER))
+async def fragile(attempt: Attempt[None]) -> None:
+    raise ValueError("not today")
+
+
+async def burst(app: Onward, **options: Any) -> None:
+    async with asyncio.timeout(SOON.total_seconds()):
+        await app.worker(burst=True, **options).run()
+
+
+async def test_it_ends_when_everything_is_done_and_not_before(opened: Any) -> None:
+    app: Onward = await opened(charge, ship, report, fragile)
+    done = [await app.start(charge, n) for n in range(5)]
+    waiting = await app.start(report, None, blockers=[charge.with_input(n) for n in range(3)])
+    later = await app.start(charge, 7, delay=LATER)
+    broken = await app.start(fragile, None)
+
+    await burst(app, concurrency=3)
+
+    assert [(await chain.get()).status for chain in (*done, waiting)] == [JobStatus.COMPLETED] * 6
+    assert await waiting.wait() == 3
+    assert (await later.get()).status is JobStatus.PENDING
+    assert (await broken.get()).current.failures == 1
+
+
+async def test_it_waits_for_what_others_run_and_takes_what_goes_on_from_there(
+    make_app: Callable[..., Onward], recorder: Recorder
+) -> None:
+    may_go_on = asyncio.Event()
+
+    @job("first", continues_to=[ship])
+    async def first(attempt: Attempt[int]) -> Next[int]:
+        await may_go_on.wait()
+        return attempt.continue_with(ship, attempt.input)
+
+    async with make_app(first, ship) as app, app.worker(jobs=[first]):
+        chain = await app.start(first, 1)
+        await recorder.next(events.AttemptStarted)
+        async with asyncio.TaskGroup() as tasks:
+            bursting = tasks.create_task(burst(app))
+            await recorder.next(events.WorkerStarted, count=2)
+            await asyncio.wait([bursting], timeout=0.6)
+            assert not bursting.done()
+            may_go_on.set()
+
+        assert await chain.wait(timeout=SOON) == 1
+
+
+async def test_what_is_paused_does_not_hold_it(opened: Any) -> None:
+    app: Onward = await opened(charge, ship)
+    chain = await app.start(charge, 1)
+    await app.pause(charge)
+
+    await burst(app)
+
+    assert (await chain.get()).status is JobStatus.PENDING
