@@ -112,8 +112,10 @@ class FigureStatements:
         minute = now // 60_000_000
         if loose_from <= minute - _LOOSE:
             await self._count_again(connection, minute - _LOOSE + 1)
-            for old in range(max(loose_from, minute - _KEPT), minute - _LOOSE + 1):
+            old: int | None = max(loose_from, minute - _KEPT)
+            while (old := await self._first_from(connection, old)) is not None and old <= minute - _LOOSE:
                 await self._put_together(connection, old)
+                old += 1
             await self._fetch(connection, "gathered_figures", minute=minute - _LOOSE + 1)
             await self._fetch(connection, "forget_figures", minute=minute - _KEPT, limit=_MOST_FORGOTTEN)
         return _EVERY / 1_000_000 if is_done else 0.0
@@ -128,6 +130,8 @@ class FigureStatements:
         while at < until and left > 0:
             end = min(until, (at // 60_000 + 1) * 60_000)
             counts, last = await self._starts(connection, place, _first_at(end), left)
+            if not counts:
+                end = await self._end_of_gap(connection, place, end, until)
             left -= sum(counts.values())
             reached = last if left <= 0 and last is not None else _first_at(end)
             async with transaction(connection):
@@ -139,6 +143,13 @@ class FigureStatements:
             place = counted_to = reached
             at = end
         return left > 0
+
+    async def _end_of_gap(self, connection: Connection, place: UUID, end: int, until: int) -> int:
+        """When the minute begins in which something was started next: an hour without is not worth sixty looks."""
+        if end < until:
+            _, following = await self._starts(connection, place, _first_at(until), 1)
+            end = until if following is None else max(end, (following.int >> 80) // 60_000 * 60_000)
+        return end
 
     async def _count_again(self, connection: Connection, minute: int) -> None:
         """Transactions may have been long, and the clocks of those who start behind."""
@@ -154,6 +165,11 @@ class FigureStatements:
         rows = await self._fetch_jobs(connection, "count_starts", {**bounds, "limit": limit}, 3)
         counts = {row[0]: row[1] for row in rows if isinstance(row[0], str)}
         return counts, _as_id(rows[0][2]) if rows else None
+
+    async def _first_from(self, connection: Connection, minute: int) -> int | None:
+        """The first minute from one on of which there are rows."""
+        first: int | None = (await self._fetch(connection, "first_figures", minute=minute))[0][0]
+        return first
 
     async def _put_together(self, connection: Connection, minute: int) -> None:
         async with transaction(connection):

@@ -169,6 +169,22 @@ class TestFigures:
         assert both == expected
         assert 0 < waits[1] <= waits[0]
 
+    async def test_an_hour_nobody_has_counted_is_counted_with_its_gaps(self, store: Store) -> None:
+        async with store.connect() as session:
+            await tend(session)
+            store.clock.advance(MINUTE)
+            first, said = minute(store), Figure(minute=minute(store), type_name="mail", completed=1)
+            await record(session, said)
+            for after in (0, 1, 20, 50):
+                await session.start(*(store.job("mail", id=id) for id in ids(store, 1 + after, after=after * MINUTE)))
+            store.clock.advance(51.5 * MINUTE)
+            await tend(session)
+            await tend(session)
+            counted = await figures(session)
+
+        assert [(one.minute - first, one.started) for one in counted] == [(0, 1), (1, 2), (20, 21), (50, 51)]
+        assert counted[0].completed == 1
+
     async def test_what_was_committed_late_is_counted_with_its_minute(self, store: Store) -> None:
         async with store.connect() as session:
             await tend(session)
