@@ -112,10 +112,10 @@ class FigureStatements:
         minute = now // 60_000_000
         if loose_from <= minute - _LOOSE:
             await self._count_again(connection, minute - _LOOSE + 1)
-            old: int | None = max(loose_from, minute - _KEPT)
-            while (old := await self._first_from(connection, old)) is not None and old <= minute - _LOOSE:
+            old = await self._first_from(connection, max(loose_from, minute - _KEPT))
+            while old is not None and old <= minute - _LOOSE:
                 await self._put_together(connection, old)
-                old += 1
+                old = await self._first_from(connection, old + 1)
             await self._fetch(connection, "gathered_figures", minute=minute - _LOOSE + 1)
             await self._fetch(connection, "forget_figures", minute=minute - _KEPT, limit=_MOST_FORGOTTEN)
         return _EVERY / 1_000_000 if is_done else 0.0
