@@ -17,7 +17,7 @@ from benchmarks.rounds import FULL, SHORT, against, run_suite
 from benchmarks.samples import Samples
 from benchmarks.targets import judge
 
-SUITES = ("postgres", "work", "sqlite", "redis", "growth")
+SUITES = ("postgres", "work", "limits", "sqlite", "redis", "growth")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Whether a job's cost grows: with finished or waiting rows, types, worker processes, or a snapshot somebody holds."""
+"""Whether a job's cost grows: with finished or waiting rows, types, worker processes, a held snapshot, or pruning."""
 
 import subprocess
 import time
@@ -35,6 +35,8 @@ class Case:
     seconds: float = 60.0
     """… in at most this time."""
     snapshot: bool = False
+    pruned: bool = False
+    """Whether the finished rows, which are years old, are deleted meanwhile."""
 
     @property
     def database(self) -> str:
@@ -53,6 +55,8 @@ def cases(*, full: bool, factor: float = 1.0) -> list[Case]:
     found.append(replace(held, label="held", snapshot=True))
     several = [Case(group="many", label=str(types), types=types, jobs=jobs) for types in (1, 37, 100)]
     found += several + [replace(case, label=f"{case.label} held", snapshot=True) for case in several]
+    kept = Case(group="pruning", label="kept", history=large, jobs=int(seconds * 30_000), seconds=seconds)
+    found += [kept, replace(kept, label="pruned", pruned=True)]
     if not full:
         return found
     sizes = [int(size * factor) for size in (1_000, 100_000, 1_000_000, 5_000_000)]
@@ -90,16 +94,22 @@ def run_growth(harness: Harness, chosen: Sequence[Case], rounds: int, samples: S
 def _measure(harness: Harness, case: Case, number: int) -> dict[str, float]:
     takes = harness.scratch / "takes"
     variables = {"ONWARD_DB": case.database, "ONWARD_TYPES": str(case.types), "ONWARD_TAKES": str(takes)}
+    if not case.pruned:
+        variables["ONWARD_RETENTION"] = "none"
     peer = harness.peer("onward", **variables)
     _fill(harness, peer, case, number)
     with _snapshot(harness, case):
-        return {**_worked(harness, peer, case), **_takes(takes)}
+        figures = {**_worked(harness, peer, case), **_takes(takes)}
+    if case.pruned:
+        left = harness.library.psql("select count(*) from onward.job where created_at < '2021-01-01'", case.database)
+        figures["pruned"] = case.history + case.backlog + case.jobs + WARM_UP - int(left)
+    return figures
 
 
 def _fill(harness: Harness, peer: Any, case: Case, number: int) -> None:
     """The rows of the case, and as many jobs as will be measured."""
     waiting = case.backlog + case.jobs + WARM_UP
-    if number == 0 or case.history + waiting <= REBUILT or case.group == "snapshot":
+    if number == 0 or case.history + waiting <= REBUILT or case.group in ("snapshot", "pruning"):
         peer.call("reset")
         rows = {"first": 0, "finished": case.history, "last": case.history + waiting}
     else:

@@ -88,6 +88,8 @@ def _our_peers() -> dict[str, Any]:
         "onward-write": {**ours, "env": {"ONWARD_WORK": "write"}},
         "onward-chain": {**ours, "env": {"ONWARD_WORK": "chain"}},
         "onward-fan-in": {**ours, "env": {"ONWARD_WORK": "fan-in"}},
+        "onward-limited": {**ours, "env": {"ONWARD_WORK": "limited"}},
+        "onward-sqlite-limited": {**ours, "env": {"ONWARD_BACKEND": "sqlite", "ONWARD_WORK": "limited"}},
         "onward-sqlite": {**ours, "env": {"ONWARD_BACKEND": "sqlite"}},
         "onward-memory": {**ours, "env": {"ONWARD_BACKEND": "memory"}, "inproc": True},
         "onward-redis": {**ours, "env": {"ONWARD_BACKEND": "redis"}},

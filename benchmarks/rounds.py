@@ -52,6 +52,12 @@ SHORT = (
         drain=9_900,
     ),
     Suite(
+        name="limits",
+        peers=("onward", "onward-limited", "onward-sqlite", "onward-sqlite-limited"),
+        phases=("drain",),
+        drain=30_690,
+    ),
+    Suite(
         name="sqlite",
         peers=("onward-sqlite", "onward-memory", "huey-sqlite-syncoff", "bare-sqlite"),
         phases=("one", "drain"),
@@ -74,7 +80,8 @@ FULL = (
         latencies=500,
     ),
     replace(SHORT[1], drain=29_700),
-    replace(SHORT[2], phases=("one", "drain", "latency"), drain=79_200, latencies=300),
+    replace(SHORT[2], drain=99_990),
+    replace(SHORT[3], phases=("one", "drain", "latency"), drain=79_200, latencies=300),
     Suite(
         name="redis",
         peers=("onward-redis", "taskiq-stream", "saq-redis", "arq", "bare-redis"),

@@ -56,6 +56,9 @@ TARGETS = (
     Target(suite="many", figure="drain", ours="100", of=("1",), least=0.6),
     Target(suite="many", figure="drain", ours="37 held", of=("37",), least=0.7),
     Target(suite="many", figure="drain", ours="100 held", of=("100",), least=0.7),
+    Target(suite="limits", figure="drain", ours="onward-limited", of=("onward",), least=0.5),
+    Target(suite="limits", figure="drain", ours="onward-sqlite-limited", of=("onward-sqlite",), least=0.5),
+    Target(suite="pruning", figure="drain", ours="pruned", of=("kept",), least=0.95),
     Target(suite="postgres", figure="cpu", ours="onward", of=("pgqueuer",), most=0.75),
     Target(suite="postgres", figure="rss", ours="onward", most=60.0),
 )

@@ -1,9 +1,10 @@
 """Onward as a peer of the benchmark harness (form: ../shared/bench/peers/p_template.py).
 
 `ONWARD_BACKEND` chooses where jobs are kept: postgres (default), sqlite, memory (with the command `inproc` only), or
-redis, the queue provider (p_onward_redis.py). `ONWARD_WORK` chooses what jobs do: return (default), write (a user's
-update in `complete()`), chain (three steps) or fan-in (one that waits for ten). `ONWARD_TYPES` spreads `return` over
-that many job types, `ONWARD_DB` names another database, `ONWARD_TAKES` a file for the seconds that each take took.
+redis, the queue provider (p_onward_redis.py). `ONWARD_WORK` chooses what jobs do: return (default), limited (return,
+three at a time for each of 1,000 keys), write (a user's update in `complete()`), chain (three steps) or fan-in (one
+that waits for ten). `ONWARD_RETENTION=none` has nothing pruned, `ONWARD_TYPES` spreads `return` over so many types,
+`ONWARD_DB` names another database, `ONWARD_TAKES` a file for the seconds that each take took.
 """
 
 import asyncio
@@ -50,6 +51,13 @@ def plain_jobs() -> list[JobType[Input, None]]:
     return [job(name)(just_return) for name in names]
 
 
+def limited_jobs() -> list[JobType[Input, None]]:
+    from onward import Limit  # older versions, which are measured too, have none
+
+    limit = Limit(concurrency=3, key=lambda input: input["n"] % 1_000)
+    return [job("limited", limit=limit)(just_return)]
+
+
 @job("write")
 async def write(attempt: Attempt[Input]) -> None:
     number = attempt.input["n"]
@@ -87,14 +95,15 @@ async def whole(attempt: Attempt[Input]) -> int:
     return sum(attempt.outputs_of(part))
 
 
-PLAIN = plain_jobs()
+PLAIN = limited_jobs() if WORK == "limited" else plain_jobs()
 JOBS: dict[str, list[Step[Any, Any]]] = {
     "return": [*PLAIN],
+    "limited": [*PLAIN],
     "write": [write],
     "chain": [first, second, third],
     "fan-in": [part, whole],
 }
-AT_ONCE = {"return": 1, "write": 1, "chain": 3, "fan-in": 11}
+AT_ONCE = {"return": 1, "limited": 1, "write": 1, "chain": 3, "fan-in": 11}
 """How many jobs, each with a number of its own, one start brings about."""
 
 
@@ -133,7 +142,8 @@ class OnDatabase:
         settle_sql = "select count(*) from onward.job where status <> 'completed'"
 
     def __init__(self) -> None:
-        self.app = Onward(URLS[BACKEND], jobs=JOBS[WORK], migrate=True)
+        kept: dict[str, Any] = {"retention": None} if os.environ.get("ONWARD_RETENTION") == "none" else {}
+        self.app = Onward(URLS[BACKEND], jobs=JOBS[WORK], migrate=True, **kept)
 
     async def reset(self) -> None:
         if BACKEND == "postgres":
