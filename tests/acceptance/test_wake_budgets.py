@@ -64,7 +64,7 @@ async def test_jobs_one_by_one_are_claimed_about_once_and_idle_workers_ask_littl
         make_app(database.dsn, schema, broker) as app,
         fleet(processes, database.dsn, schema, WORKERS, SLOTS, broker),
     ):
-        await asyncio.sleep(3)  # until every process has told the others of itself
+        await asyncio.sleep(9)  # until every process has told the others of itself, and looked at everything once
         statements.since()
         await asyncio.sleep(seconds)
         idle = len(statements.since()) / seconds

@@ -249,11 +249,11 @@ def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def quiet(looks: list[int]) -> None:
-    """Wait until the workers sleep."""
+    """Wait until the workers sleep; they look once more when their hints are up, which takes a busy machine a while."""
     seen = -1
     while seen != len(looks):
         seen = len(looks)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.8)
 
 
 @asynccontextmanager
