@@ -11,9 +11,9 @@ PYTEST := $(BIN)/python -m pytest -q
 HOUSE := $(BIN)/python tools/house.py
 # The tests start hundreds of processes, and each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
-# Most tests wait more than they compute. Those of whole processes want a core for each.
+# Most tests wait more than they compute; those of whole processes less so.
 SIDE_BY_SIDE := tests/unit tests/conformance tests/sql tests/behaviour tests/stateful tests/sweep -n $(or $(JOBS),6) --dist worksteal
-ACCEPTANCE := tests/acceptance -n 2 --dist loadfile
+ACCEPTANCE := tests/acceptance -n 3 --dist loadfile
 # DEBUG=1 make test: the log while the tests run, one after another.
 ifneq ($(filter-out 0,$(DEBUG)),)
 PYTEST += -o log_cli=true -o log_cli_level=DEBUG
