@@ -55,4 +55,5 @@ def test_it_goes_on_until_interrupted(at: Any, client: SyncOnward, tmp_path: Any
     finally:
         command.process.kill()
         command.process.wait()
-    assert [json.loads(line)["stats"]["total"]["pending"] for line in command.said.splitlines()][0] == 1
+    told = [json.loads(line) for line in command.said.splitlines()]
+    assert told[0]["stats"]["total"]["pending"] == 1
