@@ -306,10 +306,13 @@ class Settler:
             return
         try:
             async with asyncio.timeout(within):
-                self._figures.wrote(taken, await self._limited(self._reserved.run(taken.command)))
+                now = await self._limited(self._reserved.run(taken.command))
+            self._figures.wrote(taken, now)
             self._store.observers.database_works(_RECORDING)
-        except Exception as error:  # noqa: BLE001 - one turn of a loop
-            self._figures.rest()
+        except BaseException as error:
+            self._figures.rest()  # also when cancelled: who goes on whatever comes tries again
+            if not isinstance(error, Exception):
+                raise
             self._store.observers.emit(events.StateError(doing=_RECORDING, error=describe(error)))
 
     def _concerns_all(self, error: Exception) -> bool:
