@@ -5,9 +5,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from onward import Attempt, Backoff, JobStatus, Limit, Next, Onward, job
+from onward.errors import SchemaMissing
 from onward.observe import events
-from support import SOON, Recorder
+from support import SOON, Recorder, Run, intercept
 
 LATER = timedelta(hours=1)
 
@@ -84,3 +87,51 @@ async def test_what_is_paused_does_not_hold_it(opened: Any) -> None:
     await burst(app)
 
     assert (await chain.get()).status is JobStatus.PENDING
+
+
+async def test_a_look_that_fails_is_told_and_repeated(
+    opened: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app: Onward = await opened(charge, ship)
+    errors = [LookupError("not a trouble of the database's") for _ in range(3)]
+
+    async def look(run: Run, **_: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return await run()
+
+    intercept(monkeypatch, app.state, "work_left", look)
+    chain = await app.start(charge, 1)
+
+    await burst(app)
+
+    assert (await chain.get()).status is JobStatus.COMPLETED
+    told = [record.getMessage() for record in caplog.records if "is left to do" in record.getMessage()]
+    assert len(told) == 2  # the first and the second time
+    assert told[0].endswith("and looks again: not a trouble of the database's")
+
+
+async def test_without_its_tables_it_ends_and_says_what_to_do(
+    opened: Any, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app: Onward = await opened(charge, ship)
+
+    async def look(run: Run, **_: Any) -> Any:
+        await remove_tables(app)
+        return await run()
+
+    intercept(monkeypatch, app.state, "work_left", look)
+
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await burst(app, guardian="thread")
+
+    assert raised.group_contains(SchemaMissing, match="run `onward migrate`")
+
+
+async def remove_tables(app: Onward) -> None:
+    async with app.transaction() as tx:
+        if app.state.dialect == "postgres":
+            await tx.execute(f'DROP SCHEMA IF EXISTS "{app.state.schema}" CASCADE')
+            return
+        for (name,) in await tx.fetch("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'onward_%'"):
+            await tx.execute(f"DROP TABLE {name}")
