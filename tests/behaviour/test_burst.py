@@ -135,3 +135,49 @@ async def remove_tables(app: Onward) -> None:
             return
         for (name,) in await tx.fetch("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'onward_%'"):
             await tx.execute(f"DROP TABLE {name}")
+
+
+async def test_a_full_limit_is_waited_for_whoever_has_its_places(
+    make_app: Callable[..., Onward], recorder: Recorder
+) -> None:
+    may_end = asyncio.Event()
+
+    @job("import", limit=Limit("one", concurrency=1))
+    async def other(attempt: Attempt[int]) -> None:
+        await may_end.wait()
+
+    async with make_app(other, charge, ship) as app, app.worker(jobs=[other]):
+        await app.start(other, 1)
+        await recorder.next(events.AttemptStarted)
+        chain = await app.start(charge, 2)
+        async with asyncio.TaskGroup() as tasks:
+            bursting = tasks.create_task(burst(app, jobs=[charge, ship]))
+            await recorder.next(events.WorkerStarted, count=2)
+            await asyncio.wait([bursting], timeout=0.6)
+            assert not bursting.done()
+            may_end.set()
+
+        assert await chain.wait(timeout=SOON) == 2
+
+
+async def test_what_cannot_be_taken_under_a_limit_does_not_hold_it(opened: Any) -> None:
+    """Paused, scheduled for later, or of a version that nobody here reads."""
+
+    @job("audit", limit=Limit("one", concurrency=1))
+    async def audit(attempt: Attempt[int]) -> None: ...
+
+    @job("import", version=2, limit=Limit("one", concurrency=1))
+    async def newer(attempt: Attempt[int]) -> None: ...
+
+    @job("import", limit=Limit("one", concurrency=1))
+    async def older(attempt: Attempt[int]) -> None: ...
+
+    deploying: Onward = await opened(audit, charge, ship, newer)
+    left = [await deploying.start(newer, 1), await deploying.start(charge, 1, delay=LATER)]
+    left += [await deploying.start(audit, n) for n in range(2)]
+    await deploying.pause(audit)
+    app: Onward = await opened(audit, charge, ship, older)
+
+    await burst(app)
+
+    assert [(await chain.get()).status for chain in left] == [JobStatus.PENDING] * 4
