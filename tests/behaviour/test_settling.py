@@ -98,7 +98,7 @@ async def test_an_outcome_that_cannot_be_stored_is_a_failure_of_its_own(
 ) -> None:
     app: Onward = await running(counts)
 
-    async def refuse(run: Run, settlements: Sequence[Settlement]) -> Any:
+    async def refuse(run: Run, settlements: Sequence[Settlement], **_: Any) -> Any:
         if any(settlement.kind == "complete" for settlement in settlements):
             raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
         return await run()
@@ -123,7 +123,7 @@ async def test_a_failure_that_cannot_be_stored_fails_the_job_without_its_words(
 
     app: Onward = await running(fails)
 
-    async def refuse(run: Run, settlements: Sequence[Settlement]) -> Any:
+    async def refuse(run: Run, settlements: Sequence[Settlement], **_: Any) -> Any:
         if any(settlement.progress == Progress(0.5) for settlement in settlements):
             raise ValueError("refused")
         return await run()

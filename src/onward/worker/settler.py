@@ -225,7 +225,7 @@ class Settler:
             async with transaction(connection):
                 locked = await connection.run(state.lock_or_skip([s.job_id for s in batch]))
                 free = [settlement for settlement in batch if settlement.job_id not in locked]
-                return free, await connection.run(state.settle(free)) if free else ()
+                return free, await connection.run(state.settle(free, impatient=True)) if free else ()
 
         try:
             free, changes = await self._limited(reserved.run(Steps(settle)))
@@ -265,7 +265,7 @@ class Settler:
 
     async def _try(self, reserved: Reserved, batch: list[Settlement], *, repeated: bool) -> Exception | None:
         """Settle a batch once; what went wrong."""
-        settle = self._store.state.settle(batch)
+        settle = self._store.state.settle(batch, impatient=True)
         # What went wrong may be the figures' fault: a second try goes without them.
         taken = self._figures.take() if self._figures is not None and self._figures.is_due and not repeated else None
         try:
