@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
-from onward import Attempt, Limit, Onward, job
+from onward import Attempt, Limit, Onward, Schedule, job
 from onward.conformance.queue.session import until
 from onward.state.driver import Fault
 from onward.transport import STATEMENT
@@ -111,3 +112,28 @@ async def test_whoever_lets_jobs_in_does_not_wait_for_a_key_that_somebody_has_lo
 
         assert app.driver.fault(raised.value) is Fault.TIMEOUT
         assert (await connection.run(app.state.admit())).types == {"work": 1}
+
+
+async def test_a_declaration_does_not_wait_for_a_schedule_that_somebody_has_locked(
+    opened: Any, postgres_dsn: str
+) -> None:
+    @job("work")
+    async def work(attempt: Attempt[int]) -> int:
+        return attempt.input
+
+    def twice(every: timedelta) -> list[Schedule[Any]]:
+        return [Schedule("held", work, 1, every=every), Schedule("free", work, 2, every=every)]
+
+    before: Onward = await opened(work, pgbouncer=True, schedules=twice(timedelta(days=1)))
+    await before.schedules.resume("held")
+    app: Onward = await opened(work, pgbouncer=True, schedules=twice(timedelta(days=2)))
+
+    async def declared() -> dict[str, timedelta | None]:
+        return {one.name: one.every for one in await app.schedules.list()}
+
+    async with locked(postgres_dsn, f"SELECT FROM {app.state.schema}.schedule FOR UPDATE"), app.worker():
+        async with asyncio.timeout(AT_ONCE):
+            while (await declared()).get("free") != timedelta(days=2):
+                await asyncio.sleep(0.01)
+
+        assert (await declared())["held"] == timedelta(days=1)
