@@ -137,3 +137,28 @@ async def test_a_declaration_does_not_wait_for_a_schedule_that_somebody_has_lock
                 await asyncio.sleep(0.01)
 
         assert (await declared())["held"] == timedelta(days=1)
+
+
+@pytest.mark.parametrize("through", ["pooler", "session"])
+async def test_a_key_that_somebody_has_locked_keeps_no_other_job_from_being_taken(
+    running: Any, postgres_dsn: str, target: str, through: str
+) -> None:
+    @job("limited", limit=Limit("one", concurrency=1))
+    async def limited(attempt: Attempt[int]) -> int:
+        return attempt.input
+
+    @job("free")
+    async def free(attempt: Attempt[int]) -> int:
+        return attempt.input
+
+    behind = {"pgbouncer": True} if through == "pooler" else {"target": postgres_dsn}
+    app: Onward = await running(limited, free, **behind)
+    assert await (await app.start(limited, 1)).wait(timeout=SOON) == 1
+
+    async with locked(postgres_dsn, f"SELECT FROM {app.state.schema}.limit_key FOR UPDATE"):
+        held = await app.start(limited, 2)
+        async with asyncio.timeout(AT_ONCE):
+            for n in range(5):
+                assert await (await app.start(free, n)).wait() == n
+
+    assert await held.wait(timeout=SOON) == 2

@@ -159,15 +159,19 @@ class JobSource:
         waited = [job.id for job in taken if job.blockers]
         return taken, await connection.run(state.blockers_of(waited)) if waited else {}
 
-    async def _look_for_places(self, connection: Connection, *, free: int, has_taken: bool) -> bool:
-        """Let jobs in; False: somebody was in the way, for which those that were taken before are not given back."""
+    async def _look_for_places(self, connection: Connection, *, free: int, has_taken: bool = False) -> bool:
+        """Let jobs in; False: the database is in trouble, for which those that were taken before are not given back."""
         try:
             await self._admit(connection, free=free)
         except Exception as error:
-            if not has_taken or self._store.fault(error) not in (Fault.TIMEOUT, Fault.TROUBLE):
+            fault = self._store.fault(error)
+            if fault is Fault.TIMEOUT:  # somebody has locked a key, which concerns no job but those that wait for it
+                self._admission.locked_out(error)
+            elif not has_taken or fault is not Fault.TROUBLE:
                 raise
-            self._admission.lost_touch()  # the next take begins with a look, which tells of what lasts
-            return False
+            else:
+                self._admission.lost_touch()  # the next take begins with a look, which tells of what lasts
+                return False
         return True
 
     async def settle_unanswered(self) -> None:
@@ -227,7 +231,7 @@ class JobSource:
             return False
         if self.loop.has_room:
             return True
-        await self._reserved.use(partial(self._admit, free=0))
+        await self._reserved.use(partial(self._look_for_places, free=0))
         return False
 
     async def _admit(self, connection: Connection, *, free: int) -> None:
