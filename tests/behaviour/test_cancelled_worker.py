@@ -40,7 +40,7 @@ async def test_one_that_is_cancelled_again_while_it_gives_them_back_does_so_all_
     app: Onward = await opened(endless)
     is_settling, may_settle = asyncio.Event(), asyncio.Event()
 
-    async def late(run: Run, *_: Any) -> Any:
+    async def late(run: Run, *_: Any, **__: Any) -> Any:
         is_settling.set()
         await may_settle.wait()
         return await run()
@@ -136,7 +136,7 @@ async def test_when_all_tasks_are_cancelled_at_once_what_was_being_settled_is_se
     app: Onward = await opened(once)
     may_settle = asyncio.Event()
 
-    async def late(run: Run, *_: Any) -> Any:
+    async def late(run: Run, *_: Any, **__: Any) -> Any:
         await may_settle.wait()
         return await run()
 

@@ -144,7 +144,7 @@ async def test_a_job_whose_settlement_is_being_answered_is_not_lost(
 ) -> None:
     app: Onward = await running(quick, worker={"guardian": guardian})
 
-    async def settle_and_answer_late(run: Run, *_: Any) -> Any:
+    async def settle_and_answer_late(run: Run, *_: Any, **__: Any) -> Any:
         changes = await run()
         await asyncio.sleep(BRIEF.total_seconds())  # the guardian asks three times meanwhile, of a job that has ended
         return changes

@@ -391,7 +391,7 @@ class TestSettling:
         jobs = await arrived(queue.provider, 50)
         batches: list[int] = []
 
-        async def counted(run: Run, settlements: Any) -> Any:
+        async def counted(run: Run, settlements: Any, **_: Any) -> Any:
             batches.append(len(settlements))
             return await run()
 

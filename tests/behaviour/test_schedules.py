@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -561,3 +561,38 @@ async def test_a_schedule_from_when_the_clock_was_ahead_begins_anew_when_it_is_r
     next_at = (await stored(app)).next_at
     assert next_at is not None
     assert next_at < later
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+@pytest.mark.parametrize("by", ["a lock on its row", "an uncommitted change", "an uncommitted schedule"])
+async def test_a_declaration_that_somebody_keeps_waiting_holds_up_no_other_schedule(
+    make_app: Callable[..., Onward], recorder: Recorder, caplog: pytest.LogCaptureFixture, by: str
+) -> None:
+    schedules = [often("a", every=MONTH / 2), often("b"), often("c")]
+    before, app = make_app(note, schedules=[often("a", every=MONTH)], observers=[]), make_app(note, schedules=schedules)
+    async with before, app:
+        if by != "an uncommitted schedule":
+            await before.schedules.resume("a")
+        async with AsyncExitStack() as working:
+            async with before.transaction() as tx:
+                if by == "a lock on its row":
+                    await tx.execute(f"SELECT FROM {before.state.schema}.schedule WHERE name = 'a' FOR UPDATE")
+                else:
+                    await before.schedules.change("a", every=2 * MONTH, tx=tx)
+                await working.enter_async_context(app.worker())
+                for name in ("b", "c"):
+                    await ticked(recorder, name)
+                assert [one.every for one in await app.schedules.list() if one.name == "a"] in ([], [MONTH])
+
+            while (await stored(app, "a")).every != MONTH / 2:
+                await asyncio.sleep(0.01)
+
+    told = [record.args for record in caplog.records if "is kept waiting" in record.getMessage()]
+    assert told == [(["a"],)]
+
+
+async def ticked(recorder: Recorder, name: str) -> None:
+    """Wait until a schedule has ticked."""
+    async with asyncio.timeout(5.0):
+        while not [event for event in recorder.of(events.ScheduleTicked) if event.schedule == name]:
+            await asyncio.sleep(0.01)

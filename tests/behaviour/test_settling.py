@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -15,9 +15,11 @@ import pytest
 from onward import Attempt, Backoff, ChainFailed, Next, Onward, job
 from onward.conformance.queue.session import until
 from onward.lifecycle.store import Store
-from onward.model import Progress
+from onward.model import Progress, new_id
 from onward.observe import events
-from onward.state.contract import Settlement
+from onward.state.contract import Settlement, TakenJob
+from onward.worker.figures import Figures
+from onward.worker.settler import Settler
 from support import SOON, Recorder, Run, intercept
 
 SHORT = timedelta(seconds=1)
@@ -96,7 +98,7 @@ async def test_an_outcome_that_cannot_be_stored_is_a_failure_of_its_own(
 ) -> None:
     app: Onward = await running(counts)
 
-    async def refuse(run: Run, settlements: Sequence[Settlement]) -> Any:
+    async def refuse(run: Run, settlements: Sequence[Settlement], **_: Any) -> Any:
         if any(settlement.kind == "complete" for settlement in settlements):
             raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
         return await run()
@@ -121,7 +123,7 @@ async def test_a_failure_that_cannot_be_stored_fails_the_job_without_its_words(
 
     app: Onward = await running(fails)
 
-    async def refuse(run: Run, settlements: Sequence[Settlement]) -> Any:
+    async def refuse(run: Run, settlements: Sequence[Settlement], **_: Any) -> Any:
         if any(settlement.progress == Progress(0.5) for settlement in settlements):
             raise ValueError("refused")
         return await run()
@@ -374,3 +376,52 @@ async def test_a_cancelled_step_that_goes_on_in_a_phase_leaves_nothing_behind(ru
     async with app.transaction() as tx:
         assert await tx.fetchval("SELECT count(*) FROM notes") == 0
     assert failed.value.reason == "cancelled"
+
+
+async def test_figures_whose_write_was_cancelled_are_written_while_outcomes_still_are(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.worker.figures._WRITE_EVERY", 0.01)
+    tries, again = asyncio.Event(), asyncio.Event()
+
+    async def record(run: Run, *_: Any) -> Any:
+        if not tries.is_set():
+            tries.set()
+            await asyncio.Event().wait()
+        again.set()
+        return await run()
+
+    app: Onward = await opened(counts)
+    intercept(monkeypatch, app.state.figures, "record", record)  # type: ignore[arg-type]
+    figures = Figures(app.state.figures, "worker")
+    settler = Settler(app.store, capacity=1, settled=lambda *_: None, figures=figures)
+    settling = asyncio.get_running_loop().create_task(settler.run(whatever_comes=True))
+    figures.count(*one_ended(counts.name))
+
+    try:
+        async with asyncio.timeout(5.0):
+            await tries.wait()
+            settling.cancel()
+            await again.wait()
+    finally:
+        settler.close()
+        await asyncio.wait([settling])
+
+    assert settling.cancelled()
+
+
+async def test_what_is_counted_when_nobody_writes_any_more_leaves_no_timer(opened: Any) -> None:
+    app: Onward = await opened(counts)
+    figures = Figures(app.state.figures, "worker")
+    figures.close()
+
+    figures.count(*one_ended(counts.name))
+    figures.rest()
+
+    assert figures._timer is None
+
+
+def one_ended(type_name: str) -> tuple[TakenJob, Settlement]:
+    id, now = new_id(), datetime.now(UTC)
+    taken = TakenJob(id, id, 0, type_name, 1, "[]", 1, 0, 0, 0, 0, id, None, 0, now, now)
+    return taken, Settlement(job_id=id, attempt=1, holder="worker", kind="complete")

@@ -5,7 +5,7 @@ import inspect
 import secrets
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
@@ -16,9 +16,12 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from onward import Attempt, Onward, job
+from onward.observe import events
+from onward.observe.observer import Observer
 from onward.state.command import Command
 from onward.state.driver import Fault
 from proxy import Proxy, proxied
+from support import Recorder
 
 KINDS = ["asyncpg", "psycopg", "sqlalchemy asyncpg", "sqlalchemy psycopg"]
 GRACE = timedelta(milliseconds=100)
@@ -100,12 +103,16 @@ def committing_in_a_thread(stage: Stage) -> Any:
 
 
 @asynccontextmanager
-async def app_on(kind: str, dsn: str, *jobs: Any) -> AsyncIterator[tuple[Onward, Proxy]]:
+async def app_on(
+    kind: str, dsn: str, *jobs: Any, observers: Sequence[Observer] = ()
+) -> AsyncIterator[tuple[Onward, Proxy]]:
     library, _, rest = kind.rpartition(" ")
     async with proxied(dsn) as (proxy, through):
         address = through.replace("://", f"+{rest}://", 1)
         engine = create_async_engine(address) if library == "sqlalchemy" else None
-        app = Onward(engine or address, jobs=jobs, schema=f"t_{secrets.token_hex(6)}", migrate=True, observers=[])
+        app = Onward(
+            engine or address, jobs=jobs, schema=f"t_{secrets.token_hex(6)}", migrate=True, observers=observers
+        )
         try:
             async with app:
                 yield app, proxy
@@ -236,3 +243,30 @@ async def test_a_worker_with_nothing_to_do_stops_though_the_database_does_not_an
         await running
 
     assert done
+
+
+async def test_an_outcome_that_is_left_to_its_lease_is_not_said_to_have_come_too_late(
+    postgres_dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage, recorder = Stage(), Recorder()
+
+    @job("returns")
+    async def returns(attempt: Attempt[int]) -> int:
+        await stage.wait()
+        return 1
+
+    async with app_on("asyncpg", postgres_dsn, returns, observers=[recorder]) as (app, proxy):
+        worker = app.worker(grace=GRACE)
+        running = asyncio.get_running_loop().create_task(worker.run())
+        chain = await app.start(returns, 1)
+        await stage.is_inside.wait()
+        proxy.freeze()
+        stage.go.set()
+        worker.stop()
+        await asyncio.wait([running], timeout=ENOUGH)
+        proxy.thaw()
+        await running
+
+    assert f"job {chain.id} could not be settled in time and is left to its lease" in caplog.text
+    assert [event.outcome for event in recorder.of(events.AttemptEnded)] == ["lost"]
+    assert recorder.of(events.AlreadyCompleted) == []

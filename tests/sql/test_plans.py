@@ -203,7 +203,7 @@ def test_settling_looks_every_job_up_by_its_id(connection: psycopg.Connection) -
     columns = {name: [each.get(name)] * BATCH for name in spell(statement, "dollar").names}
     columns |= {"ids": ids, "holders": [f"worker-{id.int % 5}" for id in ids]}
 
-    plan = explained(connection, statement, **{**columns, "now": None})
+    plan = explained(connection, statement, **{**columns, "now": None, "impatient": True})
 
     lookups = [node for node in plan if node.get("Index Name") == "job_pkey"]
     assert sum(read(node) for node in lookups) == BATCH

@@ -74,7 +74,7 @@ def list_chains(
         (chain.id, chain.type_name, chain.status, age(chain.created_at), _step(chain), state_of(chain.current))
         for chain in page
     ]
-    print_table(("chain", "type", "status", "age", "at step", ""), rows)
+    _print_list("chain", ("type", "status", "age", "at step", ""), rows)
     _say_what_follows(page, limit, filters)
 
 
@@ -101,8 +101,15 @@ def list_jobs(
         _print_page("jobs", page, payloads=payloads or place.knows_secrets)
         return
     rows = [(job.id, job.type_name, job.status, age(job.created_at), job.attempt, state_of(job)) for job in page]
-    print_table(("job", "type", "status", "age", "attempts", ""), rows)
+    _print_list("job", ("type", "status", "age", "attempts", ""), rows)
     _say_what_follows(page, limit, filters)
+
+
+def _print_list(thing: str, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    if rows:
+        print_table((thing, *headers), rows)
+    else:
+        say(f"no {thing}s found")
 
 
 def _print_page(name: str, page: Page[Any], *, payloads: bool) -> None:

@@ -140,7 +140,10 @@ def paused(place: Place, json: Json = False) -> None:
     found = with_app(place, lambda app: app.paused())
     if json:
         print_json({"paused": list(found)})
-    for name in () if json else found:
+        return
+    if not found:
+        say("no type is paused")
+    for name in found:
         print_line(name)
 
 

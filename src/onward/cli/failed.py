@@ -34,6 +34,8 @@ def list_causes(place: Place, choice: Choice, among: Most = _MOST, json: Json = 
     if json:
         print_json({"groups": [_as_json(group) for group in groups], "complete": is_all})
         return
+    if not groups:
+        say("nothing has failed" if choice.is_empty else "nothing has failed of what is asked for")
     for group in groups:
         cause = group.cause
         print_table(

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from onward.cli.console import set_up_logging
 from onward.cli.failures import in_words
-from onward.cli.options import Json, Place, duration, option, spread
+from onward.cli.options import Json, Place, duration, option, some_time, spread
 from onward.cli.place import found
 from onward.cli.printing import print_json, print_line
 from onward.cli.worker import loop_factory
@@ -44,7 +44,7 @@ def health(
     ] = None,
     timeout: Annotated[
         timedelta,
-        option("--timeout", "How long the database has to answer.", parser=duration, metavar="TIME"),
+        option("--timeout", "How long the database has to answer.", parser=some_time, metavar="TIME"),
     ] = "5s",  # type: ignore[assignment]
     json: Json = False,
 ) -> None:
@@ -68,7 +68,7 @@ def doctor(
     deep: Annotated[bool, option("--deep", "Look through all rows, and the whole SQLite file, however long.")] = False,
     timeout: Annotated[
         timedelta | None,
-        option("--timeout", "How long it may take (default: 1m; with --deep: 1h).", parser=duration, metavar="TIME"),
+        option("--timeout", "How long it may take (default: 1m; with --deep: 1h).", parser=some_time, metavar="TIME"),
     ] = None,
     all: Annotated[bool, option("--all", "Also tell what is in order.")] = False,
     json: Json = False,

@@ -3,6 +3,9 @@
 import sys
 from importlib.util import find_spec
 
+_INTERRUPTED = 130
+"""What a shell calls the end by SIGINT."""
+
 
 def main() -> None:
     """Run the command in `sys.argv`."""
@@ -10,6 +13,9 @@ def main() -> None:
     if missing:
         print(f"onward: the command line needs {' and '.join(missing)}: pip install 'onward[cli]'", file=sys.stderr)
         sys.exit(2)
-    from onward.cli.commands import cli
+    try:
+        from onward.cli.commands import cli
 
-    cli(prog_name="onward")
+        cli(prog_name="onward")
+    except KeyboardInterrupt:  # while the commands were imported: later the library sees to it
+        sys.exit(_INTERRUPTED)

@@ -62,6 +62,14 @@ def duration(text: str | timedelta) -> timedelta:
         raise typer.BadParameter(str(problem)) from None
 
 
+def some_time(text: str | timedelta) -> timedelta:
+    """The same where none at all would leave no time to do anything."""
+    time = duration(text)
+    if not time:
+        raise typer.BadParameter(f"{str(text)!r} leaves no time: give more than nothing")
+    return time
+
+
 def _put_on_path(folder: Path | None) -> Path | None:
     """First of all places, before the current directory."""
     if folder is not None:

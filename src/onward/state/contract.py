@@ -532,11 +532,16 @@ class StateAdapter(Protocol):
         """Let scheduled jobs whose time has come be taken."""
         ...
 
-    def settle(self, settlements: Sequence[Settlement], *, held: TakenJob | None = None) -> Operation[Sequence[Change]]:
+    def settle(
+        self, settlements: Sequence[Settlement], *, held: TakenJob | None = None, impatient: bool = False
+    ) -> Operation[Sequence[Change]]:
         """End attempts; a stale one changes nothing and has no "settled" among the changes.
 
         `held`: there is one, whose job was held when the transaction began and is as it was. To settle that takes less;
         if it is stale nonetheless, the statement fails, which the driver calls `Fault.STALE`.
+
+        `impatient`: where rows are locked, rather fail (`Fault.TIMEOUT`) than wait long for somebody's lock, also on a
+        connection whose session says nothing of it. For the rest of the transaction, which is our own.
 
         One that somebody wants cancelled fails, unless it fails anyway or completes the chain.
         """

@@ -105,9 +105,13 @@ class ScheduleStatements:
         parameters = {"known": self._known(known), "limit": limit, "now": self._now()}
         return Command(self._sql("due_schedules"), parameters, self._found)
 
-    def declare(self, said: Sequence[Declaration]) -> Command[set[str]]:
-        """Store new declarations, as far as the rows are as they were read; the names of those stored."""
-        return Command(self._sql("declare_schedules"), {"said": self._many(said), "now": self._now()}, _names)
+    def declare(self, said: Sequence[Declaration], *, impatient: bool = False) -> Command[set[str]]:
+        """Store new declarations, as far as the rows are as they were read; the names of those stored.
+
+        `impatient`: as in `StateAdapter.settle`.
+        """
+        parameters = {"said": self._many(said), "now": self._now(), "impatient": impatient}
+        return Command(self._sql("declare_schedules"), parameters, _names)
 
     def refresh(self, known: Sequence[tuple[str, str]], *, older_than: float) -> Command[None]:
         """Live code still declares these; those of whom it was said so many seconds ago are left alone."""

@@ -7,10 +7,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from onward.define.limit import TypeLimit, shown_name
-from onward.lifecycle.effects import Effects
+from onward.lifecycle.effects import Effects, describe
 from onward.lifecycle.limits import rule_of
 from onward.lifecycle.store import Store
 from onward.notify.contract import Hint, HintKind
+from onward.observe import events
+from onward.pacing import pause_after
 from onward.state.driver import Connection
 
 logger = logging.getLogger("onward.worker")
@@ -25,6 +27,9 @@ _EAGER_FOR = 60.0
 _AT_MOST_AHEAD = 0.1
 """Seconds for which a worker that finds enough to take does so without a look: many places are given for less than one
 at a time. A job with a better rank waits for no longer, nor does one of another key."""
+_LONGEST_PAUSE = 0.5
+"""Seconds between looks while somebody's lock is in the way."""
+_LETTING_IN = "let jobs in"
 _MOST_ROUNDS = 4
 """Where jobs go on from one limit to the next, or there is more to look at than fits into one."""
 
@@ -48,6 +53,9 @@ class Admission:
     _enough_until: float = 0.0
     """For so long there is enough to take, as far as is known."""
     _is_paced: bool = False
+    _locked_out: int = 0
+    """How often in a row somebody had locked what it has to look at."""
+    _not_before: float = 0.0
 
     @property
     def is_eager(self) -> bool:
@@ -58,7 +66,13 @@ class Admission:
     def is_needed(self) -> bool:
         """Whether to look before the next take."""
         now = time.monotonic()
-        return now >= self.due or (now >= self._enough_until and self.is_eager)
+        return now >= self._not_before and (now >= self.due or (now >= self._enough_until and self.is_eager))
+
+    def locked_out(self, error: Exception) -> None:
+        """Somebody's lock was in the way, as a rule: look again in a while. Other jobs can be taken meanwhile."""
+        self._locked_out += 1
+        self._not_before = self.due = time.monotonic() + pause_after(self._locked_out, longest=_LONGEST_PAUSE)
+        self.store.observers.emit(events.StateError(doing=_LETTING_IN, error=describe(error)))
 
     def ran_out(self) -> None:
         """A take brought less than it could have."""
@@ -80,6 +94,9 @@ class Admission:
             next_in = await self._admit(connection, types)
             if next_in != 0:
                 break
+        if self._locked_out:
+            self._locked_out = 0
+            self.store.observers.database_works(_LETTING_IN)
         wait = _AT_LEAST_EVERY if next_in is None else min(max(next_in, 0.001), _AT_LEAST_EVERY)
         now = time.monotonic()
         if self._after:  # what was committed late comes before it, and was passed over

@@ -19,7 +19,7 @@ from onward.worker.options import WorkerOptions
 from onward.worker.phases import Phases
 from onward.worker.presence import Presence
 from onward.worker.progress import ProgressBoard
-from onward.worker.settler import Settler
+from onward.worker.settler import Fate, Settler
 from onward.worker.stuck_handlers import StuckHandlers
 from onward.worker.worked_types import WorkedType
 
@@ -165,16 +165,16 @@ class Attempts:
         """The attempt of another worker that is gone is to be settled here."""
         self._crashed[job.id, job.attempt] = job
 
-    def settled(self, settlement: Settlement, in_time: bool) -> None:
-        """An outcome is stored, or came too late."""
+    def settled(self, settlement: Settlement, fate: Fate) -> None:
+        """An outcome is stored, came too late, or is left to its lease."""
         attempt = self._find(settlement.job_id, settlement.attempt)
         if attempt is None:
             job = self._crashed.pop((settlement.job_id, settlement.attempt), None)
-            if job is not None and in_time:
+            if job is not None and fate == "stored":
                 self._figures.count(job, settlement)
             return
-        self.forget(attempt, settlement if in_time else None)
-        if not in_time:
+        self.forget(attempt, settlement if fate == "stored" else None)
+        if fate == "stale":
             self._observers.emit(events.AlreadyCompleted(**attempt.facts, worker=self.worker))
 
     def unstorable(self, settlement: Settlement, error: Exception) -> Settlement:

@@ -78,6 +78,7 @@ class Figures:
         self._ahead: float | None = None
         """Seconds that the database's time is ahead of the monotonic clock."""
         self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
         self.is_due = False
         """Whether there is something to write, and it is time to."""
         self.due: Callable[[], None] = lambda: None
@@ -105,7 +106,7 @@ class Figures:
             tally.waits[bucket_of(waited)] += 1
             tally.runs[bucket_of(ran)] += 1
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_WRITE_EVERY, self._ring)
+            self._ring_later()
 
     def _begin_minute(self, job: TakenJob, since: float) -> None:
         now = time.monotonic()
@@ -130,6 +131,10 @@ class Figures:
         self._ends = (minute + 1) * 60 - self._ahead
 
     # -- writing
+
+    def _ring_later(self) -> None:
+        if not self._is_closed:
+            self._timer = asyncio.get_running_loop().call_later(_WRITE_EVERY, self._ring)
 
     def _ring(self) -> None:
         self.is_due = True
@@ -162,12 +167,12 @@ class Figures:
             self._timer.cancel()
             self._timer = None
         if any(tally.attempts > tally.written for tally in (*self._left, *self._tallies.values())):
-            self._timer = asyncio.get_running_loop().call_later(_WRITE_EVERY, self._ring)
+            self._ring_later()
 
     def close(self) -> None:
-        """Nobody will write any more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Nobody will write any more: whatever is counted from now on sets no timer."""
+        self._is_closed = True
+        self.rest()
 
 
 class TendFigures:

@@ -20,8 +20,8 @@ from onward.notify.contract import NotifyAdapter
 from onward.observe import events
 from onward.pacing import pause_after
 from onward.state.contract import NewJob
-from onward.state.driver import Connection, transaction
-from onward.state.schedules import FoundSchedules, ScheduleRow
+from onward.state.driver import Connection, Fault, transaction
+from onward.state.schedules import Declaration, FoundSchedules, ScheduleRow
 from onward.worker.connections import Reserved
 
 logger = logging.getLogger("onward.worker")
@@ -29,6 +29,7 @@ _AT_MOST = 100
 """Schedules in one transaction."""
 _POLL_WITHOUT_HINTS = 1.0
 _LOCKED_FOR, _LOCKED_AT_MOST = 0.02, 1.0
+_DECLARE_AGAIN, _DECLARE_AT_LEAST_EVERY = 0.1, 5.0
 _TRY_AGAIN, _TRY_AT_LEAST_EVERY = 1.0, 60.0
 
 
@@ -57,6 +58,10 @@ class StartScheduled:
         """That of the worker whose turn it is."""
         self._left_alone: set[str] = set()
         """What newer code declares otherwise."""
+        self._kept_waiting: set[str] = set()
+        """Whose declarations could not be stored, because somebody has locked them."""
+        self._waited = 0
+        """How often in a row there were any."""
         self._in_vain = 0
         """How often in a row others had what was due."""
         self._failures: dict[str, _Failure] = {}
@@ -71,7 +76,7 @@ class StartScheduled:
             await self._tell_of(reserved, *self._unsure)
         if time.monotonic() >= self._declare_at:
             await reserved.use(self._declare)
-            self._declare_at = time.monotonic() + REFRESH.total_seconds() * random.uniform(0.7, 1.0)
+            self._declare_at = time.monotonic() + self._declare_in()
         asked = [(name, fingerprint) for name, fingerprint in self._known if self._may_try(name)]
         found = await reserved.run(self._rows.due(asked, limit=_AT_MOST))
         read_at = time.monotonic()
@@ -97,13 +102,39 @@ class StartScheduled:
             min((failure.again_at for failure in self._failures.values()), default=math.inf),
         )
 
+    def _declare_in(self) -> float:
+        if self._kept_waiting:
+            return pause_after(self._waited, _DECLARE_AGAIN, _DECLARE_AT_LEAST_EVERY)
+        return REFRESH.total_seconds() * random.uniform(0.7, 1.0)
+
     async def _declare(self, connection: Connection) -> None:
         found = await connection.run(self._rows.find(list(self._ours)))
         said = declarations(self._ours.values(), found)
         self._warn(found, {one.name for one in said})
-        if said:
-            await connection.run(self._rows.declare(said))
+        self._tell_who_waits(await self._store_declared(connection, said) if said else set())
         await connection.run(self._rows.refresh(self._known, older_than=REFRESH.total_seconds() / 2))
+
+    async def _store_declared(self, connection: Connection, said: Sequence[Declaration]) -> set[str]:
+        """Store what nobody has locked; the names of the others, which keep nothing else from going on."""
+        try:
+            await connection.run(self._rows.declare(said, impatient=True))
+        except Exception as error:
+            if self._store.fault(error) is not Fault.TIMEOUT:
+                raise
+            if len(said) == 1:
+                return {said[0].name}
+            return {name for one in said for name in await self._store_declared(connection, [one])}
+        return set()
+
+    def _tell_who_waits(self, names: set[str]) -> None:
+        """Once."""
+        if news := names - self._kept_waiting:
+            logger.warning(
+                "the new declaration of schedules %s is kept waiting by a transaction that has locked them: it is "
+                "tried again, and until then they are as they are stored",
+                sorted(news),
+            )
+        self._kept_waiting, self._waited = names, self._waited + 1 if names else 0
 
     def _warn(self, found: FoundSchedules, said: set[str]) -> None:
         """Of what this worker has to leave to newer code, once."""

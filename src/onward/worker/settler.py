@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -22,7 +22,10 @@ from onward.worker.figures import Figures, Taken
 
 logger = logging.getLogger("onward.worker")
 T = TypeVar("T")
-Settled = Callable[[Settlement, bool], None]
+Fate: TypeAlias = Literal["stored", "stale", "abandoned"]
+"""Of an outcome. A stale one came too late and has changed nothing; an abandoned one is left to its lease, because the
+database did not take it before the worker had to end."""
+Settled = Callable[[Settlement, Fate], None]
 Substitute = Callable[[Settlement, Exception], Settlement]
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_ASIDE = 0.05, 2.0, 0.5
 """Seconds between tries."""
@@ -36,9 +39,9 @@ _LAST_CHANCE = 2.0
 class Settler:
     """Settles outcomes that need no transaction of the user's own. Nothing counts as done before its commit returned.
 
-    Invariant: an outcome is reported settled, or stale, exactly once, and its lease is renewed until then. It is tried
-    again whatever the database says, until it is settled, or stale, or the worker ends. One that waits for somebody's
-    lock, or fails for a reason of its own, goes on in a lane beside the main one and holds nobody up.
+    Invariant: an outcome is reported stored, stale or abandoned exactly once, and its lease is renewed until then. It
+    is tried again whatever the database says, until it is settled, or stale, or the worker ends. One that waits for
+    somebody's lock, or fails for a reason of its own, goes on in a lane beside the main one and holds nobody up.
     """
 
     def __init__(
@@ -222,7 +225,7 @@ class Settler:
             async with transaction(connection):
                 locked = await connection.run(state.lock_or_skip([s.job_id for s in batch]))
                 free = [settlement for settlement in batch if settlement.job_id not in locked]
-                return free, await connection.run(state.settle(free)) if free else ()
+                return free, await connection.run(state.settle(free, impatient=True)) if free else ()
 
         try:
             free, changes = await self._limited(reserved.run(Steps(settle)))
@@ -262,7 +265,7 @@ class Settler:
 
     async def _try(self, reserved: Reserved, batch: list[Settlement], *, repeated: bool) -> Exception | None:
         """Settle a batch once; what went wrong."""
-        settle = self._store.state.settle(batch)
+        settle = self._store.state.settle(batch, impatient=True)
         # What went wrong may be the figures' fault: a second try goes without them.
         taken = self._figures.take() if self._figures is not None and self._figures.is_due and not repeated else None
         try:
@@ -303,10 +306,13 @@ class Settler:
             return
         try:
             async with asyncio.timeout(within):
-                self._figures.wrote(taken, await self._limited(self._reserved.run(taken.command)))
+                now = await self._limited(self._reserved.run(taken.command))
+            self._figures.wrote(taken, now)
             self._store.observers.database_works(_RECORDING)
-        except Exception as error:  # noqa: BLE001 - one turn of a loop
-            self._figures.rest()
+        except BaseException as error:
+            self._figures.rest()  # also when cancelled: who goes on whatever comes tries again
+            if not isinstance(error, Exception):
+                raise
             self._store.observers.emit(events.StateError(doing=_RECORDING, error=describe(error)))
 
     def _concerns_all(self, error: Exception) -> bool:
@@ -338,7 +344,7 @@ class Settler:
         for settlement in batch:
             if cancelled and settlement.kind != "fail" and settlement.job_id in cancelled:
                 settlement = msgspec.structs.replace(settlement, kind="fail", reason=FailureReason.CANCELLED)
-            self._settled(settlement, all_settled or settlement.job_id in settled)
+            self._settled(settlement, "stored" if all_settled or settlement.job_id in settled else "stale")
         self._done(batch)
 
     async def _settled_before(self, reserved: Reserved, missing: list[Settlement]) -> dict[JobId, Change | None]:
@@ -354,7 +360,7 @@ class Settler:
     def _abandon(self, batch: list[Settlement]) -> list[Settlement]:
         for settlement in batch:
             logger.error("job %s could not be settled in time and is left to its lease", settlement.job_id)
-            self._settled(settlement, False)
+            self._settled(settlement, "abandoned")
         self._done(batch)
         return []
 

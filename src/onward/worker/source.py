@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+from onward.errors import SchemaMissing
 from onward.lifecycle import settle
 from onward.lifecycle.effects import Effects, describe
 from onward.lifecycle.store import Store
@@ -72,6 +73,7 @@ class JobSource:
         """There while the worker runs."""
         self._woken = False
         self._recovering = 0
+        self._looked_in_vain = 0
 
     def _plan_maintenance(self, options: WorkerOptions, reserved: Reserved, scans: Scans) -> Maintenance:
         shortest = min(worked.lease for worked in self._types.values())
@@ -157,15 +159,19 @@ class JobSource:
         waited = [job.id for job in taken if job.blockers]
         return taken, await connection.run(state.blockers_of(waited)) if waited else {}
 
-    async def _look_for_places(self, connection: Connection, *, free: int, has_taken: bool) -> bool:
-        """Let jobs in; False: somebody was in the way, for which those that were taken before are not given back."""
+    async def _look_for_places(self, connection: Connection, *, free: int, has_taken: bool = False) -> bool:
+        """Let jobs in; False: the database is in trouble, for which those that were taken before are not given back."""
         try:
             await self._admit(connection, free=free)
         except Exception as error:
-            if not has_taken or self._store.fault(error) not in (Fault.TIMEOUT, Fault.TROUBLE):
+            fault = self._store.fault(error)
+            if fault is Fault.TIMEOUT:  # somebody has locked a key, which concerns no job but those that wait for it
+                self._admission.locked_out(error)
+            elif not has_taken or fault is not Fault.TROUBLE:
                 raise
-            self._admission.lost_touch()  # the next take begins with a look, which tells of what lasts
-            return False
+            else:
+                self._admission.lost_touch()  # the next take begins with a look, which tells of what lasts
+                return False
         return True
 
     async def settle_unanswered(self) -> None:
@@ -181,13 +187,32 @@ class JobSource:
             self._is_unsure = self._maintenance.is_unsure = False
 
     async def has_work(self) -> bool:
-        """Whether something is left to do, here or for others who take the same types; if nobody can tell, there is."""
+        """Whether something is left to do, here or for others who take the same types; if nobody can tell, there is.
+
+        Raises SchemaMissing where the tables are gone: to wait for them would be to wait for ever.
+        """
         try:
-            return await self._reserved.run(self._store.state.work_left(types=self._maintenance.claims))
-        except Exception as error:
-            if not self._store.is_transient(error):
-                raise
-            return True  # whoever takes jobs tells of it
+            left = await self._reserved.run(self._store.state.work_left(types=self._maintenance.claims))
+        except Exception as error:  # noqa: BLE001 - one turn of a loop
+            if not self._store.is_transient(error):  # of such troubles whoever takes jobs tells
+                await self._look_again_later(error)
+            return True
+        self._looked_in_vain = 0
+        return left
+
+    async def _look_again_later(self, error: Exception) -> None:
+        """After a pause, unless the tables are gone."""
+        found, needed = None, self._store.state.newest_version
+        with suppress(Exception):  # whatever it is, it may pass as well
+            found = await self._reserved.run(self._store.state.schema_version())
+        if found is not None and found < needed:
+            raise SchemaMissing(found=found, needed=needed, where="the database") from error
+        self._looked_in_vain += 1
+        pause = pause_after(self._looked_in_vain, longest=_RECOVER_AT_LEAST_EVERY)
+        if self._looked_in_vain & (self._looked_in_vain - 1) == 0:  # the first, second, fourth … time
+            words = "worker %s cannot tell whether anything is left to do, and looks again: %s"
+            logger.error(words, self._worker, error, exc_info=error)
+        await asyncio.sleep(pause)
 
     async def hand_back(self, work: Sequence[RunningAttempt]) -> None:
         for attempt in work:
@@ -206,7 +231,7 @@ class JobSource:
             return False
         if self.loop.has_room:
             return True
-        await self._reserved.use(partial(self._admit, free=0))
+        await self._reserved.use(partial(self._look_for_places, free=0))
         return False
 
     async def _admit(self, connection: Connection, *, free: int) -> None:

@@ -191,3 +191,27 @@ def test_an_app_that_is_written_goes_before_an_address_of_the_environment(
     assert '"id": 17' in onward("jobs", "show", chain.id, "--app", app, *path).out.replace("'", '"')
     onward("jobs", "show", chain.id, code=1)
     assert "hidden" in onward("jobs", "show", chain.id, *at, "--app", app, *path).out
+
+
+def test_lists_of_nothing_say_so_in_words(onward: Any, at: Any, client: SyncOnward) -> None:
+    said = {
+        "jobs list": "no jobs found",
+        "chains list": "no chains found",
+        "failed list": "nothing has failed",
+        "paused": "no type is paused",
+        "workers": "there are no workers",
+    }
+
+    for command, words in said.items():
+        told = onward(*command.split(), *at)
+        assert (told.out, told.words.splitlines()) == ("", [words]), command
+    chosen = onward("failed", "list", *at, "--type", "report").words
+    assert chosen.splitlines() == ["nothing has failed of what is asked for"]
+
+
+def test_lists_of_nothing_are_empty_for_programs(onward: Any, at: Any, client: SyncOnward) -> None:
+    assert onward("jobs", "list", *at, "--json").json == {"jobs": [], "next": None}
+    assert onward("chains", "list", *at, "--json").json == {"chains": [], "next": None}
+    assert onward("failed", "list", *at, "--json").json == {"groups": [], "complete": True}
+    assert onward("paused", *at, "--json").json == {"paused": []}
+    assert onward("workers", *at, "--json").json == {"workers": []}

@@ -62,6 +62,15 @@ def test_health_ends_with_0_or_1_and_says_why(onward: Any, at: Any, client: Sync
     assert [one["name"] for one in away["findings"]] == ["database"]
 
 
+@pytest.mark.parametrize("command", ["health", "doctor"])
+def test_a_timeout_that_leaves_no_time_is_refused(onward: Any, at: Any, client: SyncOnward, command: str) -> None:
+    for nothing in ("0s", "0ms", "0.0h"):
+        told = onward(command, *at, "--timeout", nothing, code=2)
+
+        assert "--timeout" in told.words
+        assert f"'{nothing}' leaves no time" in " ".join(re.sub("[│╭╰╮╯─]", " ", told.words).split())
+
+
 def test_the_doctor_finds_nothing_wrong_with_a_new_database(onward: Any, at: Any, client: SyncOnward) -> None:
     told = onward("doctor", *at, "--deep", code=_code(at)).out.splitlines()
 

@@ -49,7 +49,11 @@ def test_it_goes_on_until_interrupted(at: Any, client: SyncOnward, tmp_path: Any
     )
     try:
         command.says('"stats"')
+        command.signal()
+
+        assert command.exit_code == 130
     finally:
-        command.process.terminate()
+        command.process.kill()
         command.process.wait()
-    assert json.loads(command.said.splitlines()[0])["stats"]["total"]["pending"] == 1
+    told = [json.loads(line) for line in command.said.splitlines()]
+    assert told[0]["stats"]["total"]["pending"] == 1

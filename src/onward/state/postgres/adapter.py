@@ -239,45 +239,52 @@ class PostgresState:
         parameters = {"type_names": list(type_names), "limit": limit, "now": self.clock()}
         return Command(self.sql("promote"), parameters, lambda rows: Promoted(*rows[0]))
 
-    def settle(self, settlements: Sequence[Settlement], *, held: TakenJob | None = None) -> Operation[Sequence[Change]]:
+    def settle(
+        self, settlements: Sequence[Settlement], *, held: TakenJob | None = None, impatient: bool = False
+    ) -> Operation[Sequence[Change]]:
         if held is not None and (command := self._settle_held(held, settlements[0])) is not None:
             return command
         if any(settlement.remove for settlement in settlements):
-            return self._settle_and_remove(settlements)
+            return self._settle_and_remove(settlements, impatient)
         others = [settlement for settlement in settlements if settlement.next and not settlement.is_plain]
         if not others:
-            return self._settle_plain(settlements)
-        return self._continue_checked(others[0]) if len(settlements) == 1 else self._settle_all(settlements, others)
+            return self._settle_plain(settlements, impatient)
+        if len(settlements) == 1:
+            return self._continue_checked(others[0], impatient)
+        return self._settle_all(settlements, others, impatient)
 
     @steps
-    async def _settle_and_remove(self, connection: Connection, settlements: Sequence[Settlement]) -> Sequence[Change]:
+    async def _settle_and_remove(
+        self, connection: Connection, settlements: Sequence[Settlement], impatient: bool
+    ) -> Sequence[Change]:
         async with transaction(connection):
             kept = [msgspec.structs.replace(settlement, remove=False) for settlement in settlements]
-            changes = await connection.run(self.settle(kept))
+            changes = await connection.run(self.settle(kept, impatient=impatient))
             await connection.run(self.delete(to_remove(settlements, changes), cascade=False))
         return changes
 
     @steps
     async def _settle_all(
-        self, connection: Connection, settlements: Sequence[Settlement], others: Sequence[Settlement]
+        self, connection: Connection, settlements: Sequence[Settlement], others: Sequence[Settlement], impatient: bool
     ) -> Sequence[Change]:
         """One that is refused must not leave the others settled and unheard of."""
         plain = [settlement for settlement in settlements if settlement.is_plain]
         async with transaction(connection):
-            changes = list(await connection.run(self._settle_plain(plain)))
+            changes = list(await connection.run(self._settle_plain(plain, impatient)))
             for settlement in others:
-                changes.extend(await connection.run(self._continue_checked(settlement)))
+                changes.extend(await connection.run(self._continue_checked(settlement, impatient)))
         return changes
 
-    def _settle_plain(self, settlements: Sequence[Settlement]) -> Command[Sequence[Change]]:
+    def _settle_plain(self, settlements: Sequence[Settlement], impatient: bool) -> Command[Sequence[Change]]:
         ordered = sorted(settlements, key=attrgetter("job_id"))  # so that two batches do not wait for each other
         if ordered and not [s for s in ordered if not s.only_completes or s.holder != ordered[0].holder]:
-            return self._settle_completed(ordered)
+            return self._settle_completed(ordered, impatient)
         nexts = [settlement.next[0] if settlement.next else None for settlement in ordered]
         return Command(
             self.sql("settle"),
             {
                 "now": self.clock(),
+                "impatient": impatient,
                 "ids": [s.job_id for s in ordered],
                 "attempts": [s.attempt for s in ordered],
                 "holders": [s.holder for s in ordered],
@@ -308,11 +315,12 @@ class PostgresState:
             _changes,
         )
 
-    def _settle_completed(self, settlements: Sequence[Settlement]) -> Command[Sequence[Change]]:
+    def _settle_completed(self, settlements: Sequence[Settlement], impatient: bool) -> Command[Sequence[Change]]:
         return Command(
             self.sql("settle_completed"),
             {
                 "now": self.clock(),
+                "impatient": impatient,
                 "ids": [s.job_id for s in settlements],
                 "attempts": [s.attempt for s in settlements],
                 "outputs": [s.output for s in settlements],
@@ -322,7 +330,7 @@ class PostgresState:
             _changes,
         )
 
-    def _continue_checked(self, settlement: Settlement) -> Command[Sequence[Change]]:
+    def _continue_checked(self, settlement: Settlement, impatient: bool) -> Command[Sequence[Change]]:
         def read(rows: Rows) -> Sequence[Change]:
             _raise_refusal([(row[6], row[0]) for row in rows], settlement.next)
             return _changes(rows)
@@ -338,6 +346,7 @@ class PostgresState:
                 "progress": progress and progress.fraction,
                 "progress_note": progress and progress.note,
                 "items": _items(settlement.next),
+                "impatient": impatient,
                 "now": self.clock(),
             },
             read,

@@ -53,7 +53,8 @@ them, and call nobody's functions but the server's own."""
 def session_settings() -> dict[str, str]:
     """For connections that run only our statements: no JIT, plans that do not change their minds on an
     empty table, no long wait for a lock that the transaction of an application holds, and nobody's functions but the
-    server's own.
+    server's own. Behind a pooler none of this holds: the statements that others may keep waiting for long say so
+    themselves (`fragments/impatience.sql`).
     """
     return {
         **transport_settings(),

@@ -241,7 +241,12 @@ class SqliteState:
 
     @steps
     async def settle(
-        self, connection: Connection, settlements: Sequence[Settlement], *, held: TakenJob | None = None
+        self,
+        connection: Connection,
+        settlements: Sequence[Settlement],
+        *,
+        held: TakenJob | None = None,
+        impatient: bool = False,
     ) -> Sequence[Change]:
         others = [settlement for settlement in settlements if settlement.next and not settlement.is_plain]
         plain = [settlement for settlement in settlements if settlement.is_plain] if others else settlements

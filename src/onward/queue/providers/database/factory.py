@@ -20,7 +20,7 @@ from onward.queue.providers.database.forms import Enveloped, Typed
 from onward.queue.providers.database.provider import DatabaseProvider
 from onward.state.contract import HeldAttempt, ProgressReport, Renewal, Settlement, TakenJob, TypeClaim
 from onward.worker.connections import Reserved
-from onward.worker.settler import Settler
+from onward.worker.settler import Fate, Settler
 
 _AT_A_TIME = 1_000
 _LAST_LOOK = 1.0
@@ -105,14 +105,14 @@ class Link:
             self._afterwards[_key(settlement)] = then
         await self._settler.put(settlement)
 
-    def _settled(self, settlement: Settlement, in_time: bool) -> None:
+    def _settled(self, settlement: Settlement, fate: Fate) -> None:
         self._held.discard(settlement.job_id)
         then = self._afterwards.pop(_key(settlement), None)
-        if then is not None and in_time:
+        if then is not None and fate == "stored":
             then()
         answer = self._answers.get(_key(settlement))
         if answer is not None and not answer.done():
-            answer.set_result(in_time)
+            answer.set_result(fate == "stored")
 
 
 def _key(settlement: Settlement) -> tuple[JobId, int]:

@@ -7,6 +7,8 @@ SELECT said.name, said.type_name, said.definition, said.fingerprint, said.supers
   coalesce(:now::timestamptz, statement_timestamp())
 FROM json_to_recordset(:said::json) AS said(
   name text, type_name text, definition text, fingerprint text, superseded text, next_at timestamptz, instead_of text)
+-- Before any row is locked, since those come from here.
+WHERE (SELECT CASE WHEN :impatient::boolean THEN /*include fragments/impatience*/ IS NOT NULL ELSE true END)
 ORDER BY said.name
 ON CONFLICT (name) DO UPDATE SET
   type_name = excluded.type_name, definition = excluded.definition, fingerprint = excluded.fingerprint,

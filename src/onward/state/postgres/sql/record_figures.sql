@@ -1,6 +1,7 @@
 -- What a writer's rows of this minute, or the last, are to be; the database's time. Older ones may have been put together.
 WITH moment AS (
-  SELECT extract(epoch FROM coalesce(:now::timestamptz, statement_timestamp()))::double precision AS now
+  SELECT extract(epoch FROM coalesce(:now::timestamptz, statement_timestamp()))::double precision AS now,
+    /*include fragments/impatience*/ AS patience  -- outcomes wait behind it
 ), written AS (
   INSERT INTO /*schema*/figure (minute, type_name, writer, completed, failed, retried, waits, runs)
   SELECT said.minute, said.type_name, :writer::text, said.completed, said.failed, said.retried, said.waits, said.runs

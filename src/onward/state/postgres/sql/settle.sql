@@ -12,6 +12,8 @@ WITH outcome AS MATERIALIZED (
   ) AS o(id, attempt, holder, kind, output, payload_version, errors, reason, delay, scheduled_at, failures, transients, crashes,
          keep_place, progress, progress_note, completed_by, next_id, next_type_name, next_version, next_rank, next_limit_key,
          next_input, next_delay, next_scheduled_at, next_meta)
+  -- Before any row is locked, since those come from here.
+  WHERE (SELECT CASE WHEN :impatient::boolean THEN /*include fragments/impatience*/ IS NOT NULL ELSE true END)
 ), settled AS (
   UPDATE /*schema*/job job SET
     /*include fragments/settled*/,

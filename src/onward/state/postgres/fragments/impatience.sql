@@ -1,0 +1,1 @@
+set_config('lock_timeout', '100ms', true)
