@@ -17,7 +17,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFl
 
 _AT_MOST = 16
 """Attributes of ours."""
-_completing = threading.Lock()
+_completing = threading.RLock()  # what is logged meanwhile may come back to the span
 
 
 class LightSpans:

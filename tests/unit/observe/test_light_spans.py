@@ -25,6 +25,7 @@ PARENT = SpanContext(
     0xA, 0xB, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED), trace_state=TraceState([("shop", "7")])
 )
 BELOW = trace.set_span_in_context(NonRecordingSpan(PARENT), Context())
+RANDOM = trace.set_span_in_context(NonRecordingSpan(SpanContext(1, 2, True, TraceFlags(3))), Context())
 ROOT = Context()
 
 
@@ -39,6 +40,9 @@ class Ids(IdGenerator):
         return self._next
 
     generate_trace_id = generate_span_id
+
+    def is_trace_id_random(self) -> bool:
+        return True
 
 
 class Namer(Sampler):
@@ -149,7 +153,7 @@ def by_us(tracer: Any, place: Context) -> trace.Span:
 
 
 @pytest.mark.parametrize("do", [nothing, add_attributes, add_the_rest, add_too_much, end_it, looked_at])
-@pytest.mark.parametrize("place", [BELOW, ROOT])
+@pytest.mark.parametrize("place", [BELOW, RANDOM, ROOT])
 @pytest.mark.parametrize("adds", [False, True])
 def test_it_is_what_the_tracer_would_have_made(do: Callable[[trace.Span], None], place: Context, adds: bool) -> None:
     options = {"adds": adds, "span_limits": SpanLimits(max_events=3, max_event_attributes=1)}
