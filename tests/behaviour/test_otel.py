@@ -157,6 +157,40 @@ async def test_a_failure_is_told_with_its_span(running: Any, spans: Spans, recor
     assert not spans.observer._spans
 
 
+async def test_a_handler_adds_to_the_span_of_its_attempt(running: Any, spans: Spans, recorder: Recorder) -> None:
+    @job("adding")
+    async def adding(attempt: Attempt[int]) -> int:
+        span = trace.get_current_span()
+        span.set_attribute("order", attempt.input)
+        span.add_event("paid", {"total": 40})
+        with spans.provider.get_tracer("shop").start_as_current_span("inside"):
+            return 1
+
+    app: Onward = await running(adding, observers=[spans.observer, recorder])
+    await app.start(adding, 7)
+    await recorder.next(events.AttemptEnded)
+
+    ((process,), (inside,)) = spans.named("process adding"), spans.named("inside")
+    assert parent_of(inside) == process.context.span_id
+    told = process.attributes or {}
+    assert (told["order"], told["onward.attempt"], told["onward.outcome"]) == (7, 1, "completed")
+    assert [(event.name, dict(event.attributes or {})) for event in process.events] == [("paid", {"total": 40})]
+
+
+async def test_a_provider_that_is_set_up_after_the_observer_is_found(
+    running: Any, spans: Spans, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    observer = OpenTelemetryObserver(meter_provider=None)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: spans.provider)
+
+    app: Onward = await running(leaf, observers=[observer, recorder])
+    await app.start(leaf, 1)
+    await recorder.next(events.AttemptEnded)
+
+    assert len(spans.named("process leaf")) == 1
+
+
 async def test_a_worker_belongs_to_no_trace_of_its_own(running: Any, opened: Any, spans: Spans) -> None:
     recorder = Recorder()
     client: Onward = await opened(leaf, observers=[])

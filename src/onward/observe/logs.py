@@ -45,11 +45,13 @@ _OF_ATTEMPTS = ("type_name", "job_id", "chain_id", "attempt", "worker")
 
 def _level(event: Event) -> int:
     """An outage is worth a line when it begins and one when it is over."""
-    if isinstance(event, events.StateError | events.NotifyError) and not event.is_first:
-        return logging.DEBUG
-    if isinstance(event, events.AttemptFailed) and not event.counted:
-        return logging.DEBUG
-    return _LEVELS.get(type(event), logging.DEBUG)
+    match event:
+        case events.StateError(is_first=False) | events.NotifyError(is_first=False):
+            return logging.DEBUG
+        case events.AttemptFailed(counted=False):
+            return logging.DEBUG
+        case _:
+            return _LEVELS.get(type(event), logging.DEBUG)
 
 
 def log_event(logger: logging.Logger, level: int, event: Any, *, name: str = "", trace: bool = True) -> None:
@@ -58,10 +60,18 @@ def log_event(logger: logging.Logger, level: int, event: Any, *, name: str = "",
         return
     facts = msgspec.structs.asdict(event)
     error = facts.pop("error") if isinstance(facts.get("error"), JobError) else None
-    words = " ".join(f"{fact}={_spelled(value)}" for fact, value in facts.items() if value is not None)
+    words = " ".join([f"{fact}={_spelled(value)}" for fact, value in facts.items() if value is not None])
     if error is not None:
         words += f" error={error.type}: {error.message}\n{error.traceback if trace else ''}".rstrip()
-    logger.log(level, "%s %s", name or type(event).__name__, words, extra={"onward": event})
+    said = (name or type(event).__name__, words)
+    # Made and handled as `logger.log` would, less the search for who called: it would be found here.
+    record = logger.makeRecord(
+        logger.name, level, __file__, _LINE_OF_LOG_EVENT, "%s %s", said, None, "log_event", {"onward": event}
+    )
+    logger.handle(record)
+
+
+_LINE_OF_LOG_EVENT = log_event.__code__.co_firstlineno
 
 
 def _spelled(value: object) -> str:
@@ -122,15 +132,17 @@ def _mask(record: logging.LogRecord, attempt: Running | None) -> None:
         text = record.exc_text or "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n")
         masked = _masked(text, attempt)
         record.exc_text = record.exc_text if masked == text else masked
-    for name, value in list(vars(record).items()):
-        if name not in _OF_EVERY_RECORD and isinstance(value, str):
+    for name in vars(record).keys() - _OF_EVERY_RECORD:
+        if isinstance(value := getattr(record, name), str):
             setattr(record, name, _masked(value, attempt))
 
 
 def _masked(text: str, attempt: Running | None) -> str:
     if attempt is not None:
         text = attempt.masked(text)
-    return _PASSWORD.sub(r"\1\2***", text) if "://" in text or "=" in text else text
+    # Most texts have none, and to find that out from the expression takes longer than to write the line.
+    may_have_one = "://" in text or "password=" in text.casefold()
+    return _PASSWORD.sub(r"\1\2***", text) if may_have_one else text
 
 
 class TextFormatter(logging.Formatter):

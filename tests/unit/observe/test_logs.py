@@ -44,6 +44,7 @@ def test_any_field_becomes_json_on_one_line(value: Any, told: Any) -> None:
         ("to postgresql://ada:se:cr/et@db/shop now", "to postgresql://ada:***@db/shop now"),
         ("redis://:se@cret@host", "redis://:***@host"),
         ("host=db password=secret user=u", "host=db password=*** user=u"),
+        ("PGPassWord=secret", "PGPassWord=***"),
         ("https://example.org/a=b", "https://example.org/a=b"),
         ("nothing", "nothing"),
     ],

@@ -1,0 +1,193 @@
+"""What observers cost: how fast jobs are drained with each of them, and the worker's processor time, beside none.
+
+`python -m benchmarks.observers`, on a private Postgres: every round has each case once, in a process of its own, in
+every other round backwards. Jobs do nothing, or write a row in the phase's transaction; each carries a trace of its
+own. The log goes to a file as the command line writes it, spans through the SDK's batches to an exporter that drops
+them, figures to a reader that asks every second. `--against` measures another checkout in between.
+"""
+
+import argparse
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvloop
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, PeriodicExportingMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+from onward import Attempt, LogObserver, Onward, job
+from onward.cli.console import set_up_logging
+from onward.observe.otel import OpenTelemetryObserver
+from onward.observe.prometheus import PrometheusObserver
+
+ROOT = Path(__file__).parent.parent
+CASES = ("off", "log", "json", "prometheus", "spans", "unsampled", "figures", "otel", "all")
+"""`json` is the log in that format, `otel` both spans and figures; `all` is log, prometheus and otel."""
+WORK = ("empty", "write")
+CONCURRENCY, BATCH, WARM_UP = 100, 1_000, 1_000
+TABLE = "CREATE TABLE IF NOT EXISTS written (n bigint NOT NULL)"
+SETTINGS = {"fsync": "on"}
+
+
+# -- one case, in a process of its own
+
+
+@job("empty")
+async def empty(attempt: Attempt[int]) -> None:
+    return None
+
+
+@job("write")
+async def write(attempt: Attempt[int]) -> None:
+    async with attempt.complete() as tx:
+        await tx.execute("INSERT INTO written VALUES (:n)", n=attempt.input)
+
+
+class NoSpans(SpanExporter):
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return SpanExportResult.SUCCESS
+
+
+class NoFigures(MetricExporter):
+    def export(self, metrics_data: Any, timeout_millis: float = 10_000, **_: Any) -> MetricExportResult:
+        return MetricExportResult.SUCCESS
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        return True
+
+    def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:
+        return None
+
+
+def observers(case: str) -> Iterable[Any]:
+    if case in ("log", "json", "all"):
+        set_up_logging("info", format="json" if case == "json" else "text")
+        yield LogObserver()
+    if case in ("prometheus", "all"):
+        yield PrometheusObserver(registry=None)
+    if case in ("spans", "unsampled", "figures", "otel", "all"):
+        tracers = TracerProvider(sampler=ALWAYS_OFF if case == "unsampled" else None)
+        tracers.add_span_processor(BatchSpanProcessor(NoSpans()))
+        meters = MeterProvider([PeriodicExportingMetricReader(NoFigures(), export_interval_millis=1_000)])
+        yield OpenTelemetryObserver(
+            tracer_provider=None if case == "figures" else tracers,
+            meter_provider=None if case in ("spans", "unsampled") else meters,
+        )
+
+
+async def measure(case: str, work: str, url: str, count: int) -> dict[str, float]:
+    step = {"empty": empty, "write": write}[work]
+    app = Onward(url, jobs=[step], migrate=True, observers=[*observers(case)])
+    loader = Onward(url, jobs=[step], migrate=False, observers=[])
+
+    async def drain(count: int) -> tuple[float, float]:
+        for lowest in range(0, count, BATCH):
+            chains = [step.with_input(n, meta=trace()) for n in range(lowest, min(count, lowest + BATCH))]
+            await loader.start_many(chains)
+        began, used = time.perf_counter(), time.process_time()
+        await app.worker(concurrency=CONCURRENCY, burst=True).run()
+        return time.perf_counter() - began, time.process_time() - used
+
+    async with app, loader:
+        await drain(WARM_UP)
+        seconds, used = await drain(count)
+    return {"rate": count / seconds, "cpu": used / count * 1e6}
+
+
+def trace() -> dict[str, str]:
+    return {"traceparent": f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"}
+
+
+# -- all of them, in turns
+
+
+class Case(NamedTuple):
+    checkout: Path
+    work: str
+    name: str
+
+    def label(self, checkouts: Sequence[Path]) -> str:
+        return f"{self.work} {self.name}" + (" (against)" if self.checkout != checkouts[0] else "")
+
+
+def run(case: Case, url: str, count: int, folder: Path) -> dict[str, float]:
+    import psycopg  # not in the processes that are measured
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS onward CASCADE")
+        connection.execute("DROP TABLE IF EXISTS written")
+        connection.execute(TABLE)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(case.checkout / "src"), str(ROOT)])}
+    command = [sys.executable, "-m", "benchmarks.observers", "--one", case.name, case.work, url, str(count)]
+    with (folder / "log").open("w") as log:
+        ended = subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=log, check=False)
+    if ended.returncode != 0:
+        sys.exit((folder / "log").read_text()[-2_000:])
+    found: dict[str, float] = json.loads(ended.stdout)
+    return found
+
+
+def main() -> None:
+    options = parse()
+    if options.one:
+        case, work, url, count = options.one
+        print(json.dumps(uvloop.run(measure(case, work, url, int(count)))))
+        return
+    sys.path.insert(0, str(ROOT / "tests"))
+    import servers  # type: ignore[import-not-found,unused-ignore]
+
+    checkouts = [ROOT, *([options.against.resolve()] if options.against else [])]
+    cases = [Case(place, work, name) for work in options.work for name in options.cases for place in checkouts]
+    found: dict[Case, list[dict[str, float]]] = {case: [] for case in cases}
+    with servers.private_postgres(**SETTINGS) as postgres, tempfile.TemporaryDirectory() as folder:
+        for number in range(options.rounds):
+            for case in cases[:: -1 if number % 2 else 1]:
+                count = options.jobs if case.work == "empty" else options.jobs // 4
+                figures = run(case, postgres.dsn, count, Path(folder))
+                found[case].append(figures)
+                told = f"{case.label(checkouts):28}{figures['rate']:8.0f}/s {figures['cpu']:8.1f} µs"
+                print(f"round {number + 1}: {told}", file=sys.stderr, flush=True)
+    show(found, checkouts)
+
+
+def show(found: dict[Case, list[dict[str, float]]], checkouts: Sequence[Path]) -> None:
+    """Medians of the ratios within rounds, so that what slows the machine for a while slows both sides."""
+    print(f"{'':28}{'jobs/s':>8} {'of off':>7} {'CPU µs':>8} {'more':>7} {'of off':>7}")
+    for case, rounds in found.items():
+        beside = found.get(case._replace(name="off"), rounds)
+        pairs = list(zip(rounds, beside, strict=True))
+        rate, cpu = (statistics.median(each[name] for each in rounds) for name in ("rate", "cpu"))
+        kept = statistics.median(one["rate"] / other["rate"] for one, other in pairs)
+        more = statistics.median(one["cpu"] - other["cpu"] for one, other in pairs)
+        spent = statistics.median(other["cpu"] / one["cpu"] for one, other in pairs)
+        print(f"{case.label(checkouts):28}{rate:8.0f} {kept:7.2f} {cpu:8.1f} {more:7.1f} {spent:7.2f}")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.observers", description=__doc__)
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)} (default: all of them)")
+    parser.add_argument("--work", nargs="+", choices=WORK, default=WORK, help="what jobs do (default: both)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=10_000, help="that do nothing; a quarter as many that write")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="measure that one, too")
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if unknown := set(options.cases) - set(CASES):
+        parser.error(f"no case named {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    options.cases = options.cases or list(CASES)
+    return options
+
+
+if __name__ == "__main__":
+    main()
