@@ -11,7 +11,7 @@ from onward.state.figures import Figure
 from onward.state.histogram import Histogram, add_up, spread_of
 from onward.state.survey import Survey, Whereabouts
 
-MOST, WITHIN = 10_000, 0.01
+MOST, WITHIN = 10_000, 0.02
 """Where counting ends, unless told: there, or after so many seconds."""
 MINUTES = 60
 COUNTS = ("blocked", "pending", "scheduled", "running", "failed")

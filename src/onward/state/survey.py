@@ -10,8 +10,8 @@ _ROWS_AT_FIRST = 5_000
 """To look at before it is known how long that takes."""
 _ROWS_ANYWAY, _LEAST = 10_000, 10
 """How many are looked at however long it takes, in all and of each."""
-_FASTER = 10
-"""So many times as many are looked at next, at most: the first may have been at hand by chance."""
+_FURTHER_AT_FIRST, _FURTHER = 2, 5
+"""So many times as far one counts next, at most: what was looked at before is at hand, what comes then may not be."""
 _LONGEST = 1e10
 """Seconds: a hand may have written that something has been due for ever."""
 
@@ -46,6 +46,8 @@ class Counting:
     def __init__(self, found: Rows, *, most: int, within: float | None) -> None:
         """`found`: what there is (`survey.sql`). `within`: seconds; None counts up to `most`, however long it takes."""
         self._most, self._left, self._looked = most, within, 0
+        self._again: tuple[int, float] | None = None
+        """How many rows are looked at once more, and in about how many seconds."""
         self._now, self._oldest = 0.0, dict[str, float]()
         self._counted: dict[tuple[str, str], list[tuple[str, int, float | None]]] = {}
         self.names: dict[str, list[str]] = {kind: [] for kind in KINDS}
@@ -96,12 +98,22 @@ class Counting:
             return
         self._left -= took
         self._looked += looked
-        affordable = min(looked / max(took, 1e-6) * self._left, looked * _FASTER)
-        further = self._share(max(affordable, _ROWS_ANYWAY - self._looked))
+        further = self._share(max(self._affordable(looked, took), _ROWS_ANYWAY - self._looked))
         if further >= min(2 * self.reached, self._most):
             self.reached = further
         else:
             self.names = {}
+
+    def _affordable(self, looked: int, took: float) -> float:
+        """How many rows can be looked at in the time that is left, those of the last look once more among them."""
+        assert self._left is not None
+        each, most = max(took / looked, 1e-9), _FURTHER_AT_FIRST
+        if self._again is not None:
+            rows, seconds = self._again
+            each, most = max(each, (took - seconds) / max(looked - rows, 1)), _FURTHER
+        rows = self._places * self.reached
+        self._again = rows, took * rows / looked
+        return min(rows + (self._left - self._again[1]) / each, most * rows)
 
     def survey(self) -> Survey:
         """What was found."""

@@ -44,9 +44,20 @@ def test_what_goes_on_is_counted_further_while_there_is_time() -> None:
         counted(counting, jobs, took=0.001)
         looks += 1
 
-    assert looks == 2
+    assert looks == 3
     assert counting.survey().most == MOST
     assert {name: one.pending for name, one in counting.survey().types.items()} == {"mail": MOST, "ship": 3}
+
+
+def test_what_was_at_hand_says_little_of_how_long_the_rest_takes() -> None:
+    jobs = {f"type-{n}": 10**6 for n in range(100)}
+    counting = Counting(found(*jobs), most=MOST, within=0.02)
+
+    for took in (0.001, 0.008):  # twice as many take eight times as long
+        counted(counting, jobs, took=took)
+
+    assert counting.is_done
+    assert counting.survey().most == 100
 
 
 def test_where_it_takes_long_counting_ends_after_so_many_rows_in_all() -> None:
