@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import astuple
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from onward.observe.events import Event
 from onward.state.command import Command, Operation, Steps
@@ -127,3 +129,18 @@ def _heeding_marks(run: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitabl
         return await first.around(partial(run, self, kind(*astuple(first)[:-1]), *more, **options))
 
     return heeding
+
+
+# -- figures
+
+_LABELS = ("type", "status", "outcome", "direction", "le")
+
+
+def scraped(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
+    """What a scrape says: values by name and labels."""
+    text = generate_latest(registry).decode()
+    return {
+        (sample.name, *(sample.labels[name] for name in _LABELS if name in sample.labels)): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }

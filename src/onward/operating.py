@@ -84,7 +84,7 @@ class TypeStats(msgspec.Struct, frozen=True, kw_only=True):
     minutes: Sequence[Minute] = ()
     """The last hour, oldest first; minutes without any are there too."""
     wait: Spread | None = None
-    """From due to taken, over the last hour."""
+    """From due to taken, over the last hour; what is older than fifty minutes may be left out."""
     run: Spread | None = None
 
 
@@ -94,7 +94,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     """By the database's clock."""
     more_than: int
-    """Where counting ends."""
+    """Where counting ended."""
     total: TypeStats
     """Of all types. A count is the sum of theirs: at least so many, where one of them is `more_than`."""
     types: Mapping[str, TypeStats]

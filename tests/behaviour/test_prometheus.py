@@ -7,27 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client import CollectorRegistry
 
 from onward import Attempt, Backoff, Next, Onward, Permanent, job
 from onward.observe import events, measures
 from onward.observe.measures import METRICS
 from onward.observe.prometheus import PrometheusDepths, PrometheusObserver
-from support import Recorder
-
-LABELS = ("type", "status", "outcome", "direction", "le")
-Figures = dict[tuple[str, ...], float]
-
-
-def scraped(registry: CollectorRegistry) -> Figures:
-    """What a scrape says: values by name and labels."""
-    text = generate_latest(registry).decode()
-    return {
-        (sample.name, *(sample.labels[name] for name in LABELS if name in sample.labels)): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+from support import Recorder, scraped
 
 
 @job("ship", internal=True)

@@ -6,15 +6,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from onward import Attempt, Backoff, Next, Onward, Permanent, job
 from onward.errors import ConfigurationError
 from onward.observe import events
+from onward.observe.prometheus import PrometheusObserver
 from onward.operating import Stats, TypeStats
 from onward.state.command import Steps
 from onward.state.driver import Connection
 from onward.state.figures import Figure
-from support import SOON, Recorder
+from support import SOON, Recorder, scraped
 
 
 @job("ship", internal=True)
@@ -58,30 +60,61 @@ def table(app: Onward, name: str) -> str:
     return f'"{state.schema}".{name}' if app.state.dialect == "postgres" else f"{state.prefix}{name}"
 
 
-async def test_the_figures_agree_with_the_tables_once_the_worker_has_stopped(
+async def test_the_figures_agree_with_the_tables_once_the_workers_have_stopped(
     make_app: Callable[..., Onward], recorder: Recorder, scale: Callable[[int], int]
 ) -> None:
-    count = scale(10_000)
-    app = make_app(charge, ship, observers=[recorder])
+    count, registry = scale(10_000), CollectorRegistry()
+    app = make_app(charge, ship, mail, observers=[recorder, PrometheusObserver(registry)])
     failed, retried = len(range(0, count, 15)), len(range(0, count, 10))
+    worker = {"concurrency": 25, "backoff": Backoff(timedelta(0)), "grace": SOON}
     async with app:
-        async with app.worker(concurrency=50, backoff=Backoff(timedelta(0)), grace=SOON):
+        async with app.worker(**worker), app.worker(**worker):
             await app.start_many([charge.with_input(n) for n in range(count)])
+            await app.start_many([mail.with_input(n) for n in range(count // 10)])
             async with asyncio.timeout(300):
-                while len(recorder.of(events.AttemptEnded)) < count + retried + count - failed:
+                while len(recorder.of(events.AttemptEnded)) < count + retried + count - failed + count // 10:
                     await asyncio.sleep(0.05)
         stats = await tended(app)
+        stored = await in_the_table(app)
 
-    charged = {"started": count, "completed": count - failed, "failed": failed, "retried": retried}
-    shipped = {"started": count - failed, "completed": count - failed, "failed": 0, "retried": 0}
-    assert counted(stats.types["charge"]) == charged
-    assert counted(stats.types["ship"]) == shipped
-    assert counted(stats.total) == {name: charged[name] + shipped[name] for name in charged}
-    assert stats.types["charge"].failed == failed == stats.total.failed
-    assert [len(one.minutes) for one in (stats.total, *stats.types.values())] == [60, 60, 60]
-    wait = stats.types["charge"].wait
-    assert wait is not None
-    assert timedelta(0) < wait.p50 <= wait.p95 <= wait.p99 < timedelta(minutes=5)
+    assert {name: counted(one) for name, one in stats.types.items()} == stored
+    assert counted(stats.total) == {name: sum(one[name] for one in stored.values()) for name in stored["mail"]}
+    assert stored["charge"] == {"started": count, "completed": count - failed, "failed": failed, "retried": retried}
+    assert [len(one.minutes) for one in (stats.total, *stats.types.values())] == [60] * 4
+    for name, one in stored.items():
+        assert stats.types[name].failed == one["failed"]
+        assert told_by_prometheus(registry, name) == one
+        spread = stats.types[name].wait
+        assert spread is not None
+        assert timedelta(0) < spread.p50 <= spread.p95 <= spread.p99 < timedelta(minutes=5)
+
+
+async def in_the_table(app: Onward) -> dict[str, dict[str, int]]:
+    """What the rows of jobs say, by type."""
+    async with app.driver.connection() as connection:
+        rows = await connection.fetch(
+            "SELECT type_name, count(*), sum(CASE status WHEN 'completed' THEN 1 ELSE 0 END), "
+            "sum(CASE status WHEN 'failed' THEN 1 ELSE 0 END), sum(attempt - 1) "
+            f"FROM {table(app, 'job')} GROUP BY type_name",
+            {},
+        )
+    names = ("started", "completed", "failed", "retried")
+    return {row[0]: dict(zip(names, map(int, row[1:]), strict=True)) for row in rows}
+
+
+def told_by_prometheus(registry: CollectorRegistry, name: str) -> dict[str, int]:
+    told = scraped(registry)
+    completed, failed, retried = (
+        int(told.get(key, 0))
+        for key in (
+            ("onward_jobs_ended_total", name, "completed"),
+            ("onward_jobs_ended_total", name, "failed"),
+            ("onward_retries_total", name),
+        )
+    )
+    attempts = completed + failed + retried
+    assert told["onward_job_run_seconds_count", name] == told["onward_job_wait_seconds_count", name] == attempts
+    return {"started": completed + failed, "completed": completed, "failed": failed, "retried": retried}
 
 
 async def test_of_what_is_not_there_nothing_is_told(opened: Any) -> None:

@@ -12,9 +12,10 @@ import pytest
 from onward.state.postgres.adapter import PostgresState
 from onward.state.postgres.settings import session_settings
 from onward.state.statement import spell
+from onward.state.survey import KINDS
 
 STATE = PostgresState(schema="plans")
-FINISHED, PENDING, DEFERRED, RUNNING, TYPES = 1_000_000, 100_000, 10_000, 1_000, 10
+FINISHED, PENDING, DEFERRED, RUNNING, TYPES, RANKS = 1_000_000, 100_000, 10_000, 1_000, 10, 3
 BATCH = FIRST = 100
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -350,14 +351,49 @@ def test_what_is_due_is_found_with_a_seek_for_each_version_and_rank(connection: 
     assert_the_table_is_not_scanned(plan)
 
 
-def test_counting_ends_where_it_was_told_also_where_nothing_was_vacuumed(connection: psycopg.Connection) -> None:
+def test_the_types_that_there_are_are_found_with_a_seek_for_each_and_for_its_ranks(
+    connection: psycopg.Connection,
+) -> None:
     connection.execute("UPDATE pg_class SET relallvisible = 0 WHERE relname = 'job'")
     connection.execute(STATE.sql("by_index").encode())
 
-    plan = explained(connection, STATE.sql("survey"), most=BATCH, now=None)
+    plan = explained(connection, STATE.sql("survey"), now=None)
+
+    sought = [node for node in plan if node.get("Index Name")]
+    assert plan[0]["Actual Rows"] == 1 + 3 * TYPES
+    # Pending, scheduled and running; and a last seek of each that finds nothing.
+    assert sum(read(node) for node in sought) <= TYPES * (RANKS + 2) + 3
+    assert_the_table_is_not_scanned(plan)
+
+
+def test_of_very_many_ranks_a_hundred_are_looked_at(connection: psycopg.Connection) -> None:
+    connection.execute(
+        "UPDATE plans.job SET rank = scheduled.n FROM (SELECT id, row_number() OVER () AS n FROM plans.job "
+        "WHERE type_name = 'type-1' AND status = 'pending' AND NOT deferred LIMIT 1000) AS scheduled "
+        "WHERE scheduled.id = job.id"
+    )
+    connection.execute(STATE.sql("by_index").encode())
+
+    plan = explained(connection, STATE.sql("survey"), now=None)
 
     sought = [node for node in plan if node.get("Index Name") == "job_pending"]
-    assert max(read(node) / node["Actual Loops"] for node in sought) <= BATCH
+    assert sum(read(node) for node in sought) <= TYPES * RANKS - RANKS + 100 + 1
+
+
+def test_counting_ends_where_it_was_told_also_where_nothing_was_vacuumed(connection: psycopg.Connection) -> None:
+    connection.execute("UPDATE pg_class SET relallvisible = 0 WHERE relname = 'job'")
+    connection.execute(STATE.sql("by_index").encode())
+    names = [f"type-{n}" for n in range(TYPES)]
+    kinds: dict[str, Any] = dict.fromkeys(KINDS, names)
+
+    plan = explained(connection, STATE.sql("survey_counts"), **kinds, most=BATCH, now=None)
+
+    sought = [node for node in plan if node.get("Index Name")]
+    assert {node["Index Name"] for node in sought} == {
+        "job_blocked", "job_pending", "job_deferred", "job_running", "job_failed", "job_held"
+    }  # fmt: skip
+    assert {node["Actual Loops"] for node in sought} == {TYPES}
+    assert max(read(node) for node in sought) <= BATCH * TYPES
     assert_no_backlog_is_sorted(plan, at_most=BATCH)
     assert_the_table_is_not_scanned(plan)
 

@@ -56,21 +56,19 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> list[Text]:
     """The lines of a table."""
-    texts = [[_cell(value) for value in row] for row in rows]
-    widths = [max(len(cells[n].plain) for cells in [*texts, [Text(h) for h in headers]]) for n in range(len(headers))]
-    lines: list[Text] = []
-    for cells in ([Text(header, style="bold") for header in headers], *texts):
-        line = Text("  ").join(
-            Text.assemble(cell, " " * (width - len(cell.plain))) for cell, width in zip(cells, widths, strict=True)
-        )
-        line.rstrip()
-        lines.append(line)
-    return lines
+    texts = [[seen(" ".join(str(value).split())) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headers, *texts, strict=True)]
+    return [_line(headers, widths, style="bold"), *(_line(cells, widths) for cells in texts)]
 
 
-def _cell(value: object) -> Text:
-    text = seen(" ".join(str(value).split()))
-    return Text(text, style=COLOURS.get(text, ""))
+def _line(cells: Sequence[str], widths: Sequence[int], style: str = "") -> Text:
+    line = Text("  ".join(map(str.ljust, cells, widths)).rstrip(), style=style)
+    place = 0
+    for cell, width in zip(cells, widths, strict=True):
+        if cell in COLOURS:
+            line.stylize(COLOURS[cell], place, place + len(cell))
+        place += width + 2
+    return line
 
 
 def plain(job: Any, *, payloads: bool = True) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from datetime import timedelta
 from typing import Annotated, Literal, TypeAlias
 
@@ -14,6 +14,7 @@ from onward.cli.options import Json, Place, duration, option, spread
 from onward.cli.place import with_app
 from onward.cli.printing import print_json, print_line, table
 from onward.client.app import Onward
+from onward.client.stats import COUNTS, cut_off
 from onward.client.words import span
 from onward.operating import Minute, Stats, TypeStats, WorkerInfo
 
@@ -70,12 +71,13 @@ def _print(stats: Stats, workers: Sequence[WorkerInfo], *, json: bool) -> None:
 
 def screen(stats: Stats, workers: Sequence[WorkerInfo]) -> list[Text]:
     """The lines of the screen."""
-    rows = [_row(stats, name, one) for name, one in stats.types.items()]
+    rows = [_row(stats, name, one, cut_off([one], stats.more_than)) for name, one in stats.types.items()]
+    in_all = _row(stats, "in all", stats.total, cut_off(stats.types.values(), stats.more_than))
     return [
         Text(f"{stats.at:%Y-%m-%d %H:%M:%S} UTC", style="bold"),
         Text(_working(workers), style="" if any(one.state == "alive" for one in workers) else "red"),
         Text(""),
-        *table(_HEADERS, [_row(stats, "in all", stats.total), *rows]),
+        *table(_HEADERS, [in_all, *rows]),
     ]
 
 
@@ -89,13 +91,10 @@ def _working(workers: Sequence[WorkerInfo]) -> str:
     return f"workers: {said}; they run {running:,} of {slots:,}"
 
 
-def _row(stats: Stats, name: str, of: TypeStats) -> tuple[object, ...]:
-    def shown(count: int) -> str:
-        return f"{count:,}{'+' * (count >= stats.more_than)}"
-
+def _row(stats: Stats, name: str, of: TypeStats, goes_on: Container[str]) -> tuple[object, ...]:
     return (
         name,
-        *map(shown, (of.blocked, of.pending, of.scheduled, of.running, of.failed)),
+        *(f"{getattr(of, count):,}{'+' * (count in goes_on)}" for count in COUNTS),
         "" if of.oldest is None else span(of.oldest.total_seconds()),
         *(_rate(stats, of, counted) for counted in ("started", "completed", "failed", "retried")),
         "" if of.wait is None else brief(of.wait.p95),

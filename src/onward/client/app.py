@@ -25,7 +25,6 @@ from onward.client.operations import ANOTHER_LOOP, Operations
 from onward.client.pruning import PruneOptions
 from onward.client.schedules import ScheduleOperations, Schedules
 from onward.client.schema import opened_before_fork, prepare_schema
-from onward.client.stats import MORE_THAN
 from onward.client.sync import SyncOnward
 from onward.connect import Connected, connect
 from onward.crypto import Encryption
@@ -429,10 +428,12 @@ class Onward:
         """How many jobs of each type of the app are pending, scheduled, running and failed, and the oldest's age."""
         return await self._operations.depths()
 
-    async def stats(self, *, more_than: int = MORE_THAN) -> Stats:
+    async def stats(self, *, more_than: int | None = None) -> Stats:
         """How every type is doing, those that the app does not know included, and all together: how many are blocked,
         pending, scheduled, running and failed, each counted up to `more_than`; the oldest that waits; what was started,
         completed, failed and retried in each minute of the last hour; and how long jobs waited and ran in it.
+
+        Unless told, it counts up to 10,000, or as far as it comes in some milliseconds: `Stats.more_than` says how far.
 
         >>> import asyncio
         >>> from onward import Attempt, Onward, job

@@ -29,7 +29,6 @@ from onward.client.operations import Operations
 from onward.client.pruning import PruneOptions
 from onward.client.schedules import ScheduleOperations, SyncSchedules
 from onward.client.schema import prepare_schema
-from onward.client.stats import MORE_THAN
 from onward.define.job_type import JobType, Step
 from onward.define.registry import Registry
 from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
@@ -233,7 +232,7 @@ class SyncOnward:
         """How many jobs of each type of the app are pending, scheduled, running and failed, and the oldest's age."""
         return run_now(self._operations.depths())
 
-    def stats(self, *, more_than: int = MORE_THAN) -> Stats:
+    def stats(self, *, more_than: int | None = None) -> Stats:
         """How every type is doing, and all together: see `Onward.stats`."""
         return run_now(self._operations.stats(more_than=more_than))
 

@@ -4,7 +4,8 @@ Every writer has rows of its own and says what they are to be. Whoever has the t
 of jobs, which are made of the time, and puts rows together that are minutes old.
 """
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,7 @@ from onward.state.command import Command, Rows, steps
 from onward.state.driver import Connection, transaction
 from onward.state.histogram import Histogram, add_up
 from onward.state.statement import Statements
+from onward.state.survey import KINDS, Counting, Survey
 from onward.state.workers import Fetch
 
 _EVERY = 10_000_000
@@ -23,13 +25,13 @@ _KEPT = 65
 """Minutes."""
 _LOOSE = 3
 """Minutes until a minute is put together: who writes says nothing of those before the last."""
+_TOGETHER = 10
+"""Minutes whose times are kept with the first of them: sixty a type would take longer to read than all else."""
 _BEHIND = 1_000
 """Milliseconds that starts may take to commit, to be counted at first; what comes later is counted with its minute."""
 _MOST_STARTS = 20_000
 """To look at in one go, and in a minute that is counted once more."""
 _MOST_FORGOTTEN = 1_000
-_LONGEST = 1e10
-"""Seconds: a hand may have written that something has been due for ever."""
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,26 +48,6 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     runs: Histogram = {}
 
 
-class Whereabouts(msgspec.Struct, kw_only=True):
-    """How many jobs of a type are where, counted up to as many as were asked for."""
-
-    blocked: int = 0
-    pending: int = 0
-    scheduled: int = 0
-    running: int = 0
-    failed: int = 0
-    oldest: float | None = None
-    """Seconds for which the oldest that is pending has been due."""
-
-
-class Survey(msgspec.Struct, frozen=True):
-    """Where all jobs are."""
-
-    now: float
-    """The database's time, in seconds since 1970."""
-    types: dict[str, Whereabouts]
-
-
 class FigureStatements:
     """What can be done with the rows, on one database."""
 
@@ -75,14 +57,15 @@ class FigureStatements:
         *,
         now: Callable[[], Any],
         write_id: Callable[[UUID], Any],
+        write_names: Callable[[Sequence[str]], Any],
         before_survey: str | None = None,
         fetch: Fetch | None = None,
     ) -> None:
         """`before_survey`: the statement that has a transaction be fit for one, where that takes one. `fetch`: how rows
         of a query are read of which a hand may have spoiled some.
         """
-        self._sql, self._now, self._write_id, self._before_survey = sql, now, write_id, before_survey
-        self._careful = fetch
+        self._sql, self._now, self._write_id, self._write_names = sql, now, write_id, write_names
+        self._before_survey, self._careful = before_survey, fetch
 
     # -- for workers
 
@@ -173,9 +156,10 @@ class FigureStatements:
 
     async def _put_together(self, connection: Connection, minute: int) -> None:
         async with transaction(connection):
-            rows = await self._fetch(connection, "gather_figures", minute=minute)
+            first = minute - minute % _TOGETHER
+            rows = await self._fetch(connection, "gather_figures", minute=minute, first=first)
             if rows:
-                await self._fetch(connection, "put_figures", rows=_many(summed(_read(rows))))
+                await self._fetch(connection, "put_figures", rows=_many(summed(_times_at(first, _read(rows)))))
 
     async def _fetch(self, connection: Connection, name: str, **parameters: Any) -> Rows:
         return await connection.fetch(self._sql(name), parameters)
@@ -192,20 +176,32 @@ class FigureStatements:
         return Command(self._sql("read_figures"), {"minute": first}, _read)
 
     @steps
-    async def survey(self, connection: Connection, *, most: int) -> Survey:
-        """How many jobs of each type are where, of every type there is; counted up to `most`.
-
-        Of what is held by limits no more than `most` are looked at for a limit.
+    async def survey(self, connection: Connection, *, most: int, within: float | None = None) -> Survey:
+        """How many jobs of each type are where, of every type there is; counted up to `most`, or up to fewer, where
+        that would take more than `within` seconds. Of what limits hold, so many are looked at for each limit.
         """
-        asked = {"most": most, "now": self._now()}
         if self._before_survey is None:
-            return _survey(await self._fetch_jobs(connection, "survey", asked, 4), most)
+            return await self._survey(connection, most, within)
+        if connection.in_transaction:
+            await self._fetch(connection, self._before_survey)
+            return await self._survey(connection, most, within)
         async with transaction(connection):
             await self._fetch(connection, self._before_survey)
-            return _survey(await self._fetch_jobs(connection, "survey", asked, 4), most)
+            return await self._survey(connection, most, within)
+
+    async def _survey(self, connection: Connection, most: int, within: float | None) -> Survey:
+        found = await self._fetch_jobs(connection, "survey", {"now": self._now()}, 3)
+        counting = Counting(found, most=most, within=within)
+        while not counting.is_done:
+            began = time.perf_counter()
+            asked = {kind: self._write_names(counting.names[kind]) for kind in KINDS}
+            asked |= {"most": counting.reached, "now": self._now()}
+            rows = await self._fetch_jobs(connection, "survey_counts", asked, 5)
+            counting.count(rows, time.perf_counter() - began)
+        return counting.survey()
 
 
-def summed(figures: Sequence[Figure]) -> list[Figure]:
+def summed(figures: Iterable[Figure]) -> list[Figure]:
     """One for each minute and type."""
     sums: dict[tuple[int, str], dict[str, Any]] = {}
     for one in figures:
@@ -222,6 +218,16 @@ def summed(figures: Sequence[Figure]) -> list[Figure]:
     return [Figure(**sum) for sum in sums.values()]
 
 
+def _times_at(minute: int, figures: Sequence[Figure]) -> Iterator[Figure]:
+    """The same, with how long jobs waited and ran in one minute for all."""
+    for one in figures:
+        if one.minute != minute and (one.waits or one.runs):
+            yield Figure(minute=minute, type_name=one.type_name, waits=one.waits, runs=one.runs)
+            yield msgspec.structs.replace(one, waits={}, runs={})
+        else:
+            yield one
+
+
 def _many(figures: Sequence[Figure]) -> str:
     rows = [
         {**msgspec.structs.asdict(one), "waits": _written(one.waits), "runs": _written(one.runs)} for one in figures
@@ -234,6 +240,11 @@ def _written(histogram: Histogram) -> str:
 
 
 _histogram = msgspec.json.Decoder(Histogram)
+_NOTHING: Histogram = {}
+
+
+def _times(written: str) -> Histogram:
+    return _NOTHING if written == "{}" else _histogram.decode(written)
 
 
 def _read(rows: Rows) -> list[Figure]:
@@ -245,8 +256,8 @@ def _read(rows: Rows) -> list[Figure]:
             completed=completed,
             failed=failed,
             retried=retried,
-            waits=_histogram.decode(waits),
-            runs=_histogram.decode(runs),
+            waits=_times(waits),
+            runs=_times(runs),
         )
         for minute, type_name, started, completed, failed, retried, waits, runs in rows
     ]
@@ -266,21 +277,3 @@ def _as_id(found: Any) -> UUID | None:
 def _first_at(milliseconds: int) -> UUID:
     """No id of that time comes before it."""
     return UUID(int=milliseconds << 80)
-
-
-def _survey(rows: Rows, most: int) -> Survey:
-    now, types = 0.0, dict[str, Whereabouts]()
-    for kind, name, jobs, seconds in rows:
-        if kind == "now":
-            now = seconds
-            continue
-        if not isinstance(name, str):  # a hand has spoiled it
-            continue
-        found = types.setdefault(name, Whereabouts())
-        if kind == "oldest":
-            found.oldest = min(max(seconds, 0.0), _LONGEST)
-        elif kind in ("pending", "held"):
-            found.pending = min(found.pending + jobs, most)
-        else:
-            setattr(found, kind, jobs)
-    return Survey(now, types)

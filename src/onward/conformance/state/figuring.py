@@ -9,7 +9,8 @@ import pytest
 from onward.conformance.state.session import OTHER_WORKER, WORKER, Session, completing, failing
 from onward.conformance.state.store import Store
 from onward.state.contract import LimitRule
-from onward.state.figures import Figure, Whereabouts, summed
+from onward.state.figures import Figure, summed
+from onward.state.survey import Whereabouts
 
 MINUTE = timedelta(minutes=1)
 
@@ -67,7 +68,22 @@ class TestSurvey:
 
             survey = await session.connection.run(store.state.figures.survey(most=3))
 
+        assert survey.most == 3
         assert survey.types["mail"] == Whereabouts(pending=3, scheduled=3, oldest=0.0)
+
+    async def test_counting_ends_where_it_takes_too_long(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("onward.state.survey._ROWS_AT_FIRST", 6)
+        monkeypatch.setattr("onward.state.survey._ROWS_ANYWAY", 0)
+        monkeypatch.setattr("onward.state.survey._LEAST", 1)
+        async with store.connect() as session:
+            await session.start(*(store.job("mail") for _ in range(9)), *(store.job("mail", delay=9.0) for _ in "12"))
+
+            hurried = await session.connection.run(store.state.figures.survey(most=100, within=0.0))
+            patient = await session.connection.run(store.state.figures.survey(most=100, within=60.0))
+
+        assert (hurried.most, patient.most) == (3, 100)
+        assert hurried.types["mail"] == Whereabouts(pending=3, scheduled=2, oldest=0.0)
+        assert patient.types["mail"] == Whereabouts(pending=9, scheduled=2, oldest=0.0)
 
     async def test_what_is_held_by_a_limit_is_pending(self, store: Store) -> None:
         async with store.connect() as session:
@@ -146,6 +162,25 @@ class TestFigures:
         assert before == after == [Figure(minute=said.minute, type_name="mail", completed=6, waits={1: 6}, runs={2: 6})]
         assert len(rows) == 1
         assert gone == []
+
+    async def test_times_of_ten_minutes_are_kept_together_and_counts_by_the_minute(self, store: Store) -> None:
+        async with store.connect() as session:
+            await tend(session)
+            first = minute(store)
+            for n in range(25):
+                said = Figure(minute=first + n, type_name="mail", completed=n + 1, waits={1: 1}, runs={n: 2})
+                await record(session, said)
+                store.clock.advance(MINUTE)
+                await tend(session)
+            store.clock.advance(5 * MINUTE)
+            await tend(session)
+
+            found = await figures(session)
+
+        assert {one.minute - first: one.completed for one in found if one.completed} == {n: n + 1 for n in range(25)}
+        assert sum(one.waits.get(1, 0) for one in found) == 25
+        assert {bucket: count for one in found for bucket, count in one.runs.items()} == dict.fromkeys(range(25), 2)
+        assert {one.minute % 10 for one in found if one.waits or one.runs} == {0}
 
     async def test_starts_are_counted_by_the_minute_of_their_ids_and_once(self, store: Store) -> None:
         async with store.connect() as session:

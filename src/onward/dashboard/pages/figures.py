@@ -14,7 +14,6 @@ from onward.model import StoredSchedule
 from onward.operating import Minute, Stats, TypeStats
 
 T = TypeVar("T")
-COUNTS = ("blocked", "pending", "scheduled", "running", "failed")
 _LATELY = 5
 """Minutes, for how much is done in one: fewer would jump, more would come late."""
 
@@ -74,11 +73,6 @@ def rows_of(app: Onward, stats: Stats, schedules: Iterable[StoredSchedule] = ())
         )
         for name, found in stats.types.items()
     ]
-
-
-def cut_off(types: Iterable[TypeStats], more_than: int) -> set[str]:
-    """Of what there are more than were counted, so that a figure says "at least"."""
-    return {name for one in types for name in COUNTS if getattr(one, name) >= more_than}
 
 
 def rate_in_words(rate: Rate | None) -> str:

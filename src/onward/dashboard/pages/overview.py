@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from onward.client.causes import Group, grouped
+from onward.client.stats import cut_off
 from onward.client.words import listed, several, span
 from onward.dashboard.page import Ask, Data, Page
-from onward.dashboard.pages.figures import TypeRow, cut_off, hour_of, lately, rows_of
+from onward.dashboard.pages.figures import TypeRow, hour_of, lately, rows_of
 from onward.model import FailedJob, JobStatus, StoredSchedule
 from onward.operating import Health
 

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from onward.client.stats import cut_off
 from onward.client.words import several
 from onward.dashboard.page import Action, Ask, Data, Form, Page, Question
-from onward.dashboard.pages.figures import cut_off, hour_of, lately, part_of, rate_in_words, rows_of
+from onward.dashboard.pages.figures import hour_of, lately, part_of, rate_in_words, rows_of
 from onward.dashboard.refusal import NotThere
 
 _PER_PAGE = 100

@@ -104,7 +104,9 @@ class PostgresState:
         self.schedules = ScheduleStatements(
             self.sql, now=lambda: self.clock(), write_time=_as_is, read_time=_as_is, read_id=_as_is
         )
-        self.figures = FigureStatements(self.sql, now=lambda: self.clock(), write_id=_as_is, before_survey="by_index")
+        self.figures = FigureStatements(
+            self.sql, now=lambda: self.clock(), write_id=_as_is, write_names=list, before_survey="by_index"
+        )
         self.workers = WorkerStatements(
             self.sql, signs=("sign_life",), now=lambda: self.clock(), read_time=_as_is, read_id=_as_is
         )

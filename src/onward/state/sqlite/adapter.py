@@ -85,7 +85,7 @@ class SqliteState:
         self.schedules = ScheduleStatements(
             self.sql, now=self._now, write_time=values.instant, read_time=values.read_time, read_id=values.some_id
         )
-        self.figures = FigureStatements(self.sql, now=self._now, write_id=str, fetch=self._read)
+        self.figures = FigureStatements(self.sql, now=self._now, write_id=str, write_names=many, fetch=self._read)
         self.workers = WorkerStatements(
             self.sql,
             signs=("sign_life", "remove_dead_workers"),
