@@ -1,5 +1,7 @@
 """How many jobs of each type are where: what there is to count, and how far to count it. Alike on every database."""
 
+from typing import Any
+
 import msgspec
 
 from onward.state.command import Rows
@@ -49,7 +51,7 @@ class Counting:
         self._again: tuple[int, float] | None = None
         """How many rows are looked at once more, and in about how many seconds."""
         self._now, self._oldest = 0.0, dict[str, float]()
-        self._counted: dict[tuple[str, str], list[tuple[str, int, float | None]]] = {}
+        self._counted: dict[tuple[str, str], list[tuple[Any, int, float | None]]] = {}
         self.names: dict[str, list[str]] = {kind: [] for kind in KINDS}
         """What is still to be counted, by kind."""
         for kind, name, seconds in found:
@@ -76,7 +78,7 @@ class Counting:
 
     def count(self, rows: Rows, took: float) -> None:
         """What was counted of the names up to where one is, in so many seconds (`survey_counts.sql`)."""
-        counted: dict[tuple[str, str], list[tuple[str, int, float | None]]] = {}
+        counted: dict[tuple[str, str], list[tuple[Any, int, float | None]]] = {}
         for kind, name, type_name, jobs, seconds in rows:
             counted.setdefault((kind, name), []).append((type_name, jobs, seconds))
         self._counted.update(counted)
