@@ -27,7 +27,7 @@ from onward.dashboard.beside import Beside
 from onward.dashboard.gate import Gate, Write
 from onward.dashboard.page import Action, Ask, Page
 from onward.dashboard.pages.registry import ACTIONS, PAGES
-from onward.dashboard.paths import LONGEST, back_of, base_of, own_address, own_path, without_slash
+from onward.dashboard.paths import LONGEST, back_of, base_of, below_mount, own_address, own_path, without_slash
 from onward.dashboard.reading import Reading, Readings, refusal_of
 from onward.dashboard.refusal import Elsewhere, NotThere, Refusal
 from onward.dashboard.rendering import Renderer
@@ -168,7 +168,7 @@ class Dashboard:
         own = {
             key: value for key, value in scope.items() if key not in ("app", "router", "starlette.exception_handlers")
         }
-        own["path_params"] = {}
+        own = below_mount({**own, "path_params": {}})
         request = Request(own, receive)
         begun = False
 
@@ -179,12 +179,15 @@ class Dashboard:
                 said = {name.lower() for name, _ in message["headers"]}
                 more = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in said]
                 message = {**message, "headers": [*message["headers"], *more]}
+            elif message["type"] == "http.response.body" and scope["method"] == "HEAD":
+                message = {**message, "body": b""}
             await send(message)
 
         try:
-            visitor = await self._door.visitor(request)
+            # The host's hook sees the request as the host does: its app, its session, the path in whole.
+            visitor = await self._door.visitor(Request(dict(scope), receive))
             own["onward.visitor"] = visitor
-            if (place := without_slash(own)) is not None:
+            if (place := without_slash(scope)) is not None:
                 await Response(status_code=307, headers={"location": place})(own, receive, guarded)
                 return
             if len(str(request.url)) > LONGEST:
@@ -287,10 +290,12 @@ class Dashboard:
         if self._streams >= _MOST_STREAMS:
             raise Refusal(503, "Too many pages are open.")
         ask = self._ask(params, QueryParams(split.query))
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream", headers=_STREAMED)
         cookie = request.cookies.get(COOKIE, "")
         around = self._around(request, cookie, at)
         body = self._changes(page, ask, {**around, "title": page.title, "said": None})
-        return StreamingResponse(body, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        return StreamingResponse(body, media_type="text/event-stream", headers=_STREAMED)
 
     def _found(self, path: str) -> tuple[Page, Mapping[str, str]]:
         for route, page in self._pages:
@@ -390,6 +395,7 @@ class Dashboard:
         return Response(content, media_type=kind, headers={"cache-control": "private, max-age=31536000, immutable"})
 
 
+_STREAMED = {"x-accel-buffering": "no"}
 _NOTHING = "There is nothing at this address."
 _TITLES = {401: "Who are you?", 403: "Not allowed", 404: "Not found", 409: "Refused", 503: "Not now", 500: "An error"}
 
