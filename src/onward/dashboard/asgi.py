@@ -29,7 +29,7 @@ from onward.dashboard.page import Action, Ask, Page
 from onward.dashboard.pages.registry import ACTIONS, PAGES
 from onward.dashboard.paths import LONGEST, back_of, base_of, below_mount, own_address, own_path, without_slash
 from onward.dashboard.reading import Reading, Readings, refusal_of
-from onward.dashboard.refusal import Elsewhere, NotThere, Refusal
+from onward.dashboard.refusal import Away, Elsewhere, NotThere, Refusal
 from onward.dashboard.rendering import Renderer
 from onward.dashboard.replays import Replays
 from onward.errors import OnwardError, require
@@ -212,11 +212,10 @@ class Dashboard:
         if not isinstance(error, Refusal):
             logger.error("the dashboard could not answer", exc_info=error)
             error = Refusal(500, "Something is wrong here. The log of the server says what.")
-        shown = {"refusal": error}
-        response = self._rendered(request, "error.html", _TITLES.get(error.status, "Not possible"), shown)
-        response.status_code = error.status
-        response.headers.update(error.headers)
-        return response
+        is_away = isinstance(error, Away)
+        title = _AWAY if is_away else _TITLES.get(error.status, "Not possible")
+        shown = {"refusal": error, "retries": is_away and request.method in ("GET", "HEAD")}
+        return _refusing(self._rendered(request, "error.html", title, shown), error)
 
     # -- pages
 
@@ -225,9 +224,13 @@ class Dashboard:
             self._check_open()
             ask = self._ask(request.path_params, request.query_params)
             reading = await self._readings.get(page, ask)
-            if reading.refusal is not None:
+            if reading.refusal is None:
+                return self._rendered(request, page.template, page.title, self._shown(page, ask, reading))
+            if reading.before is None:
                 raise reading.refusal
-            return self._rendered(request, page.template, page.title, self._shown(page, ask, reading))
+            # The last one, which says how old it is.
+            shown = {**self._shown(page, ask, reading.before), "away": reading.refusal}
+            return _refusing(self._rendered(request, page.template, page.title, shown), reading.refusal)
 
         return answer
 
@@ -274,6 +277,8 @@ class Dashboard:
             "token": self._door.token(cookie, visitor) if may_act and visitor is not None else "",
             "place": self.app.place,
             "read_at": None,
+            "away": None,
+            "retries": False,
         }
 
     # -- live
@@ -315,7 +320,8 @@ class Dashboard:
                     pause = self._readings.pause(page)
                     reading = await self._readings.get(page, ask, no_older_than=pause * 0.9)
                     if reading.refusal is not None:
-                        yield _event("refused", {"words": reading.refusal.words})
+                        since = getattr(reading.refusal, "since", None)
+                        yield _event("refused", {"words": reading.refusal.words, "since": since})
                     else:
                         shown = {**around, **self._shown(page, ask, reading)}
                         parts = self._renderer.live(page.template, shown)
@@ -341,7 +347,7 @@ class Dashboard:
         action = self._action(request)
         fields = parse_qs(request.url.query, keep_blank_values=True)
         form = self._gate.form(visitor, fields)
-        question = await self._readings.once(lambda: action.ask(form))
+        question = await self._readings.once(self.app, lambda: action.ask(form))
         hidden = [(k, v) for k in action.records for v in fields.get(k, ())]
         shown = {"question": question, "action": action, "fields": hidden, "back": back_of(fields)}
         return self._rendered(request, "confirm.html", question.button, shown)
@@ -397,11 +403,18 @@ class Dashboard:
 
 _STREAMED = {"x-accel-buffering": "no"}
 _NOTHING = "There is nothing at this address."
+_AWAY = "No answer"
 _TITLES = {401: "Who are you?", 403: "Not allowed", 404: "Not found", 409: "Refused", 503: "Not now", 500: "An error"}
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
     raise NotThere(_NOTHING)
+
+
+def _refusing(response: Response, refusal: Refusal) -> Response:
+    response.status_code = refusal.status
+    response.headers.update(refusal.headers)
+    return response
 
 
 def _event(name: str, data: Any) -> bytes:
