@@ -23,8 +23,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from onward.client.app import Onward
 from onward.dashboard.access import COOKIE, HEADERS, Authenticate, Door, Visitor, new_cookie
+from onward.dashboard.audit import Write
 from onward.dashboard.beside import Beside
-from onward.dashboard.gate import Gate, Write
+from onward.dashboard.gate import Gate
 from onward.dashboard.page import Action, Ask, Page
 from onward.dashboard.pages.registry import ACTIONS, PAGES
 from onward.dashboard.paths import LONGEST, back_of, base_of, below_mount, own_address, own_path, without_slash
@@ -84,8 +85,9 @@ class Dashboard:
         `hosts`: the names that it answers to (default: any; without authentication, those of this machine).
         `secret`: signs forms, where several processes serve one dashboard. `hide_payloads`: show no inputs and outputs;
         unless said, those are hidden of which the app does not know what is secret. `audit` is called with each entry
-        of the audit log, which also goes to the logger `onward.dashboard.audit`. `timeout`: how long the database may
-        take for a page.
+        of the audit log (`AuditFile` keeps them in a file), which also goes to the logger `onward.dashboard.audit`;
+        before something is done and after it, and if it raises before, nothing is done. `timeout`: how long the
+        database may take for a page.
         """
         require(wrong_duration("timeout", timeout, least=timedelta(milliseconds=1)))
         self.app, self.title = app, title

@@ -321,15 +321,17 @@ async def test_what_is_done_and_what_is_refused_is_written_down(
 
     found = [(entry.who, entry.action, entry.outcome, entry.address) for entry in entries]
     assert found == [
+        ("ada", "trigger", "asked", "127.0.0.1"),
         ("ada", "trigger", "done", "127.0.0.1"),
         ("ada", "delete", "refused", "127.0.0.1"),
+        ("ada", "retry", "asked", "127.0.0.1"),
         ("ada", "retry", "done", "127.0.0.1"),
     ]
-    assert entries[0].what == f"chain={chain[1].id}"
-    assert entries[0].words == "Triggered 1 chain."
-    assert "Not " in entries[2].words
+    assert entries[0].what == entries[1].what == f"chain={chain[1].id}"
+    assert entries[1].words == "Triggered 1 chain."
+    assert "Not " in entries[4].words
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 3
+    assert len(lines) == 5
     assert not any("\n" in line for line in lines)
 
 
