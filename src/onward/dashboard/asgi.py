@@ -170,7 +170,7 @@ class Dashboard:
         own = {
             key: value for key, value in scope.items() if key not in ("app", "router", "starlette.exception_handlers")
         }
-        own = below_mount({**own, "path_params": {}})
+        own = {**below_mount(own), "path_params": {}}
         request = Request(own, receive)
         begun = False
 

@@ -13,6 +13,9 @@
   // -- small screens
   if (matchMedia("(max-width: 720px)").matches) for (const one of document.querySelectorAll("details[data-fold]")) one.open = false;
 
+  const here = document.querySelector(".top nav [aria-current]");
+  if (here) { const list = here.closest("nav"); list.scrollLeft = here.offsetLeft - list.offsetLeft - (list.clientWidth - here.offsetWidth) / 2; }
+
   // -- times
   const whole = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
   const today = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
