@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from html import unescape
@@ -49,12 +49,16 @@ class Browser:
 
 
 @asynccontextmanager
-async def streamed(dashboard: Dashboard, at: str) -> AsyncIterator[Callable[[], Awaitable[dict[str, Any]]]]:
-    """A function that gives the next event of a page, which is looked at meanwhile."""
+async def streamed(
+    dashboard: Any, at: str, *, below: str = "", headers: Sequence[tuple[bytes, bytes]] = ()
+) -> AsyncIterator[Callable[[], Awaitable[dict[str, Any]]]]:
+    """A function that gives the next event of a page, which is looked at meanwhile; of a host's, `below` a path."""
+    path = f"{below}/live"
     scope = {
-        "type": "http", "method": "GET", "path": "/live", "raw_path": b"/live", "root_path": "", "scheme": "http",
+        "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "root_path": "", "scheme": "http",
         "query_string": str(httpx.QueryParams({"at": at})).encode(), "client": ("127.0.0.1", 1), "http_version": "1.1",
-        "headers": [(b"host", b"localhost")], "server": ("localhost", 80),
+        "headers": [(b"host", b"localhost"), *((k.lower(), v) for k, v in headers if k.lower() != b"host")],
+        "server": ("localhost", 80), "asgi": {"version": "3.0"}, "state": {},
     }  # fmt: skip
     events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     gone = asyncio.Event()
@@ -64,6 +68,7 @@ async def streamed(dashboard: Dashboard, at: str) -> AsyncIterator[Callable[[], 
         return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
+        assert message.get("status", 200) == 200, message
         for line in message.get("body", b"").decode().splitlines():
             if line.startswith("data: "):
                 events.put_nowait(json.loads(line.removeprefix("data: ")))

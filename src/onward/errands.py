@@ -48,6 +48,19 @@ class Errands:
         task.add_done_callback(self._ended)
         return task
 
+    async def within(self, seconds: float, work: Coroutine[Any, Any, T]) -> T:
+        """What comes of it in time. Then it is cancelled, and TimeoutError raised at once: it may take long to end, as
+        where a connection has to be given back whose server is silent.
+        """
+        task = self.begin(work)
+        try:
+            done, _ = await asyncio.wait((task,), timeout=seconds)
+        finally:
+            task.cancel()
+        if not done:
+            raise TimeoutError
+        return task.result()
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():

@@ -1,5 +1,6 @@
 """`onward dashboard` as a process."""
 
+import json
 import os
 import re
 import signal
@@ -81,6 +82,24 @@ def test_it_lets_in_who_knows_the_password_of_its_file(
     assert httpx.get(f"{address}chains", auth=("ada", "s3cret")).status_code == 200
     command.signal(signal.SIGINT)
     assert command.exit_code == 0
+
+
+def test_it_keeps_an_audit_log_and_does_not_begin_without_it(
+    onward: Callable[..., Command], shop: str, tmp_path: Path
+) -> None:
+    command = onward("dashboard", shop, "--port", "0", "--write", "--audit-log", "audit.jsonl")
+    address = address_of(command)
+    assert (tmp_path / "audit.jsonl").stat().st_mode & 0o777 == 0o600
+
+    httpx.post(f"{address}do/cancel", headers={"origin": address.rstrip("/")}, data={"chain": "x"})
+    command.signal(signal.SIGTERM)
+    assert command.exit_code == 0
+    refused = onward("dashboard", shop, "--port", "0", "--audit-log", "nowhere/audit.jsonl")
+
+    entry = json.loads((tmp_path / "audit.jsonl").read_text())
+    assert (entry["action"], entry["outcome"], entry["address"]) == ("cancel", "refused", "127.0.0.1")
+    assert refused.exit_code == 1
+    assert "--audit-log nowhere/audit.jsonl: cannot be written: No such file or directory" in refused.said
 
 
 @pytest.mark.slow

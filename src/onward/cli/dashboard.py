@@ -22,7 +22,7 @@ from onward.cli.steering import SIGNALS
 from onward.client.app import Onward
 
 if TYPE_CHECKING:
-    from onward.dashboard import Dashboard
+    from onward.dashboard import AuditFile, Dashboard
     from onward.flow import Flow
     from onward.queue import Queue
 
@@ -63,6 +63,15 @@ def dashboard(
         Path | None,
         _own("--password-file", "A file whose first line it is.", exists=True, dir_okay=False, metavar="FILE"),
     ] = None,
+    audit_log: Annotated[
+        Path | None,
+        _own(
+            "--audit-log",
+            "Append who did what to this file, as lines of JSON; what cannot be written down is not done.",
+            dir_okay=False,
+            metavar="FILE",
+        ),
+    ] = None,
     hide_payloads: Annotated[bool, _own("--hide-payloads", "Show no inputs and outputs.")] = False,
     payloads: Annotated[
         bool, option("--payloads", "Show inputs and outputs also without an app, which knows what is secret.")
@@ -91,6 +100,7 @@ def dashboard(
             flows=flows,
             write=write,
             users=users,
+            audit=_audit(audit_log),
             hide_payloads=True if hide_payloads else False if payloads else None,
         )
         _serve(shown, host, port, open=open, write=write)
@@ -116,6 +126,18 @@ def _flows(names: Sequence[str]) -> "list[Flow[Any]]":
     from onward.flow import Flow  # which needs Redis
 
     return [load(name, Flow, "flow", "a flow") for name in names]
+
+
+def _audit(file: Path | None) -> "AuditFile | None":
+    if file is None:
+        return None
+    from onward.dashboard import AuditFile
+
+    try:
+        (found := AuditFile(file)).check()
+    except OSError as problem:
+        raise CommandFailed(f"--audit-log {file}: cannot be written: {problem.strerror or problem}") from None
+    return found
 
 
 def _users(host: str, user: str | None, file: Path | None) -> dict[str, str] | None:

@@ -11,6 +11,8 @@ from onward.client.app import Onward
 from onward.errors import DatabaseError, OnwardError
 from onward.state.driver import CLIENTS, is_clients_own
 
+_SILENT = "it did not answer in time"
+
 
 class CommandFailed(Exception):
     """What was asked for cannot be done; the message says why."""
@@ -40,7 +42,7 @@ def reaching(app: Onward) -> Iterator[None]:
             cause = cause.__cause__
         if not _is_about_the_database(cause):
             raise
-        reason = " ".join(str(cause).split()) or type(cause).__name__
+        reason = " ".join(str(cause).split()) or (_SILENT if isinstance(cause, TimeoutError) else type(cause).__name__)
         place = f" at {app.place}" if app.place else ""
         raise CommandFailed(f"cannot use the database{place}: {reason}") from error
 

@@ -2,20 +2,23 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Container, Sequence
-from datetime import timedelta
+from collections.abc import AsyncIterator, Container, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal, TypeAlias
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from onward.cli.console import say
 from onward.cli.options import Json, Place, duration, option, spread
 from onward.cli.place import with_app
 from onward.cli.printing import print_json, print_line, table
 from onward.client.app import Onward
 from onward.client.stats import COUNTS, cut_off
 from onward.client.words import span
+from onward.errands import Errands
 from onward.operating import Minute, Stats, TypeStats, WorkerInfo
 
 Watch = Annotated[bool, option("--watch", "Go on until interrupted.")]
@@ -23,6 +26,9 @@ Every = Annotated[
     timedelta, option("--every", "With --watch: how often to look.", parser=duration, metavar="TIME", show_default=True)
 ]
 Counted: TypeAlias = Literal["started", "completed", "failed", "retried"]
+Found: TypeAlias = tuple[Stats, Sequence[WorkerInfo]]
+_PATIENCE = 3.0
+"""Seconds that the database has for a look, with --watch, before it is said that it does not answer."""
 _BARS = "▁▂▃▄▅▆▇█"
 _BAR_MINUTES = 3
 _RATE_MINUTES = 5
@@ -46,19 +52,48 @@ def status(place: Place, watch: Watch = False, every: Every = "2s", json: Json =
             return
         console = Console(highlight=False, markup=False, emoji=False)
         if json or not console.is_terminal:
-            while True:
-                _print(*await _read(app), json=json)
-                await asyncio.sleep(pause)
+            async for seen in _looks(app, pause):
+                if seen.found is not None and seen.silent_since is None:
+                    _print(*seen.found, json=json)
+                else:
+                    say(f"onward: {seen.words}")
+            return
         with Live(console=console, screen=True, auto_refresh=False) as live:
-            while True:
-                live.update(Group(*screen(*await _read(app))), refresh=True)
-                await asyncio.sleep(pause)
+            async for seen in _looks(app, pause):
+                said = [Text(seen.words, style="red")] if seen.silent_since else []
+                live.update(Group(*said, *(screen(*seen.found) if seen.found else ())), refresh=True)
 
     with_app(place, look)
 
 
-async def _read(app: Onward) -> tuple[Stats, Sequence[WorkerInfo]]:
+async def _read(app: Onward) -> Found:
     return await app.stats(), await app.workers()
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was read last, and since when nothing is answered."""
+
+    found: Found | None
+    silent_since: datetime | None
+
+    @property
+    def words(self) -> str:
+        """That what was read last is not how it is now."""
+        since = f"the database has not answered since {self.silent_since:%H:%M:%S} UTC"
+        return since if self.found is None else f"{since}; this was read at {self.found[0].at:%H:%M:%S} UTC"
+
+
+async def _looks(app: Onward, pause: float) -> AsyncIterator[_Seen]:
+    errands, found, silent_since = Errands(), None, None
+    while True:
+        began = datetime.now(UTC)
+        try:
+            found, silent_since = await errands.within(_PATIENCE, _read(app)), None
+        except TimeoutError:
+            silent_since = silent_since or began
+        yield _Seen(found, silent_since)
+        await asyncio.sleep(pause)
 
 
 def _print(stats: Stats, workers: Sequence[WorkerInfo], *, json: bool) -> None:

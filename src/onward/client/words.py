@@ -98,6 +98,15 @@ def moment(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def sentence(text: str) -> str:
+    """A message as it stands alone.
+
+    >>> [sentence("no worker is alive"), sentence("")]
+    ['No worker is alive.', '']
+    """
+    return text[:1].upper() + text[1:] + "." * (text != "" and not text.endswith((".", ")", "?")))
+
+
 def several(count: int, thing: str) -> str:
     """So many of something.
 

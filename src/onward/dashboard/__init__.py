@@ -2,5 +2,6 @@
 
 from onward.dashboard.access import Role, Visitor
 from onward.dashboard.asgi import Dashboard
+from onward.dashboard.audit import AuditFile
 
-__all__ = ["Dashboard", "Role", "Visitor"]
+__all__ = ["AuditFile", "Dashboard", "Role", "Visitor"]

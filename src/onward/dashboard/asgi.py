@@ -23,13 +23,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from onward.client.app import Onward
 from onward.dashboard.access import COOKIE, HEADERS, Authenticate, Door, Visitor, new_cookie
+from onward.dashboard.audit import Write
 from onward.dashboard.beside import Beside
-from onward.dashboard.gate import Gate, Write
+from onward.dashboard.gate import Gate
 from onward.dashboard.page import Action, Ask, Page
 from onward.dashboard.pages.registry import ACTIONS, PAGES
-from onward.dashboard.paths import LONGEST, back_of, base_of, own_address, own_path, without_slash
+from onward.dashboard.paths import LONGEST, back_of, base_of, below_mount, own_address, own_path, without_slash
 from onward.dashboard.reading import Reading, Readings, refusal_of
-from onward.dashboard.refusal import Elsewhere, NotThere, Refusal
+from onward.dashboard.refusal import Away, Elsewhere, NotThere, Refusal
 from onward.dashboard.rendering import Renderer
 from onward.dashboard.replays import Replays
 from onward.errors import OnwardError, require
@@ -84,8 +85,9 @@ class Dashboard:
         `hosts`: the names that it answers to (default: any; without authentication, those of this machine).
         `secret`: signs forms, where several processes serve one dashboard. `hide_payloads`: show no inputs and outputs;
         unless said, those are hidden of which the app does not know what is secret. `audit` is called with each entry
-        of the audit log, which also goes to the logger `onward.dashboard.audit`. `timeout`: how long the database may
-        take for a page.
+        of the audit log (`AuditFile` keeps them in a file), which also goes to the logger `onward.dashboard.audit`;
+        before something is done and after it, and if it raises before, nothing is done. `timeout`: how long the
+        database may take for a page.
         """
         require(wrong_duration("timeout", timeout, least=timedelta(milliseconds=1)))
         self.app, self.title = app, title
@@ -168,7 +170,7 @@ class Dashboard:
         own = {
             key: value for key, value in scope.items() if key not in ("app", "router", "starlette.exception_handlers")
         }
-        own["path_params"] = {}
+        own = {**below_mount(own), "path_params": {}}
         request = Request(own, receive)
         begun = False
 
@@ -179,12 +181,15 @@ class Dashboard:
                 said = {name.lower() for name, _ in message["headers"]}
                 more = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in said]
                 message = {**message, "headers": [*message["headers"], *more]}
+            elif message["type"] == "http.response.body" and scope["method"] == "HEAD":
+                message = {**message, "body": b""}
             await send(message)
 
         try:
-            visitor = await self._door.visitor(request)
+            # The host's hook sees the request as the host does: its app, its session, the path in whole.
+            visitor = await self._door.visitor(Request(dict(scope), receive))
             own["onward.visitor"] = visitor
-            if (place := without_slash(own)) is not None:
+            if (place := without_slash(scope)) is not None:
                 await Response(status_code=307, headers={"location": place})(own, receive, guarded)
                 return
             if len(str(request.url)) > LONGEST:
@@ -209,11 +214,10 @@ class Dashboard:
         if not isinstance(error, Refusal):
             logger.error("the dashboard could not answer", exc_info=error)
             error = Refusal(500, "Something is wrong here. The log of the server says what.")
-        shown = {"refusal": error}
-        response = self._rendered(request, "error.html", _TITLES.get(error.status, "Not possible"), shown)
-        response.status_code = error.status
-        response.headers.update(error.headers)
-        return response
+        is_away = isinstance(error, Away)
+        title = _AWAY if is_away else _TITLES.get(error.status, "Not possible")
+        shown = {"refusal": error, "retries": is_away and request.method in ("GET", "HEAD")}
+        return _refusing(self._rendered(request, "error.html", title, shown), error)
 
     # -- pages
 
@@ -222,9 +226,13 @@ class Dashboard:
             self._check_open()
             ask = self._ask(request.path_params, request.query_params)
             reading = await self._readings.get(page, ask)
-            if reading.refusal is not None:
+            if reading.refusal is None:
+                return self._rendered(request, page.template, page.title, self._shown(page, ask, reading))
+            if reading.before is None:
                 raise reading.refusal
-            return self._rendered(request, page.template, page.title, self._shown(page, ask, reading))
+            # The last one, which says how old it is.
+            shown = {**self._shown(page, ask, reading.before), "away": reading.refusal}
+            return _refusing(self._rendered(request, page.template, page.title, shown), reading.refusal)
 
         return answer
 
@@ -271,6 +279,8 @@ class Dashboard:
             "token": self._door.token(cookie, visitor) if may_act and visitor is not None else "",
             "place": self.app.place,
             "read_at": None,
+            "away": None,
+            "retries": False,
         }
 
     # -- live
@@ -287,10 +297,12 @@ class Dashboard:
         if self._streams >= _MOST_STREAMS:
             raise Refusal(503, "Too many pages are open.")
         ask = self._ask(params, QueryParams(split.query))
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream", headers=_STREAMED)
         cookie = request.cookies.get(COOKIE, "")
         around = self._around(request, cookie, at)
         body = self._changes(page, ask, {**around, "title": page.title, "said": None})
-        return StreamingResponse(body, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        return StreamingResponse(body, media_type="text/event-stream", headers=_STREAMED)
 
     def _found(self, path: str) -> tuple[Page, Mapping[str, str]]:
         for route, page in self._pages:
@@ -310,7 +322,8 @@ class Dashboard:
                     pause = self._readings.pause(page)
                     reading = await self._readings.get(page, ask, no_older_than=pause * 0.9)
                     if reading.refusal is not None:
-                        yield _event("refused", {"words": reading.refusal.words})
+                        since = getattr(reading.refusal, "since", None)
+                        yield _event("refused", {"words": reading.refusal.words, "since": since})
                     else:
                         shown = {**around, **self._shown(page, ask, reading)}
                         parts = self._renderer.live(page.template, shown)
@@ -336,7 +349,7 @@ class Dashboard:
         action = self._action(request)
         fields = parse_qs(request.url.query, keep_blank_values=True)
         form = self._gate.form(visitor, fields)
-        question = await self._readings.once(lambda: action.ask(form))
+        question = await self._readings.once(self.app, lambda: action.ask(form))
         hidden = [(k, v) for k in action.records for v in fields.get(k, ())]
         shown = {"question": question, "action": action, "fields": hidden, "back": back_of(fields)}
         return self._rendered(request, "confirm.html", question.button, shown)
@@ -390,12 +403,20 @@ class Dashboard:
         return Response(content, media_type=kind, headers={"cache-control": "private, max-age=31536000, immutable"})
 
 
+_STREAMED = {"x-accel-buffering": "no"}
 _NOTHING = "There is nothing at this address."
+_AWAY = "No answer"
 _TITLES = {401: "Who are you?", 403: "Not allowed", 404: "Not found", 409: "Refused", 503: "Not now", 500: "An error"}
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
     raise NotThere(_NOTHING)
+
+
+def _refusing(response: Response, refusal: Refusal) -> Response:
+    response.status_code = refusal.status
+    response.headers.update(refusal.headers)
+    return response
 
 
 def _event(name: str, data: Any) -> bytes:

@@ -1,17 +1,14 @@
 """The one gate that everything goes through that changes something; what passed and what did not is written down."""
 
-import inspect
-import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
 from urllib.parse import parse_qs
+from uuid import uuid4
 
 from starlette.requests import Request
 
 from onward.client.app import Onward
 from onward.dashboard.access import Door, Visitor
+from onward.dashboard.audit import Audit, Entry, Write
 from onward.dashboard.beside import Beside
 from onward.dashboard.page import Action, Form
 from onward.dashboard.reading import refusal_of
@@ -19,29 +16,9 @@ from onward.dashboard.refusal import Refusal
 from onward.dashboard.replays import Replays
 from onward.errors import OnwardError
 
-audit = logging.getLogger("onward.dashboard.audit")
 _LARGEST = 2 * 1024 * 1024
 _MOST_FIELDS = 2_000
-_LONGEST_TOLD = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A line of the audit log."""
-
-    at: datetime
-    who: str
-    address: str | None
-    """Of the other end of the connection; behind a proxy, what the server makes of its headers."""
-    action: str
-    what: str
-    """What it was to be done to."""
-    outcome: Literal["done", "refused", "failed"]
-    words: str
-    """What was done, or why not."""
-
-
-Write: TypeAlias = Callable[[Entry], Awaitable[None] | None]
+_LONGEST_TOLD = 10_000
 
 
 class Gate:
@@ -59,7 +36,7 @@ class Gate:
         also: Write | None,
     ) -> None:
         self._app, self._door, self._write = app, door, write
-        self._hide_payloads, self._replays, self._also = hide_payloads, replays, also
+        self._hide_payloads, self._replays, self._audit = hide_payloads, replays, Audit(also)
         self._beside = beside
 
     def may_act(self, visitor: Visitor) -> bool:
@@ -92,43 +69,39 @@ class Gate:
             form = self.form(visitor, await _fields(request))
             self._door.check_write(request, visitor, form.maybe("token") or "")
         except Refusal as refusal:
-            await self._record(request, form, action, "refused", refusal.words)
+            await self._audit.ended(_entry(request, form, action), "refused", refusal.words)
             raise
+        entry = _entry(request, form, action)
+        await self._audit.asked(entry)
+        return await self._done(entry, form, action), form
+
+    async def _done(self, entry: Entry, form: Form, action: Action) -> str:
         try:
             words = await action.do(form)
         except Refusal as refusal:
-            await self._record(request, form, action, "refused", refusal.words)
+            await self._audit.ended(entry, "refused", refusal.words)
             raise
         except OnwardError as error:
-            await self._record(request, form, action, "failed", str(error))
-            raise refusal_of(error) from error
+            words = await self._audit.ended(entry, "failed", f"{error}{form.progress.words}")
+            raise Refusal(refusal_of(error).status, words) from error
         except BaseException as error:
             # It may have been done, in part or whole.
-            await self._record(request, form, action, "failed", type(error).__name__)
+            await self._audit.ended(entry, "failed", f"{type(error).__name__}.{form.progress.words}")
             raise
-        await self._record(request, form, action, "done", words)
-        return words, form
+        return await self._audit.ended(entry, "done", words)
 
-    async def _record(
-        self, request: Request, form: Form, action: Action, outcome: Literal["done", "refused", "failed"], words: str
-    ) -> None:
-        entry = Entry(
-            at=datetime.now(UTC),
-            who=form.visitor.name,
-            address=request.client.host if request.client else None,
-            action=action.name,
-            what=" ".join(f"{name}={_told(form.fields[name])}" for name in action.records if form.fields.get(name)),
-            outcome=outcome,
-            words=words,
-        )
-        level = logging.INFO if outcome == "done" else logging.WARNING
-        # As repr shows them: what somebody sent must not make lines of its own.
-        told = (entry.outcome, entry.action, entry.who, entry.address, entry.what, entry.words)
-        audit.log(level, "%s %s by %r from %r: %r: %r", *told, extra={"audit": entry})
-        if self._also is not None:
-            written = self._also(entry)
-            if inspect.isawaitable(written):
-                await written
+
+def _entry(request: Request, form: Form, action: Action) -> Entry:
+    return Entry(
+        id=uuid4().hex,
+        at=datetime.now(UTC),
+        who=form.visitor.name,
+        address=request.client.host if request.client else None,
+        action=action.name,
+        what=" ".join(f"{name}={_told(form.fields[name])}" for name in action.records if form.fields.get(name)),
+        outcome="asked",
+        words="",
+    )
 
 
 def _told(values: list[str] | tuple[str, ...] | object) -> str:

@@ -67,6 +67,22 @@ class Page:
         return self.path == other.path or (other.path != "/" and self.path.startswith(f"{other.path}/"))
 
 
+@dataclass(slots=True)
+class Progress:
+    """How far something has come that is done one after another."""
+
+    done: int = 0
+
+    def advance(self, count: int) -> None:
+        """So many more."""
+        self.done += count
+
+    @property
+    def words(self) -> str:
+        """For those who ask what was done before it failed."""
+        return f" Before that, {self.done:,} had been seen to." if self.done else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
     """What somebody wants done."""
@@ -78,6 +94,7 @@ class Form:
     hide_payloads: bool | None = False
     replays: Replays = field(default_factory=Replays)
     beside: Beside = field(default_factory=Beside)
+    progress: Progress = field(default_factory=Progress)
 
     def one(self, name: str) -> str:
         """The value of a field, without which there is nothing to do."""

@@ -1,5 +1,7 @@
 """What a dashboard does not show or do, and why; or where to look instead."""
 
+from datetime import datetime
+
 
 class Refusal(Exception):
     """The answer is a page that says so, with this status."""
@@ -14,6 +16,15 @@ class NotThere(Refusal):
 
     def __init__(self, words: str) -> None:
         super().__init__(404, words)
+
+
+class Away(Refusal):
+    """The database does not answer, or cannot be reached."""
+
+    def __init__(self, words: str, *, since: datetime) -> None:
+        self.since = since
+        """When that was first noticed."""
+        super().__init__(503, words, headers={"retry-after": "5"})
 
 
 class Elsewhere(Exception):

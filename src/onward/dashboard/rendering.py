@@ -38,6 +38,7 @@ class Renderer:
             time=time,
             ago=ago,
             taken=taken,
+            since=since,
             span=seconds,
             pretty=pretty,
             state=state_of,
@@ -89,7 +90,16 @@ def time(moment: datetime | None) -> Markup:
 
 def taken(moment: datetime) -> Markup:
     """When a page was read, which the script keeps true."""
-    return Markup(str(time(moment)).replace("<time ", "<time data-taken ", 1))
+    return _marked(time(moment), "taken")
+
+
+def since(moment: datetime) -> Markup:
+    """When the database was first seen not to answer; the script finds it."""
+    return _marked(time(moment), "since")
+
+
+def _marked(shown: Markup, mark: str) -> Markup:
+    return Markup(str(shown).replace("<time ", f"<time data-{mark} ", 1))
 
 
 def ago(moment: datetime | None) -> Markup:

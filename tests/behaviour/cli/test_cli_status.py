@@ -1,7 +1,9 @@
 """`onward status`."""
 
+import asyncio
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +13,7 @@ from command import Command
 from onward import SyncOnward
 from onward.operating import Stats
 from orders import charge
+from proxy import proxied
 
 
 def test_one_screen_says_what_waits_and_who_works(onward: Any, at: Any, client: SyncOnward) -> None:
@@ -57,3 +60,25 @@ def test_it_goes_on_until_interrupted(at: Any, client: SyncOnward, tmp_path: Any
         command.process.wait()
     told = [json.loads(line) for line in command.said.splitlines()]
     assert told[0]["stats"]["total"]["pending"] == 1
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_a_database_that_stands_still_is_told(
+    target: str, schema: str, client: SyncOnward, onward: Any, tmp_path: Path
+) -> None:
+    async with proxied(target) as (proxy, dsn):
+        place = ("--database", dsn, "--schema", schema)
+        given = ("status", *place, "--watch", "--every", "50ms")
+        command = Command(*given, folder=tmp_path, output=tmp_path, environment={**os.environ})
+        try:
+            await asyncio.to_thread(command.says, "no workers")
+            proxy.freeze()
+            await asyncio.to_thread(command.says, "onward: the database has not answered since")
+            assert "; this was read at " in command.said
+            proxy.thaw()
+            told = command.said.count("no workers")
+            while command.said.count("no workers") == told:
+                await asyncio.sleep(0.05)
+        finally:
+            command.process.kill()
+            command.process.wait()

@@ -24,14 +24,16 @@ def target(tmp_path: Any) -> str:
 
 
 class Stripping:
-    """A host that hands on a path without what it is mounted at, and does not say so: Litestar, or a proxy."""
+    """A host that hands on a path without what it is mounted at, and does not say so, such as a proxy. Litestar also
+    ends it with a slash."""
 
-    def __init__(self, inner: Any, at: str) -> None:
-        self._inner, self._at = inner, at
+    def __init__(self, inner: Any, at: str, end: str = "") -> None:
+        self._inner, self._at, self._end = inner, at, end
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         assert scope["path"].startswith(self._at)
-        await self._inner({**scope, "path": scope["path"].removeprefix(self._at) or "/"}, receive, send)
+        path = scope["path"].removeprefix(self._at).removesuffix(self._end) + self._end
+        await self._inner({**scope, "path": path or "/"}, receive, send)
 
 
 HOSTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -42,6 +44,7 @@ HOSTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
         lambda inner: Starlette(routes=[Mount("/a", Starlette(routes=[Mount("/b/c", inner)]))]),
     ),
     "stripping": ("/ops", lambda inner: Stripping(inner, "/ops")),
+    "like Litestar": ("/ops", lambda inner: Stripping(inner, "/ops", "/")),
 }
 
 
@@ -94,6 +97,8 @@ async def test_every_link_stays_below_where_it_is_mounted_and_leads_somewhere(
         ("/types/é", "", b"", "/types/%C3%A9"),
         ("/types/é", "", b"/types/%C3%A9", "/types/%C3%A9"),
         ("/jobs", "", b"/something/else", "/jobs"),
+        ("/types/a/b/", "", b"/ops/types/a%2Fb", "/types/a%2Fb"),
+        ("/types/a/", "", b"/ops/types/a%2F", "/types/a%2F"),
     ],
 )
 def test_an_address_is_known_as_the_browser_has_it(path: str, above: str, raw: bytes, address: str) -> None:

@@ -9,13 +9,16 @@ from uuid import uuid4
 import pytest
 from starlette.datastructures import QueryParams
 
-from browsing import Browser, streamed
+from browsing import Browser, streamed, text_of
 from onward import JobType, Onward, new_id
 from onward.dashboard import reading
 from onward.dashboard.page import Ask, Page
 from onward.dashboard.pages.registry import PAGES
-from onward.dashboard.reading import Readings
+from onward.dashboard.reading import Readings, key_of
+from onward.dashboard.refusal import Away
+from onward.errors import DatabaseError
 from onward.state.command import Command
+from proxy import proxied
 
 charge = JobType("orders.charge", input=dict[str, int], output=dict[str, str])
 
@@ -102,6 +105,89 @@ async def test_what_takes_too_long_is_said_in_words_and_not_tried_at_once_again(
         assert refusal.status == 503
         assert "did not answer within" in refusal.words
     assert count == 1
+
+
+@pytest.mark.parametrize("client", ["postgresql", "postgresql+psycopg"])
+async def test_a_database_that_stands_still_is_told_soon_and_with_what_was_read_before(
+    postgres_dsn: str, serve: Callable[..., Any], client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take a dozen seconds to give a connection back on which no answer comes: nobody waits for that."""
+    monkeypatch.setattr(reading, "_PULSE", 0.3)
+    schema = f"t_{uuid4().hex[:12]}"
+    async with (
+        proxied(postgres_dsn) as (proxy, dsn),
+        Onward(dsn.replace("postgresql", client), jobs=[charge], schema=schema, migrate=True, observers=[]) as app,
+    ):
+        browser: Browser = await serve(app, timeout=timedelta(milliseconds=500))
+        chain = await app.start(charge, {"id": 1}, delay=timedelta(hours=1))
+        before = await browser.visit("/chains")
+        seconds = "As of " + text_of(before).partition("As of ")[2][: len("2026-11-17 00:00:00 UTC")]
+        browser.dashboard._readings._slots[next(iter(browser.dashboard._readings._slots))].taken = 0.0
+
+        proxy.freeze()
+        async with asyncio.timeout(6):
+            known = await browser.visit("/chains", status=503)
+            unknown = text_of(await browser.visit("/workers", status=503))
+        async with asyncio.timeout(6), streamed(browser.dashboard, "/jobs") as event:
+            live = await event()
+
+        proxy.thaw()
+        async with asyncio.timeout(20):
+            while (await browser.client.get("jobs")).status_code != 200:
+                await asyncio.sleep(0.1)
+        after = await browser.visit("/chains")
+
+    assert "Not up to date. The database does not answer." in text_of(known)
+    assert seconds in text_of(known)
+    assert str(chain.id) in known
+    assert "The database does not answer." in unknown
+    assert "First noticed at" in unknown
+    assert live["words"].startswith("The database does not answer.")
+    assert live["since"] is not None
+    assert "hidden" in after.partition('id="stale"')[2].partition(">")[0]
+
+
+async def test_since_when_it_is_away_is_that_of_the_first_page_that_noticed() -> None:
+    is_away = True
+
+    async def look(ask: Ask) -> dict[str, Any]:
+        if is_away:
+            raise DatabaseError("the server is gone", doing="looking", fault="lost")
+        return {}
+
+    readings, one, other = Readings(timeout=5), page(look), page(look, needs="queues")
+    noticed = [await readings.get(which, ask(), no_older_than=0) for which in (one, other, one)]
+    is_away = False
+    assert (await readings.get(one, ask(), no_older_than=0)).refusal is None
+    is_away = True
+    again = (await readings.get(one, ask(), no_older_than=0)).refusal
+
+    assert len({one.refusal.since for one in noticed if isinstance(one.refusal, Away)}) == 1
+    assert noticed[0].refusal is not None
+    assert noticed[0].refusal.words == "The database does not answer. The server is gone."
+    assert isinstance(again, Away)
+    assert again.since > noticed[-1].at
+
+
+async def test_what_nobody_asks_for_any_more_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_KEPT", 0.2)
+
+    async def look(ask: Ask) -> dict[str, Any]:
+        return {}
+
+    readings, one = Readings(timeout=5), page(look)
+    async with asyncio.timeout(10):
+        for name in ("gone", "kept"):
+            await readings.get(one, ask(q=name))
+        while len(readings._slots) == 2:
+            await asyncio.sleep(0.01)
+            await readings.get(one, ask(q="kept"))
+        assert list(readings._slots) == [key_of(one, ask(q="kept"))], "somebody looks at it"
+        while readings._slots:
+            await asyncio.sleep(0.01)
+        await readings.get(one, ask(q="new"))
+        while readings._slots:
+            await asyncio.sleep(0.01)
 
 
 def test_fifty_different_pages_are_read_less_often_than_one() -> None:

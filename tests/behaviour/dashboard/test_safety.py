@@ -241,6 +241,25 @@ async def test_live_pages_end_when_the_server_is_about_to_stop(serve: Callable[.
     assert live.result().status_code == 200
 
 
+async def test_whatever_can_be_looked_at_answers_head_without_a_body_and_at_once(
+    serve: Callable[..., Any], chain: Any
+) -> None:
+    browser = await serve(chain[0])
+    looks = [path for path in addresses(browser.dashboard) if not path.startswith("/do/")]
+
+    async with asyncio.timeout(20):
+        for path in [*looks, "/live?at=/chains", f"/chains/{chain[1].id}"]:
+            head = await browser.client.head(path.lstrip("/"))
+            assert head.content == b"", path
+            assert head.status_code in (200, 303, 404), path
+            if not path.startswith("/live"):
+                assert head.status_code == (await browser.client.get(path.lstrip("/"))).status_code, path
+
+    assert (await browser.client.head("live?at=/chains")).headers["content-type"].startswith("text/event-stream")
+    assert (await browser.client.head("live?at=/nowhere")).status_code == 404
+    assert browser.dashboard._streams == 0
+
+
 async def test_an_output_that_is_too_deep_is_refused_in_words(serve: Callable[..., Any], chain: Any) -> None:
     browser = await serve(chain[0])
     data = fields(chain[1], token=await token_of(browser), output="[" * 2_000 + "]" * 2_000)
@@ -302,15 +321,17 @@ async def test_what_is_done_and_what_is_refused_is_written_down(
 
     found = [(entry.who, entry.action, entry.outcome, entry.address) for entry in entries]
     assert found == [
+        ("ada", "trigger", "asked", "127.0.0.1"),
         ("ada", "trigger", "done", "127.0.0.1"),
         ("ada", "delete", "refused", "127.0.0.1"),
+        ("ada", "retry", "asked", "127.0.0.1"),
         ("ada", "retry", "done", "127.0.0.1"),
     ]
-    assert entries[0].what == f"chain={chain[1].id}"
-    assert entries[0].words == "Triggered 1 chain."
-    assert "Not " in entries[2].words
+    assert entries[0].what == entries[1].what == f"chain={chain[1].id}"
+    assert entries[1].words == "Triggered 1 chain."
+    assert "Not " in entries[4].words
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 3
+    assert len(lines) == 5
     assert not any("\n" in line for line in lines)
 
 

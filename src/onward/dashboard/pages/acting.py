@@ -75,7 +75,8 @@ class _Change:
         if self._cascades and form.maybe("cascade"):
             change = partial(change, cascade=True)
         ordered = ids[:: -1 if self._oldest_first and "chain" not in form.fields else 1]
-        words = told(self._done, await change_in_batches(change, ordered, found="chain" not in form.fields))
+        found, advance = "chain" not in form.fields, form.progress.advance
+        words = told(self._done, await change_in_batches(change, ordered, found=found, progress=advance))
         return words + (" That is as many as can be done at once." if len(ids) == _MOST_AT_ONCE else "")
 
     async def _chosen(self, form: Form) -> AsyncIterator[UUID]:
@@ -179,7 +180,12 @@ async def _replay(form: Form) -> str:
     ids = await _group(form)
     words = f"group {form.one('group')}"
     replay = form.replays.begin(ids, words=words, by=form.visitor.name)
-    changed = await change_in_batches(form.app.retry, ids, found=True, progress=replay.advance)
+
+    def advance(count: int) -> None:
+        replay.advance(count)
+        form.progress.advance(count)
+
+    changed = await change_in_batches(form.app.retry, ids, found=True, progress=advance)
     replay.refused = len(changed.refused)
     return f"{told('Retried', changed)} Below Failed it says what comes of them."
 

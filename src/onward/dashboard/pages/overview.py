@@ -7,7 +7,7 @@ from typing import Literal
 
 from onward.client.causes import Group, grouped
 from onward.client.stats import cut_off
-from onward.client.words import listed, several, span
+from onward.client.words import listed, sentence, several, span
 from onward.dashboard.page import Ask, Data, Page
 from onward.dashboard.pages.figures import TypeRow, hour_of, lately, rows_of
 from onward.model import FailedJob, JobStatus, StoredSchedule
@@ -81,8 +81,8 @@ def _found_by_the_doctor(health: Health) -> Iterator[Attention]:
         if finding.level != "ok":
             yield Attention(
                 level=finding.level,
-                words=_sentence(finding.message),
-                advice=finding.advice and _sentence(finding.advice),
+                words=sentence(finding.message),
+                advice=finding.advice and sentence(finding.advice),
                 at=_WHERE.get(finding.name),
             )
 
@@ -127,10 +127,6 @@ def _of_schedules(schedules: Sequence[StoredSchedule], now: datetime) -> Iterato
 
 def _is_due(schedule: StoredSchedule, now: datetime) -> bool:
     return schedule.paused_at is None and schedule.next_at is not None and schedule.next_at < now
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "." * (not text.endswith((".", ")", "?")))
 
 
 PAGES = (

@@ -13,6 +13,9 @@
   // -- small screens
   if (matchMedia("(max-width: 720px)").matches) for (const one of document.querySelectorAll("details[data-fold]")) one.open = false;
 
+  const here = document.querySelector(".top nav [aria-current]");
+  if (here) { const list = here.closest("nav"); list.scrollLeft = here.offsetLeft - list.offsetLeft - (list.clientWidth - here.offsetWidth) / 2; }
+
   // -- times
   const whole = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
   const today = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
@@ -25,12 +28,15 @@
     }
     return `${Math.floor(seconds)}s`;
   };
+  const stale = document.getElementById("stale");
+  // While nothing new comes, times count from when the page was read: else a worker that lives would seem to die here.
+  const now = () => { const taken = stale && !stale.hidden && document.querySelector("time[data-taken]"); return taken ? new Date(taken.dateTime) : Date.now(); };
   const tell = (within) => {
     for (const time of within.querySelectorAll("time[datetime]")) {
       const moment = new Date(time.dateTime);
       if (isNaN(moment)) continue;
       if ("ago" in time.dataset) {
-        const seconds = (Date.now() - moment) / 1000;
+        const seconds = (now() - moment) / 1000;
         time.title = whole.format(moment);
         time.textContent = seconds < 0 ? `in ${words(-seconds)}` : `${words(seconds)} ago`;
       } else if (!time.dataset.told) {
@@ -46,11 +52,42 @@
   // -- live parts
   const connection = document.getElementById("connection");
   const say = (text, state) => { if (connection && connection.textContent !== text) { connection.textContent = text; connection.dataset.state = state; } };
+  // What is not new is said where it cannot be overlooked.
+  const old = (text, since) => {
+    say("Not up to date", "lost");
+    if (!stale) return;
+    const taken = document.querySelector("time[data-taken]");
+    const told = `${text}${since ? ` First noticed at ${when(since)};` : ""}${taken ? ` ${since ? "w" : "W"}hat is shown was read at ${when(taken.dateTime)}.` : ""}`;
+    if (stale.dataset.told === told) return;
+    stale.dataset.told = told;
+    const head = document.createElement("strong");
+    head.textContent = "Not up to date.";
+    stale.replaceChildren(head, ` ${told}`);
+    stale.hidden = false;
+    tell(document);
+  };
+  const fresh = (text) => { say(text, "live"); if (stale && !stale.hidden) { stale.hidden = true; delete stale.dataset.told; } };
+  const when = (text) => { const moment = new Date(text); return (moment.toDateString() === new Date().toDateString() ? today : whole).format(moment); };
   const holds = (part) => part.contains(document.activeElement) && document.activeElement.matches("input:not([type=checkbox]), textarea, select");
+  const selects = (part) => String(getSelection()) && part.contains(getSelection().anchorNode);
+  // What came while somebody typed or selected in a part; until it is let go, the page is as old as it says.
+  const held = new Map();
+  let newest = null;
+  const bring = (changed, at) => {
+    if (at) newest = at;
+    for (const [id, html] of Object.entries(changed)) held.set(id, html);
+    for (const [id, html] of [...held]) {
+      const part = document.getElementById(id);
+      if (part && (holds(part) || selects(part))) continue;
+      held.delete(id);
+      if (part) replace(part, html);
+    }
+    if (held.size || !newest) return;
+    for (const time of document.querySelectorAll("time[data-taken]")) { time.dateTime = newest; delete time.dataset.told; }
+    tell(document);
+  };
+  setInterval(() => { if (held.size && !document.hidden) bring({}); }, 500);
   const replace = (part, html) => {
-    if (holds(part)) return;
-    const chosen = String(getSelection());
-    if (chosen && part.contains(getSelection().anchorNode)) return;
     const ticked = new Set([...part.querySelectorAll("input:checked")].map((box) => box.id));
     const opened = new Map([...part.querySelectorAll("details[id]")].map((one) => [one.id, one.open]));
     const scrolled = [...part.querySelectorAll(".scroll, pre")].map((one) => [one.scrollLeft, one.scrollTop]);
@@ -75,11 +112,13 @@
   const poll = async () => {
     try {
       const answer = await fetch(location.href, { headers: { accept: "text/html" }, redirect: "error" });
-      if (!answer.ok) throw new Error(answer.status);
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      for (const part of parts()) { const fresh = page.getElementById(part.id); if (fresh) replace(part, fresh.innerHTML); }
-      say("", "live");
-    } catch { say("Not up to date: the server does not answer.", "lost"); }
+      if (answer.ok) {
+        const found = parts().map((part) => page.getElementById(part.id)).filter(Boolean);
+        bring(Object.fromEntries(found.map((part) => [part.id, part.innerHTML])), page.querySelector("time[data-taken]")?.dateTime);
+        fresh("");
+      } else old(page.querySelector("[data-words]")?.textContent || `The dashboard answered ${answer.status}.`, page.querySelector("time[data-since]")?.dateTime);
+    } catch { old("The dashboard's server does not answer."); }
     polling = setTimeout(poll, every * 2);
   };
   const listen = () => {
@@ -89,15 +128,14 @@
     stream.addEventListener("parts", (event) => {
       failures = 0;
       const told = JSON.parse(event.data);
-      for (const [id, html] of Object.entries(told.parts)) { const part = document.getElementById(id); if (part) replace(part, html); }
-      for (const time of document.querySelectorAll("time[data-taken]")) { time.dateTime = told.at; delete time.dataset.told; }
-      tell(document);
-      say("Live", "live");
+      bring(told.parts, told.at);
+      fresh(held.size ? "Held while you type or select" : "Live");
     });
-    stream.addEventListener("refused", (event) => say(`Not up to date: ${JSON.parse(event.data).words}`, "lost"));
+    stream.addEventListener("refused", (event) => { failures = 0; const told = JSON.parse(event.data); old(told.words, told.since); });
     stream.addEventListener("error", () => {
       say("Not up to date: trying again.", "lost");
       failures += 1;
+      if (failures > 1) old("The dashboard's server does not answer.");
       if (failures > 3 || stream?.readyState === 2) { stop(); polling = setTimeout(() => { polling = null; listen(); }, every * 2); }
     });
   };
@@ -105,6 +143,13 @@
   document.addEventListener("visibilitychange", () => { stop(); if (!document.hidden) { failures = 0; listen(); } });
   addEventListener("pagehide", stop);
   addEventListener("pageshow", () => { if (!document.hidden) listen(); });
+
+  // -- pages that could not be shown
+  const retry = async () => {
+    if (!document.hidden) try { if ((await fetch(location.href, { method: "HEAD" })).status !== 503) { location.reload(); return; } } catch { /* not yet */ }
+    setTimeout(retry, 3000);
+  };
+  if (body.dataset.retries !== undefined) setTimeout(retry, 3000);
 
   // -- keys
   const dialog = document.getElementById("keys");
