@@ -1,6 +1,7 @@
 """Fixtures for every kind of test. Servers are found, started or installed by servers.py, and only when asked for."""
 
 import gc
+import logging
 import os
 import secrets
 import shutil
@@ -41,6 +42,18 @@ def scale() -> Callable[[int], int]:
         return max(1, int(count * factor))
 
     return scaled
+
+
+@pytest.fixture
+def logging_as_before() -> Iterator[None]:
+    """For what configures logging for the whole process, as Litestar and Django do."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")

@@ -85,6 +85,7 @@ def give_addresses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     return give
 
 
+@pytest.mark.usefixtures("logging_as_before")
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_python_block_runs(
     page: Path,

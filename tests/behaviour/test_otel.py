@@ -177,20 +177,6 @@ async def test_a_handler_adds_to_the_span_of_its_attempt(running: Any, spans: Sp
     assert [(event.name, dict(event.attributes or {})) for event in process.events] == [("paid", {"total": 40})]
 
 
-async def test_a_provider_that_is_set_up_after_the_observer_is_found(
-    running: Any, spans: Spans, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
-    observer = OpenTelemetryObserver(meter_provider=None)
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: spans.provider)
-
-    app: Onward = await running(leaf, observers=[observer, recorder])
-    await app.start(leaf, 1)
-    await recorder.next(events.AttemptEnded)
-
-    assert len(spans.named("process leaf")) == 1
-
-
 async def test_a_worker_belongs_to_no_trace_of_its_own(running: Any, opened: Any, spans: Spans) -> None:
     recorder = Recorder()
     client: Onward = await opened(leaf, observers=[])

@@ -1,23 +1,13 @@
 """Spans and figures for OpenTelemetry (extra `otel`): of the API alone; what comes of them is up to your SDK."""
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from opentelemetry import context, metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation
-from opentelemetry.trace import (
-    NonRecordingSpan,
-    ProxyTracer,
-    Span,
-    SpanKind,
-    Status,
-    StatusCode,
-    Tracer,
-    TracerProvider,
-)
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from onward.model import JobId
@@ -26,11 +16,7 @@ from onward.observe.events import Event
 from onward.observe.measures import METRICS, Labels, Measures, Metric
 from onward.observe.observer import Observers, Starting, ToStart
 
-if TYPE_CHECKING:
-    from onward.observe.light_spans import LightSpans
-
 _SPANS = (events.AttemptStarted, events.AttemptFailed, events.AttemptEnded)
-_ATTEMPT = SpanKind.CONSUMER
 _CARRIED = ("traceparent", "tracestate")
 _NOWHERE = Context()
 """No trace: an attempt does not belong to the one in which its worker happened to be started."""
@@ -60,7 +46,6 @@ class OpenTelemetryObserver:
         if meter_provider == "global":
             meter_provider = metrics.get_meter_provider()
         self._tracer = None if tracer_provider is None else tracer_provider.get_tracer("onward")
-        self._light = _light(self._tracer)
         self._propagator = TraceContextTextMapPropagator()
         self._spans: dict[tuple[JobId, int], Span] = {}
         self._last_carried: tuple[object, object] = (None, None)
@@ -73,10 +58,6 @@ class OpenTelemetryObserver:
     def wants(self, kind: type[Event]) -> bool:
         if not self.is_enabled:
             return False
-        if kind is events.AttemptStarted and isinstance(self._tracer, ProxyTracer):
-            # The provider was set, or is yet to be, after this observer was made.
-            self._tracer = trace.get_tracer_provider().get_tracer("onward")
-            self._light = _light(self._tracer)
         return (self._tracer is not None and kind in _SPANS) or (
             self._measures is not None and self._measures.wants(kind)
         )
@@ -123,20 +104,13 @@ class OpenTelemetryObserver:
         place, is_sampled = self._place_of(event.meta) if event.meta else (_NOWHERE, True)
         if not is_sampled:
             return place
-        name, attributes = f"process {event.type_name}", _attributes("process", "process", event.type_name)
-        attributes["messaging.message.id"] = job_id = str(event.job_id)
-        # As a rule a chain is its first job, and known by the very same id.
-        attributes["messaging.message.conversation_id"] = (
-            job_id if event.chain_id == event.job_id else str(event.chain_id)
-        )
+        attributes = _attributes("process", "process", event.type_name)
+        attributes["messaging.message.id"] = str(event.job_id)
+        attributes["messaging.message.conversation_id"] = str(event.chain_id)
         attributes["messaging.client.id"] = event.worker
         attributes["onward.attempt"] = event.attempt
-        if self._light is not None:
-            span = self._light.start(name, place, attributes)
-        else:
-            span = self._tracer.start_span(name, place, _ATTEMPT, attributes)
-        if not isinstance(span, NonRecordingSpan):
-            self._spans[event.job_id, event.attempt] = span
+        span = self._tracer.start_span(f"process {event.type_name}", place, SpanKind.CONSUMER, attributes)
+        self._spans[event.job_id, event.attempt] = span
         return trace.set_span_in_context(span, place)
 
     def _place_of(self, meta: Mapping[str, Any]) -> tuple[Context, bool]:
@@ -176,19 +150,7 @@ def _tell_failure(span: Span, event: events.AttemptFailed) -> None:
     span.set_status(Status(StatusCode.ERROR, error.message))
 
 
-def _light(tracer: Tracer | None) -> "LightSpans | None":
-    """How to make spans at less cost than the tracer, where it is one of the SDK's: then that is imported already."""
-    if tracer is None or "opentelemetry.sdk.trace" not in sys.modules:
-        return None
-    from onward.observe.light_spans import light_spans
-
-    return light_spans(tracer, _ATTEMPT)
-
-
 def _end(span: Span, event: events.AttemptEnded) -> None:
-    end_with = getattr(span, "end_with", None)
-    if end_with is not None and event.outcome != "lost" and end_with({"onward.outcome": event.outcome}):
-        return
     if span.is_recording():
         span.set_attribute("onward.outcome", event.outcome)
         if event.outcome == "lost":

@@ -17,6 +17,7 @@ from browsing import HERE, streamed
 from onward import Attempt, Onward, job
 from onward.dashboard import Dashboard, Visitor
 
+pytestmark = pytest.mark.usefixtures("logging_as_before")
 PAGE = Path(__file__).parents[3] / "docs/how-to/dashboard.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 AT = f"{HERE}/ops"
