@@ -116,6 +116,46 @@ async def test_a_place_given_up_while_a_worker_takes_ahead_is_looked_at_though_i
 
 
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)
+@pytest.mark.parametrize("fails", [False, True])
+async def test_jobs_are_taken_while_places_are_looked_for(
+    make_app: Callable[..., Onward], monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """Beside the takes, by another connection; and if that fails, the next take looks itself."""
+    looks, release, done = Counter[str](), asyncio.Event(), list[int]()
+
+    @job("work", limit=Limit(concurrency=2, key=lambda input: input.tenant))
+    async def work(attempt: Attempt[Work]) -> None:
+        done.append(attempt.input.number)
+
+    async with make_app(work) as app:
+        monkeypatch.setattr(admission, "_LOOK_BACK_EVERY", 60.0)
+        monkeypatch.setattr(admission, "_AT_MOST_AHEAD", 0.0)
+        monkeypatch.setattr(admission.Admission, "can_wait", property(lambda one: one._enough_until > 0))
+
+        async def admit(run: Run, **_: Any) -> Any:
+            looks["admit"] += 1
+            if looks["admit"] == 2:
+                await release.wait()
+                if fails:
+                    raise asyncpg.InterfaceError("gone")
+            return await run()
+
+        intercept(monkeypatch, app.state, "admit", admit)
+        chains = await app.start_many([work.with_input(Work(f"tenant-{n % 20}", n)) for n in range(60)])
+        async with app.worker(concurrency=2):
+            try:
+                async with asyncio.timeout(10.0):
+                    while len(done) < 10 or looks["admit"] < 2:
+                        await asyncio.sleep(0.01)
+            finally:
+                release.set()
+            await finish(*chains)
+
+    assert sorted(done) == list(range(60))
+    assert looks["admit"] > 2
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
 async def test_what_was_taken_runs_though_the_look_for_more_fails(
     make_app: Callable[..., Onward], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,8 @@ _EAGER_FOR = 60.0
 """Seconds after jobs were let in for which a worker whose types have no limit looks before every take, too."""
 _AT_MOST_AHEAD = 0.1
 """Seconds for which a worker that finds enough to take does so without a look: many places are given for less than one
-at a time. A job with a better rank waits for no longer, nor does one of another key."""
+at a time. And for which it goes on to do so while a look is under way beside its takes. A job with a better rank waits
+for no longer than both, nor does one of another key."""
 _LONGEST_PAUSE = 0.5
 """Seconds between looks while somebody's lock is in the way."""
 _LETTING_IN = "let jobs in"
@@ -67,6 +68,15 @@ class Admission:
         """Whether to look before the next take."""
         now = time.monotonic()
         return now >= self._not_before and (now >= self.due or (now >= self._enough_until and self.is_eager))
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether there was enough to take until a moment ago, so that a take need not wait for the look."""
+        return time.monotonic() < self._enough_until + _AT_MOST_AHEAD
+
+    def look_ahead(self) -> None:
+        """A look begins beside the takes: it will say how things are."""
+        self._enough_until = self.due = time.monotonic() + _AT_MOST_AHEAD
 
     def locked_out(self, error: Exception) -> None:
         """Somebody's lock was in the way, as a rule: look again in a while. Other jobs can be taken meanwhile."""

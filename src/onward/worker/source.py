@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+from onward.errands import to_the_end
 from onward.errors import SchemaMissing
 from onward.lifecycle import settle
 from onward.lifecycle.effects import Effects, describe
@@ -68,6 +70,8 @@ class JobSource:
         self._is_unsure = False
         """Whether jobs may have been taken that nobody was told of."""
         self._look: asyncio.Timeout | None = None
+        self._to_look_ahead, self._has_looked_ahead = asyncio.Event(), asyncio.Event()
+        self._has_looked_ahead.set()
         self.loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=options.concurrency, is_jammed=self._is_jammed)
         self.listener: Listener | None = None
         """There while the worker runs."""
@@ -144,8 +148,11 @@ class JobSource:
         state, taken = self._store.state, list[TakenJob]()
         has_looked = False
         while True:
-            if self._admission.is_needed:
-                if not await self._look_for_places(connection, free=limit - len(taken), has_taken=bool(taken)):
+            if self._admission.is_needed and not self._looks_ahead():
+                free, has_taken = limit - len(taken), bool(taken)
+                if not self._has_looked_ahead.is_set():
+                    await self._has_looked_ahead.wait()
+                elif not await self._look_for_places(connection, free=free, has_taken=has_taken):
                     break
                 has_looked = True
             taken.extend(await self._cursor.take(take, limit - len(taken)))
@@ -158,6 +165,35 @@ class JobSource:
                 break
         waited = [job.id for job in taken if job.blockers]
         return taken, await connection.run(state.blockers_of(waited)) if waited else {}
+
+    def _looks_ahead(self) -> bool:
+        """Whether places are looked for while jobs are taken: it takes as long as all else, and another connection of
+        the server's can do so meanwhile. A file has only one who writes.
+        """
+        if not (self._admission.can_wait and self._store.state.locks_rows and self._store.driver.is_async):
+            return False
+        if self._has_looked_ahead.is_set():
+            self._admission.look_ahead()
+            self._has_looked_ahead.clear()
+            self._to_look_ahead.set()
+        return True
+
+    async def look_ahead(self) -> None:
+        """Look for places whenever a take need not wait for it; until cancelled."""
+        reserved = Reserved(self._store.driver)
+        try:
+            while True:
+                await self._to_look_ahead.wait()
+                self._to_look_ahead.clear()
+                try:
+                    await reserved.use(partial(self._look_for_places, free=0, has_taken=True))
+                except Exception:  # noqa: BLE001 - the next take begins with a look, which tells of what lasts
+                    self._admission.lost_touch()
+                finally:
+                    self._has_looked_ahead.set()
+                    self.wake()  # it is known now when to look next
+        finally:
+            await to_the_end(reserved.close())
 
     async def _look_for_places(self, connection: Connection, *, free: int, has_taken: bool = False) -> bool:
         """Let jobs in; False: the database is in trouble, for which those that were taken before are not given back."""
@@ -225,9 +261,13 @@ class JobSource:
         """Whether most of what runs waits for connections: what is not taken is there for other workers."""
         return len(self._attempts.queueing) * 2 > self.loop.busy
 
+    @property
+    def _admission_due(self) -> float:
+        return self._admission.due if self._has_looked_ahead.is_set() else math.inf
+
     async def _admit_for_others(self) -> bool:
         """Let jobs in when it is time, though there is no slot for them here; True if there is: a take will do so."""
-        if time.monotonic() < self._admission.due:
+        if time.monotonic() < self._admission_due:
             return False
         if self.loop.has_room:
             return True
@@ -260,7 +300,7 @@ class JobSource:
         assert self.listener is not None
         self.listener.has_room = has_room = self.loop.has_room
         is_jammed = self.loop.free > 0 and not has_room
-        left = max(min(self._maintenance.next_look, self._admission.due) - time.monotonic(), 0.0)
+        left = max(min(self._maintenance.next_look, self._admission_due) - time.monotonic(), 0.0)
         hints = await self.listener.wait(min(left, _JAMMED) if is_jammed else left)
         self.listener.has_room = has_room = self.loop.has_room
         if not has_room:

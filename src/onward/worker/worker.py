@@ -185,7 +185,10 @@ class Worker:
     async def _work(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             settling = tasks.create_task(self._settler.run(whatever_comes=True))
-            beside = [tasks.create_task(self._progress.run()), tasks.create_task(self._chores.run())]
+            beside = [
+                tasks.create_task(work)
+                for work in (self._progress.run(), self._chores.run(), self._source.look_ahead())
+            ]
             if self.options.burst:
                 beside.append(tasks.create_task(self._stop_when_nothing_is_left()))
             try:
