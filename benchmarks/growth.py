@@ -55,7 +55,9 @@ def cases(*, full: bool, factor: float = 1.0) -> list[Case]:
     found.append(replace(held, label="held", snapshot=True))
     several = [Case(group="many", label=str(types), types=types, jobs=jobs) for types in (1, 37, 100)]
     found += several + [replace(case, label=f"{case.label} held", snapshot=True) for case in several]
-    kept = Case(group="pruning", label="kept", history=large, jobs=int(seconds * 30_000), seconds=seconds)
+    # Workers begin to prune some seconds after they have started, and go about it slowly.
+    long = 3 * seconds
+    kept = Case(group="pruning", label="kept", history=large, jobs=int(long * 30_000), seconds=long)
     found += [kept, replace(kept, label="pruned", pruned=True)]
     if not full:
         return found
