@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from onward import Attempt, JobType, Onward, Permanent, job
 from onward.dashboard import Dashboard
 from onward.dashboard.pages.registry import PAGES
 from onward.errors import ChainFailed
+from proxy import proxied
 
 pytestmark = pytest.mark.slow
 LATER = timedelta(hours=1)
@@ -202,6 +204,26 @@ async def test_polling_takes_over_where_nothing_can_be_streamed(
     chain = await shop.start(approve, {"order": 9})
 
     await expect(page.get_by_label(f"Chain {chain.id}").first).to_be_visible(timeout=60_000)
+
+
+async def test_a_page_says_that_it_is_not_up_to_date_until_the_database_answers_again(
+    postgres_dsn: str, serve: Callable[..., Awaitable[str]], chromium: Browser
+) -> None:
+    async with proxied(postgres_dsn) as (proxy, dsn):
+        schema = f"t_{secrets.token_hex(6)}"
+        async with Onward(dsn, jobs=[charge, approve, report], observers=[], schema=schema, migrate=True) as shop:
+            address = await serve(shop)
+            page = await chromium.new_page()
+            await page.goto(f"{address}/chains")
+            await expect(page.locator("#connection")).to_have_attribute("data-state", "live", timeout=30_000)
+
+            proxy.freeze()
+            await expect(page.locator("#stale")).to_contain_text("what is shown was read at", timeout=60_000)
+            proxy.thaw()
+            await expect(page.locator("#stale")).to_be_hidden(timeout=60_000)
+            chain = await shop.start(approve, {"order": 9})
+
+            await expect(page.get_by_label(f"Chain {chain.id}").first).to_be_visible(timeout=60_000)
 
 
 async def test_times_are_those_of_the_reader(
