@@ -81,7 +81,9 @@ async def test_a_job_that_was_locked_when_it_was_announced_is_taken_soon_after_t
     running: Any, opened: Any, delay: timedelta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody tells when a lock ends without a change; only there can one row be locked."""
+    looks = count_looks(monkeypatch)
     app: Onward = await running(double, worker=NEVER)
+    await quiet(looks)
     client: Onward = await opened(double)
     is_locked = asyncio.Event()
 
