@@ -98,7 +98,8 @@ class AuditFile:
         await to_thread(self._append, msgspec.json.encode(entry) + b"\n")
 
     def _append(self, line: bytes) -> None:
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # A pipe that nobody reads, or that is full, is an error at once: it would hold up whoever waits for it for ever.
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         try:
             line = b"\n" * self._is_cut + line
             written = os.write(file, line)

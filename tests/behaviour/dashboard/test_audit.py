@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import stat
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -113,6 +114,25 @@ async def test_what_cannot_be_written_down_is_not_done(
     found = await app.find_chain(chain.id)
     assert found is not None
     assert found.status is JobStatus.PENDING
+
+
+async def test_a_pipe_that_nobody_reads_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    write = AuditFile(pipe)
+    # Whoever waits for a reader is let go in the end, so that this fails rather than hangs.
+    late = threading.Timer(2.0, lambda: os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)))
+    late.start()
+
+    with pytest.raises(OSError, match="No such device"):
+        write.check()
+    with pytest.raises(OSError, match="No such device"):
+        await write(entry())
+
+    late.cancel()
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    await write(entry(words="read"))
+    assert json.loads(os.read(reader, 10_000))["words"] == "read"
+    os.close(reader)
 
 
 @pytest.mark.parametrize("outcome", ["asked", "done"])
