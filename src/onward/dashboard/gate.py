@@ -69,7 +69,7 @@ class Gate:
             form = self.form(visitor, await _fields(request))
             self._door.check_write(request, visitor, form.maybe("token") or "")
         except Refusal as refusal:
-            await self._audit.ended(_entry(request, form, action), "refused", refusal.words)
+            await self._audit.refused(_entry(request, form, action), refusal.words)
             raise
         entry = _entry(request, form, action)
         await self._audit.asked(entry)

@@ -182,3 +182,64 @@ async def test_what_fails_half_way_says_how_far_it_came(
     asked, failed = lines(file)
     assert (asked["outcome"], failed["outcome"]) == ("asked", "failed")
     assert failed["words"].endswith(" Before that, 2 had been seen to.")
+
+
+@pytest.mark.parametrize("begun", ["asked", "failed"])
+async def test_whoever_is_cancelled_again_and_again_leaves_an_outcome(
+    app: Onward, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, begun: str
+) -> None:
+    written: list[Entry] = []
+    writes = asyncio.Event()
+
+    async def hook(entry: Entry) -> None:
+        if entry.outcome == begun:
+            writes.set()
+        await asyncio.sleep(0.1)
+        written.append(entry)
+
+    chain = await app.start(charge, {"id": 1}, delay=LATER)
+    browser: Browser = await serve(app, audit=hook)
+    if begun == "failed":
+        monkeypatch.setattr(type(app), "cancel", _gone)
+    async with asyncio.TaskGroup() as tasks:
+        acting = tasks.create_task(browser.act("cancel", {"chain": str(chain.id)}))
+        await writes.wait()
+        for _ in range(3):  # as a host does that runs its middleware in a group of tasks
+            acting.cancel()
+            await asyncio.sleep(0)
+
+    assert [one.outcome for one in written] == ["asked", "failed"]
+    found = await app.find_chain(chain.id)
+    assert found is not None
+    assert found.status is JobStatus.PENDING
+
+
+async def _gone(*_: Any, **__: Any) -> Any:
+    raise asyncio.CancelledError
+
+
+async def test_a_hook_that_hangs_counts_as_one_that_cannot_write(
+    app: Onward, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hook(entry: Entry) -> None:
+        await asyncio.sleep(3)
+
+    monkeypatch.setattr(audit, "_PATIENCE", 0.05, raising=False)
+    chain = await app.start(charge, {"id": 1}, delay=LATER)
+    browser: Browser = await serve(app, audit=hook)
+
+    told = await browser.act("cancel", {"chain": str(chain.id)}, status=503)
+
+    assert "the audit log cannot be written (TimeoutError)" in told
+
+
+async def test_a_form_that_is_not_ours_has_no_room_in_the_log(app: Onward, serve: Callable[..., Any]) -> None:
+    written: list[Entry] = []
+    browser: Browser = await serve(app, audit=written.append)
+
+    answer = await browser.client.post(
+        "do/cancel", data={"chain": "x" * 9_000, "token": "no"}, headers={"origin": "http://elsewhere"}
+    )
+
+    assert answer.status_code == 403
+    assert [(one.outcome, len(one.what) < 300) for one in written] == [("refused", True)]
