@@ -1,7 +1,7 @@
 -- Which types have jobs that are blocked, pending, scheduled, running or failed, and which limits hold some; for how many
 -- seconds the oldest that is pending has been due. From one type to the next is one seek of a partial index, and so is from
--- one version and rank to the next, of which a hundred are looked at. ORDER BY has it use that index, whatever is known of
--- the table.
+-- one version and rank to the next: of each version a hundred are looked at, then ten thousand of all. ORDER BY has it use
+-- that index, whatever is known of the table.
 WITH RECURSIVE moment AS (
   SELECT coalesce(:now::timestamptz, statement_timestamp()) AS now
 ), blocked_type AS (
@@ -46,19 +46,20 @@ WITH RECURSIVE moment AS (
     ORDER BY limit_key LIMIT 1
   ) following
 ), head AS (
-  (SELECT type_name, payload_version, rank, scheduled_at, 1 AS ranks FROM /*schema*/job
+  (SELECT type_name, payload_version, rank, scheduled_at, 1 AS ranks, 0 AS more FROM /*schema*/job
    WHERE status = 'pending' AND NOT deferred AND (limit_key IS NULL OR admitted_after = attempt)
    ORDER BY type_name, payload_version, rank, scheduled_at LIMIT 1)
   UNION ALL
   SELECT following.type_name, following.payload_version, following.rank, following.scheduled_at,
     CASE WHEN (following.type_name, following.payload_version) = (head.type_name, head.payload_version)
-      THEN head.ranks + 1 ELSE 1 END
+      THEN head.ranks + 1 ELSE 1 END,
+    CASE WHEN head.ranks < 100 THEN head.more ELSE head.more + 1 END
   FROM head CROSS JOIN LATERAL (
     SELECT type_name, payload_version, rank, scheduled_at FROM /*schema*/job
     WHERE status = 'pending' AND NOT deferred AND (limit_key IS NULL OR admitted_after = attempt)
-      -- After a hundred ranks, past all that a version can have.
+      -- After so many ranks, past all that a version can have.
       AND (type_name, payload_version, rank)
-        > (head.type_name, head.payload_version, CASE WHEN head.ranks < 100 THEN head.rank ELSE 2147483647 END)
+        > (head.type_name, head.payload_version, CASE WHEN head.ranks < 100 OR head.more < 10000 THEN head.rank ELSE 2147483647 END)
     ORDER BY type_name, payload_version, rank, scheduled_at LIMIT 1
   ) following
 )
