@@ -5,12 +5,13 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect
 
 from browsing import Browser
 from onward import JobType, Onward
@@ -243,3 +244,21 @@ async def test_a_form_that_is_not_ours_has_no_room_in_the_log(app: Onward, serve
 
     assert answer.status_code == 403
     assert [(one.outcome, len(one.what) < 300) for one in written] == [("refused", True)]
+
+
+async def test_a_form_that_breaks_off_is_refused_without_a_traceback(
+    app: Onward, serve: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    written: list[Entry] = []
+    browser: Browser = await serve(app, audit=written.append)
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"chain="
+        raise ClientDisconnect  # as the server tells it
+
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    answer = await browser.client.post("do/cancel", content=parts(), headers=form)
+
+    assert answer.status_code == 400
+    assert [one.outcome for one in written] == ["refused"]
+    assert "could not answer" not in caplog.text
