@@ -131,6 +131,24 @@ async def test_of_what_is_not_there_nothing_is_told(opened: Any) -> None:
     assert more.total.pending == more.types["charge"].pending == 5
     with pytest.raises(ConfigurationError, match="more_than"):
         await app.stats(more_than=0)
+    with pytest.raises(ConfigurationError, match="more_than"):
+        await app.stats(more_than=2**63)
+
+
+async def test_the_oldest_is_found_behind_any_number_of_priorities(opened: Any) -> None:
+    app: Onward = await opened(mail)
+    await app.start_many([mail.with_input(n, priority=n) for n in range(150)])
+    day = "interval '1 day'" if app.state.dialect == "postgres" else "86400000000"
+    jobs = table(app, "job")
+    async with app.driver.connection() as connection:
+        await connection.fetch(
+            f"UPDATE {jobs} SET scheduled_at = scheduled_at - {day} WHERE rank = (SELECT max(rank) FROM {jobs})", {}
+        )
+
+    oldest = (await app.stats()).types["mail"].oldest
+
+    assert oldest is not None
+    assert oldest > timedelta(hours=23)
 
 
 @pytest.mark.parametrize("target", ["sqlite"], indirect=True)

@@ -237,7 +237,7 @@ class Operations:
         return {name: msgspec.structs.replace(counts[name], oldest=oldest.get(name, 0.0)) for name in names}
 
     async def stats(self, *, more_than: int | None) -> Stats:
-        require(None if more_than is None else wrong_number("more_than", more_than, least=1))
+        require(None if more_than is None else wrong_number("more_than", more_than, least=1, most=2**63 - 1))
         return await self.store.read(stats(self.store.state, self.registry, more_than=more_than))
 
     async def paused(self, *, tx: object) -> Sequence[str]:

@@ -91,6 +91,8 @@ class Door:
             visitor = await found if inspect.isawaitable(found) else found
             if visitor is None:
                 raise Refusal(403, "You are not allowed to see this.")
+            if not isinstance(visitor, Visitor):  # such as False: whoever means to refuse must not let in
+                raise TypeError(f"authenticate= has to give a Visitor or None, it gave a {type(visitor).__name__}")
             return visitor
         if not _is_here(request):
             raise Refusal(403, _NO_GUARD)

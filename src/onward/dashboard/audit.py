@@ -1,5 +1,6 @@
 """Who did what, when, from where: written down before it is done, and once more with what came of it."""
 
+import asyncio
 import inspect
 import logging
 import os
@@ -13,9 +14,12 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from onward.dashboard.refusal import Refusal
+from onward.errands import to_the_end
 
 audit = logging.getLogger("onward.dashboard.audit")
 _LONGEST_LOGGED = 200
+_PATIENCE = 10.0
+"""Seconds that a hook may take: it is waited for also where whoever asked is gone, or the server stops."""
 Outcome: TypeAlias = Literal["asked", "done", "refused", "failed"]
 
 
@@ -50,15 +54,22 @@ class Audit:
     async def asked(self, entry: Entry) -> None:
         """It is about to be done; raises Refusal if that cannot be written down, and then it must not be."""
         try:
-            await self._write(entry)
+            await to_the_end(self._write(entry))
+        except asyncio.CancelledError:
+            await self.ended(entry, "failed", "CancelledError. Nothing was done.")
+            raise
         except Exception as error:
             audit.exception("the audit log cannot be written, so nothing was done")
             raise Refusal(503, f"Nothing was done: the audit log cannot be written ({_reason(error)}).") from error
 
+    async def refused(self, entry: Entry, words: str) -> None:
+        """It passes no check. What a form says that is not ours is cut: somebody's page could fill the disk with it."""
+        await self.ended(replace(entry, what=_cut(entry.what)), "refused", words)
+
     async def ended(self, entry: Entry, outcome: Outcome, words: str) -> str:
         """What came of it. What is to be said of it: it can no longer be undone if this cannot be written down."""
         try:
-            await self._write(replace(entry, at=datetime.now(UTC), outcome=outcome, words=words))
+            await to_the_end(self._write(replace(entry, at=datetime.now(UTC), outcome=outcome, words=words)))
         except Exception as error:  # noqa: BLE001 - it is logged, and told
             audit.exception("the audit log cannot be written: what came of %s is not there", entry.id)
             return f"{words} What came of it could not be written to the audit log ({_reason(error)})."
@@ -72,7 +83,8 @@ class Audit:
         if self._also is not None:
             written = self._also(entry)
             if inspect.isawaitable(written):
-                await written
+                async with asyncio.timeout(_PATIENCE):
+                    await written
 
 
 class AuditFile:
@@ -98,7 +110,8 @@ class AuditFile:
         await to_thread(self._append, msgspec.json.encode(entry) + b"\n")
 
     def _append(self, line: bytes) -> None:
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # A pipe that nobody reads, or that is full, is an error at once: it would hold up whoever waits for it.
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         try:
             line = b"\n" * self._is_cut + line
             written = os.write(file, line)
@@ -110,8 +123,10 @@ class AuditFile:
 
 
 def _reason(error: Exception) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else type(error).__name__
+    words = (error.strerror or str(error)) if isinstance(error, OSError) else ""
+    return words or type(error).__name__
 
 
 def _cut(text: str) -> str:
+    """Its beginning, and how long it is."""
     return text if len(text) <= _LONGEST_LOGGED else f"{text[:_LONGEST_LOGGED]}… ({len(text):,} characters)"

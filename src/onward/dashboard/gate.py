@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from urllib.parse import parse_qs
 from uuid import uuid4
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from onward.client.app import Onward
 from onward.dashboard.access import Door, Visitor
@@ -69,7 +69,7 @@ class Gate:
             form = self.form(visitor, await _fields(request))
             self._door.check_write(request, visitor, form.maybe("token") or "")
         except Refusal as refusal:
-            await self._audit.ended(_entry(request, form, action), "refused", refusal.words)
+            await self._audit.refused(_entry(request, form, action), refusal.words)
             raise
         entry = _entry(request, form, action)
         await self._audit.asked(entry)
@@ -114,10 +114,13 @@ async def _fields(request: Request) -> dict[str, list[str]]:
     if kind != "application/x-www-form-urlencoded":
         raise Refusal(415, "Only forms of this dashboard are accepted.")
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _LARGEST:
-            raise Refusal(413, f"That is too much: a form has at most {_LARGEST:,} bytes.")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _LARGEST:
+                raise Refusal(413, f"That is too much: a form has at most {_LARGEST:,} bytes.")
+    except ClientDisconnect:
+        raise Refusal(400, "This form broke off: whoever sent it is gone.") from None
     try:
         return parse_qs(
             bytes(body).decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS

@@ -4,12 +4,14 @@ import asyncio
 import json
 import os
 import stat
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect
 
 from browsing import Browser
 from onward import JobType, Onward
@@ -115,6 +117,25 @@ async def test_what_cannot_be_written_down_is_not_done(
     assert found.status is JobStatus.PENDING
 
 
+async def test_a_pipe_that_nobody_reads_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    write = AuditFile(pipe)
+    # Whoever waits for a reader is let go in the end, so that this fails rather than hangs.
+    late = threading.Timer(2.0, lambda: os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)))
+    late.start()
+
+    with pytest.raises(OSError, match="No such device"):
+        write.check()
+    with pytest.raises(OSError, match="No such device"):
+        await write(entry())
+
+    late.cancel()
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    await write(entry(words="read"))
+    assert json.loads(os.read(reader, 10_000))["words"] == "read"
+    os.close(reader)
+
+
 @pytest.mark.parametrize("outcome", ["asked", "done"])
 async def test_a_hook_that_fails_stops_what_is_not_done_yet_and_is_told_otherwise(
     app: Onward, serve: Callable[..., Any], outcome: str
@@ -162,3 +183,82 @@ async def test_what_fails_half_way_says_how_far_it_came(
     asked, failed = lines(file)
     assert (asked["outcome"], failed["outcome"]) == ("asked", "failed")
     assert failed["words"].endswith(" Before that, 2 had been seen to.")
+
+
+@pytest.mark.parametrize("begun", ["asked", "failed"])
+async def test_whoever_is_cancelled_again_and_again_leaves_an_outcome(
+    app: Onward, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, begun: str
+) -> None:
+    written: list[Entry] = []
+    writes = asyncio.Event()
+
+    async def hook(entry: Entry) -> None:
+        if entry.outcome == begun:
+            writes.set()
+        await asyncio.sleep(0.1)
+        written.append(entry)
+
+    chain = await app.start(charge, {"id": 1}, delay=LATER)
+    browser: Browser = await serve(app, audit=hook)
+    if begun == "failed":
+        monkeypatch.setattr(type(app), "cancel", _gone)
+    async with asyncio.TaskGroup() as tasks:
+        acting = tasks.create_task(browser.act("cancel", {"chain": str(chain.id)}))
+        await writes.wait()
+        for _ in range(3):  # as a host does that runs its middleware in a group of tasks
+            acting.cancel()
+            await asyncio.sleep(0)
+
+    assert [one.outcome for one in written] == ["asked", "failed"]
+    found = await app.find_chain(chain.id)
+    assert found is not None
+    assert found.status is JobStatus.PENDING
+
+
+async def _gone(*_: Any, **__: Any) -> Any:
+    raise asyncio.CancelledError
+
+
+async def test_a_hook_that_hangs_counts_as_one_that_cannot_write(
+    app: Onward, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hook(entry: Entry) -> None:
+        await asyncio.sleep(3)
+
+    monkeypatch.setattr(audit, "_PATIENCE", 0.05, raising=False)
+    chain = await app.start(charge, {"id": 1}, delay=LATER)
+    browser: Browser = await serve(app, audit=hook)
+
+    told = await browser.act("cancel", {"chain": str(chain.id)}, status=503)
+
+    assert "the audit log cannot be written (TimeoutError)" in told
+
+
+async def test_a_form_that_is_not_ours_has_no_room_in_the_log(app: Onward, serve: Callable[..., Any]) -> None:
+    written: list[Entry] = []
+    browser: Browser = await serve(app, audit=written.append)
+
+    answer = await browser.client.post(
+        "do/cancel", data={"chain": "x" * 9_000, "token": "no"}, headers={"origin": "http://elsewhere"}
+    )
+
+    assert answer.status_code == 403
+    assert [(one.outcome, len(one.what) < 300) for one in written] == [("refused", True)]
+
+
+async def test_a_form_that_breaks_off_is_refused_without_a_traceback(
+    app: Onward, serve: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    written: list[Entry] = []
+    browser: Browser = await serve(app, audit=written.append)
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"chain="
+        raise ClientDisconnect  # as the server tells it
+
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    answer = await browser.client.post("do/cancel", content=parts(), headers=form)
+
+    assert answer.status_code == 400
+    assert [one.outcome for one in written] == ["refused"]
+    assert "could not answer" not in caplog.text

@@ -384,3 +384,22 @@ async def test_payloads_are_hidden_when_told_and_where_nobody_knows_the_secrets(
 async def test_what_would_let_the_wrong_people_in_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         Dashboard(Onward("memory://", jobs=[]), **options)
+
+
+@pytest.mark.parametrize("given", [False, "", {"name": "ada"}, True])
+@pytest.mark.parametrize("write", [False, True])
+async def test_a_hook_that_gives_something_else_lets_nobody_in(
+    chain: tuple[Onward, Any],
+    serve: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
+    given: Any,
+    write: bool,
+) -> None:
+    browser = await serve(chain[0], authenticate=lambda request: given, write=write)
+
+    answer = await browser.client.get("chains")
+
+    assert answer.status_code == 500
+    assert "Something is wrong here." in answer.text
+    assert str(chain[1].id) not in answer.text
+    assert f"it gave a {type(given).__name__}" in caplog.text

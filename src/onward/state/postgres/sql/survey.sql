@@ -1,7 +1,7 @@
 -- Which types have jobs that are blocked, pending, scheduled, running or failed, and which limits hold some; for how many
 -- seconds the oldest that is pending has been due. From one type to the next is one seek of a partial index, and so is from
--- one version and rank to the next, of which a hundred are looked at. ORDER BY has it use that index, whatever is known of
--- the table.
+-- one version and rank to the next: as many are looked at as five of each type, and ten thousand more. ORDER BY has it use
+-- that index, whatever is known of the table.
 WITH RECURSIVE moment AS (
   SELECT coalesce(:now::timestamptz, statement_timestamp()) AS now
 ), blocked_type AS (
@@ -45,22 +45,34 @@ WITH RECURSIVE moment AS (
     WHERE /*include fragments/held*/ AND limit_key >= held_limit.name || '0'
     ORDER BY limit_key LIMIT 1
   ) following
-), head AS (
-  (SELECT type_name, payload_version, rank, scheduled_at, 1 AS ranks FROM /*schema*/job
+), pending_type AS (
+  (SELECT type_name AS name FROM /*schema*/job
    WHERE status = 'pending' AND NOT deferred AND (limit_key IS NULL OR admitted_after = attempt)
    ORDER BY type_name, payload_version, rank, scheduled_at LIMIT 1)
   UNION ALL
-  SELECT following.type_name, following.payload_version, following.rank, following.scheduled_at,
-    CASE WHEN (following.type_name, following.payload_version) = (head.type_name, head.payload_version)
-      THEN head.ranks + 1 ELSE 1 END
-  FROM head CROSS JOIN LATERAL (
-    SELECT type_name, payload_version, rank, scheduled_at FROM /*schema*/job
+  SELECT following.name FROM pending_type CROSS JOIN LATERAL (
+    SELECT type_name AS name FROM /*schema*/job
     WHERE status = 'pending' AND NOT deferred AND (limit_key IS NULL OR admitted_after = attempt)
-      -- After a hundred ranks, past all that a version can have.
-      AND (type_name, payload_version, rank)
-        > (head.type_name, head.payload_version, CASE WHEN head.ranks < 100 THEN head.rank ELSE 2147483647 END)
+      AND type_name > pending_type.name
     ORDER BY type_name, payload_version, rank, scheduled_at LIMIT 1
   ) following
+), head AS (
+  -- All types go on to their next rank together, and only as long as somebody reads on.
+  SELECT first.* FROM pending_type CROSS JOIN LATERAL (
+    SELECT type_name, payload_version, rank, scheduled_at FROM /*schema*/job
+    WHERE status = 'pending' AND NOT deferred AND (limit_key IS NULL OR admitted_after = attempt)
+      AND type_name = pending_type.name
+    ORDER BY type_name, payload_version, rank, scheduled_at LIMIT 1
+  ) first
+  UNION ALL
+  SELECT following.* FROM head CROSS JOIN LATERAL (
+    SELECT type_name, payload_version, rank, scheduled_at FROM /*schema*/job
+    WHERE status = 'pending' AND NOT deferred AND (limit_key IS NULL OR admitted_after = attempt)
+      AND type_name = head.type_name AND (payload_version, rank) > (head.payload_version, head.rank)
+    ORDER BY type_name, payload_version, rank, scheduled_at LIMIT 1
+  ) following
+), looked AS (
+  SELECT type_name, scheduled_at FROM head LIMIT (SELECT 5 * count(*) FROM pending_type) + 10000
 )
 SELECT 'now' AS kind, NULL AS name, extract(epoch FROM now)::double precision AS seconds FROM moment
 UNION ALL
@@ -74,6 +86,6 @@ SELECT 'failed', name, NULL FROM failed_type
 UNION ALL
 SELECT 'held', name, NULL FROM held_limit
 UNION ALL
-SELECT 'pending', head.type_name, extract(epoch FROM moment.now - /*schema*/readable(min(head.scheduled_at)))::double precision
-FROM moment, head
-GROUP BY head.type_name, moment.now
+SELECT 'pending', looked.type_name, extract(epoch FROM moment.now - /*schema*/readable(min(looked.scheduled_at)))::double precision
+FROM moment, looked
+GROUP BY looked.type_name, moment.now
