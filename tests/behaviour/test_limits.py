@@ -16,8 +16,9 @@ import pytest
 
 from onward import Attempt, Backoff, JobType, Limit, Next, Onward, Rate, Reschedule, job
 from onward.errors import ConfigurationError, DefinitionError, LimitNotFound, StartRefused, WaitTimeout
-from onward.worker import admission
-from support import SOON, Run, intercept
+from onward.observe import events
+from onward.worker import admission, source
+from support import SOON, Recorder, Run, intercept
 
 
 @dataclass
@@ -153,6 +154,62 @@ async def test_jobs_are_taken_while_places_are_looked_for(
 
     assert sorted(done) == list(range(60))
     assert looks["admit"] > 2
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_takes_look_themselves_while_no_connection_is_to_be_had_beside_them(
+    make_app: Callable[..., Onward], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that takes long to fail would hold them up again and again."""
+    runs, tries = Running(), Counter[str]()
+
+    @job("work", limit=Limit(concurrency=2, key=lambda input: input.tenant))
+    async def work(attempt: Attempt[Work]) -> None:
+        await runs(attempt.input.tenant)
+
+    class NotToBeHad(source.Reserved):
+        async def use(self, work: Any) -> Any:
+            tries["ahead"] += 1
+            raise asyncpg.TooManyConnectionsError("sorry, too many clients already")
+
+    monkeypatch.setattr(source, "Reserved", NotToBeHad)
+    monkeypatch.setattr(admission, "_AT_MOST_AHEAD", 0.05)
+    monkeypatch.setattr(admission, "_NONE_AHEAD_FOR", 60.0)
+    async with make_app(work) as app:
+        chains = await app.start_many([work.with_input(Work(f"tenant-{n % 40}")) for n in range(400)])
+        async with app.worker(concurrency=4):
+            await finish(*chains)
+
+    assert max(runs.most.values()) <= 2
+    assert tries["ahead"] == 1
+    assert "let jobs in" in {event.doing for event in recorder.of(events.StateError)}
+    assert recorder.of(events.StateRecovered)
+
+
+async def test_all_keys_are_looked_at_when_touch_is_lost_while_places_are_looked_for(
+    make_app: Callable[..., Onward], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a take on another connection: the look under way may have begun before the server lost what it knew."""
+    sweeps = list[bool]()
+
+    @job("work", limit=Limit(concurrency=2, key=lambda input: input.tenant))
+    async def work(attempt: Attempt[Work]) -> None: ...
+
+    async with make_app(work) as app:
+        worker = app.worker(concurrency=2)
+
+        async def admit(run: Run, *, sweep: bool, **_: Any) -> Any:
+            sweeps.append(sweep)
+            if len(sweeps) == 2:
+                worker._source._admission.lost_touch()
+            return await run()
+
+        intercept(monkeypatch, app.state, "admit", admit)
+        async with worker:
+            while len(sweeps) < 3:
+                await (await app.start(work, Work("tenant"))).wait(timeout=SOON)
+
+    assert sweeps[:3] == [True, False, True]
 
 
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)

@@ -30,6 +30,8 @@ at a time. And for which it goes on to do so while a look is under way beside it
 for no longer than both, nor does one of another key."""
 _LONGEST_PAUSE = 0.5
 """Seconds between looks while somebody's lock is in the way."""
+_NONE_AHEAD_FOR, _NONE_AHEAD_AT_MOST_FOR = 1.0, 30.0
+"""Seconds for which takes look themselves after a look beside them failed; the latter if that goes on."""
 _LETTING_IN = "let jobs in"
 _MOST_ROUNDS = 4
 """Where jobs go on from one limit to the next, or there is more to look at than fits into one."""
@@ -57,6 +59,9 @@ class Admission:
     _locked_out: int = 0
     """How often in a row somebody had locked what it has to look at."""
     _not_before: float = 0.0
+    _failed_ahead: int = 0
+    """How often in a row a look beside the takes failed."""
+    _none_ahead_before: float = 0.0
 
     @property
     def is_eager(self) -> bool:
@@ -72,11 +77,25 @@ class Admission:
     @property
     def can_wait(self) -> bool:
         """Whether there was enough to take until a moment ago, so that a take need not wait for the look."""
-        return time.monotonic() < self._enough_until + _AT_MOST_AHEAD
+        return self._none_ahead_before <= time.monotonic() < self._enough_until + _AT_MOST_AHEAD
 
     def look_ahead(self) -> None:
         """A look begins beside the takes: it will say how things are."""
         self._enough_until = self.due = time.monotonic() + _AT_MOST_AHEAD
+
+    def looked_ahead(self) -> None:
+        """A look beside the takes was made."""
+        self._failed_ahead = 0
+
+    def failed_ahead(self, error: Exception) -> None:
+        """A look beside the takes failed. The next take looks itself, and tells of what lasts; but it may be that only
+        this connection is not to be had, for which takes should not wait again and again.
+        """
+        self._failed_ahead += 1
+        pause = pause_after(self._failed_ahead, _NONE_AHEAD_FOR, _NONE_AHEAD_AT_MOST_FOR)
+        self._none_ahead_before = time.monotonic() + pause
+        self.lost_touch()
+        self.store.observers.emit(events.StateError(doing=_LETTING_IN, error=describe(error)))
 
     def locked_out(self, error: Exception) -> None:
         """Somebody's lock was in the way, as a rule: look again in a while. Other jobs can be taken meanwhile."""
@@ -104,9 +123,8 @@ class Admission:
             next_in = await self._admit(connection, types)
             if next_in != 0:
                 break
-        if self._locked_out:
-            self._locked_out = 0
-            self.store.observers.database_works(_LETTING_IN)
+        self._locked_out = 0
+        self.store.observers.database_works(_LETTING_IN)
         wait = _AT_LEAST_EVERY if next_in is None else min(max(next_in, 0.001), _AT_LEAST_EVERY)
         now = time.monotonic()
         if self._after:  # what was committed late comes before it, and was passed over
@@ -128,8 +146,13 @@ class Admission:
         now = time.monotonic()
         if now >= self._look_back_at:
             self._after, self._look_back_at = 0, now + _LOOK_BACK_EVERY
-        admitted = await connection.run(self.store.state.admit(after=self._after, sweep=self._sweep))
-        self._after, self._sweep, self._is_paced = max(self._after, admitted.reached), False, admitted.is_paced
+        sweep, self._sweep = self._sweep, False  # touch may be lost, on the other connection, before this is answered
+        try:
+            admitted = await connection.run(self.store.state.admit(after=self._after, sweep=sweep))
+        except BaseException:
+            self._sweep = self._sweep or sweep
+            raise
+        self._after, self._is_paced = max(self._after, admitted.reached), admitted.is_paced
         types.update(admitted.types)
         return admitted.next_in
 

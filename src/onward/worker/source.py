@@ -186,9 +186,11 @@ class JobSource:
                 await self._to_look_ahead.wait()
                 self._to_look_ahead.clear()
                 try:
-                    await reserved.use(partial(self._look_for_places, free=0, has_taken=True))
-                except Exception:  # noqa: BLE001 - the next take begins with a look, which tells of what lasts
-                    self._admission.lost_touch()
+                    await reserved.use(partial(self._look_for_places, free=0))
+                except Exception as error:  # noqa: BLE001 - one turn of a loop
+                    self._admission.failed_ahead(error)
+                else:
+                    self._admission.looked_ahead()
                 finally:
                     self._has_looked_ahead.set()
                     self.wake()  # it is known now when to look next
