@@ -361,7 +361,7 @@ def test_the_types_that_there_are_are_found_with_a_seek_for_each_and_for_its_ran
 
     sought = [node for node in plan if node.get("Index Name")]
     assert plan[0]["Actual Rows"] == 1 + 3 * TYPES
-    # Pending, once more to begin with its first rank, scheduled and running; and a last seek of each that finds nothing.
+    # Pending, again to begin with its first rank, scheduled and running; and a last seek of each that finds nothing.
     assert sum(read(node) for node in sought) <= TYPES * (RANKS + 4) + 3
     assert_the_table_is_not_scanned(plan)
 
