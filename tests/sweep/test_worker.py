@@ -14,7 +14,7 @@ from sweep.worker_operations import WORKS
 pytestmark = pytest.mark.timeout(1800)
 DRIVERS = ["sqlite", "asyncpg", "psycopg", "sqlalchemy-asyncpg", "sqlalchemy-psycopg", "sqlalchemy-aiosqlite"]
 
-SELDOM = ["schedules"]
+SELDOM = ["schedules", "limits"]
 """Tried by `make test-all` only."""
 
 

@@ -1,12 +1,13 @@
 """What a worker does, each as jobs that are there before and the handlers that run them."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from onward import Attempt, Backoff, Next, Outcome, Permanent, Reschedule, Schedule, job
+from onward import Attempt, Backoff, Limit, Next, Outcome, Permanent, Reschedule, Schedule, job
 from onward.define.outcome import Done
 from onward.state.driver import run_now
 from sweep.bench import Room
@@ -19,12 +20,14 @@ class Stage:
 
     room: Room
     seen: ClassVar[set[Any]] = set()
+    running: ClassVar[Counter[str]] = Counter()
     cancelled = stopped = False
 
     @classmethod
     def set(cls, room: Room) -> None:
         cls.room, cls.cancelled, cls.stopped = room, False, False
         cls.seen.clear()
+        cls.running.clear()
 
 
 def first_time(key: Any) -> bool:
@@ -147,6 +150,24 @@ async def in_line(attempt: Attempt[str]) -> str:
     return attempt.input
 
 
+# -- limits
+
+PLACES = 2
+
+
+@job("limited", limit=Limit(concurrency=PLACES, key=lambda input: input))
+async def limited(attempt: Attempt[str]) -> str:
+    """For so long that places are looked for beside the next take."""
+    Stage.running[attempt.input] += 1
+    try:
+        if Stage.running[attempt.input] > PLACES:
+            raise Permanent("more at a time than there are places")
+        await asyncio.sleep(0.12)
+    finally:
+        Stage.running[attempt.input] -= 1
+    return attempt.input
+
+
 # -- leases
 
 
@@ -219,6 +240,11 @@ async def _schedules(room: Room) -> None:
     room.bench.run(f"UPDATE {room.bench.table('schedule')} SET next_at = next_at - {back}")
 
 
+async def _limits(room: Room) -> None:
+    """More than there are slots have a place, and some have none."""
+    await room.app.start_many([limited.with_input(f"key {n % 3}") for n in range(9)])
+
+
 async def _held(room: Room) -> None:
     await room.app.start(held, "held")
 
@@ -254,6 +280,7 @@ WORKS = {
         Work("leases", (plain, long), _leases),
         Work("threads", (in_thread,), _threads),
         Work("schedules", (scheduled, in_line), _schedules),
+        Work("limits", (limited,), _limits),
         Work("stopping", (held,), _held, beside=_stop, may_crash=True),
         Work("cancelling", (doomed,), _doomed, beside=_cancel),
     )

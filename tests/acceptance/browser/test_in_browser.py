@@ -1,12 +1,16 @@
 """Every page and every action in a real browser: light, dark, on a phone, at another path, and without JavaScript."""
 
+import asyncio
 import os
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from playwright.async_api import Browser, Page, expect
@@ -16,10 +20,12 @@ from starlette.routing import Mount
 import servers
 from browsing import served
 from hostile_html import MARK, texts
-from onward import Attempt, JobType, Onward, Permanent, job
+from onward import Attempt, JobType, Limit, Onward, Permanent, Schedule, job
 from onward.dashboard import Dashboard
-from onward.dashboard.pages.registry import PAGES
+from onward.dashboard.pages.registry import ACTIONS, PAGES
 from onward.errors import ChainFailed
+from onward.flow import Flow
+from onward.queue import Memory, Queue, QueueWorker
 from proxy import proxied
 
 pytestmark = pytest.mark.slow
@@ -50,15 +56,102 @@ async def fill(app: Onward) -> dict[str, str]:
     return {"id": str(failed.id)}
 
 
-def addresses(samples: dict[str, str]) -> list[str]:
-    """Of all pages whose {names} there is something for."""
-    found = [re.sub(r"\{(\w+)\}", lambda name: samples.get(name[1], name[0]), page.path) for page in PAGES]
-    elsewhere = ("/limits/", "/queues/", "/flows/")
-    return [
-        path + ("?q=order" if path == "/find" else "")
-        for path in found
-        if "{" not in path and not path.startswith(elsewhere)
-    ]
+@job("orders.ship", limit=Limit("carrier", concurrency=1))
+async def ship(attempt: Attempt[str]) -> None: ...
+
+
+@job("nightly", schedule=Schedule(input="all", every=timedelta(days=1)))
+async def nightly(attempt: Attempt[str]) -> None: ...
+
+
+@dataclass
+class Letter:
+    to: str
+
+
+async def refuse(data: Letter, job: Any) -> None:
+    raise Permanent("no such address")
+
+
+@asynccontextmanager
+async def letters() -> AsyncIterator[Queue[Letter]]:
+    """With two dead letters."""
+    memory = Memory()
+    async with Queue("letters", provider=memory, data=Letter) as queue:
+        for name in ("one", "two"):
+            await queue.add("welcome", Letter(f"{name}@example.org"), id=name)
+        async with QueueWorker(queue.name, refuse, provider=memory):
+            while (await queue.stats()).failed < 2:
+                await asyncio.sleep(0.01)
+        yield queue
+
+
+@asynccontextmanager
+async def posting(redis_url: str) -> AsyncIterator[tuple[Flow[Letter], list[str]]]:
+    """A flow of which two jobs have failed."""
+    name = f"browser-{secrets.token_hex(4)}"
+    flow = Flow(name, redis_url, input=Letter)
+
+    @flow.stage(f"{name}-sort")
+    async def sort(letter: Letter) -> None:
+        raise Permanent("no such address")
+
+    async with flow:
+        ids = await flow.start_many([Letter("ann"), Letter("bob")])
+        async with flow.workers({f"{name}-sort": 1}):
+            while (await flow.positions()).count(place="failed") < 2:
+                await asyncio.sleep(0.01)
+        yield flow, ids
+        for id in ids[:1]:
+            await flow.delete(id)
+
+
+@asynccontextmanager
+async def everything(
+    app: Callable[..., Awaitable[Onward]], redis_url: str
+) -> AsyncIterator[tuple[Onward, dict[str, Any], dict[str, str]]]:
+    """An app, what stands beside it, and what can be named in an address."""
+    shop = await app(charge, approve, report, ship, nightly)
+    async with letters() as queue, posting(redis_url) as (flow, ids):
+        samples = await fill(shop)
+        async with shop.worker():
+            while not (await shop.schedules.list() and await shop.limits.list()):
+                await asyncio.sleep(0.05)
+        samples |= {"flow": flow.name, "first": ids[0], "second": ids[1]}
+        yield shop, {"queues": [queue], "flows": [flow]}, samples
+
+
+def addresses(samples: dict[str, str]) -> dict[str, str]:
+    """Of every page there is."""
+    id, group, replay = samples["id"], samples["group"], samples["replay"]
+    named = {
+        "/find": "/find?q=order",
+        "/chains/{id}": f"/chains/{id}",
+        "/jobs/{id}": f"/jobs/{id}",
+        "/types/{name:path}": "/types/orders.charge",
+        "/limits/{name:path}": "/limits/carrier",
+        "/failed/{group}": f"/failed/{group}",
+        "/failed/replays/{replay}": f"/failed/replays/{replay}",
+        "/queues/one": "/queues/one?name=letters",
+        "/flows/one": f"/flows/one?name={samples['flow']}",
+    }
+    return {page.path: named.get(page.path, page.path) for page in PAGES}
+
+
+async def confirmed(page: Page, address: str, action: str, **fields: str) -> str:
+    """Ask for something, and confirm it; what the page then says."""
+    await page.goto(f"{address}/confirm/{action}?{urlencode({'back': '/failed', **fields})}")
+    if await page.get_by_label("Output").count():
+        await page.get_by_label("Output").fill("true")
+    await page.get_by_role("main").locator("form button").click()
+    await expect(page.locator(".said")).to_be_visible()
+    return await page.locator(".said").inner_text()
+
+
+async def found_by(page: Page, address: str, pattern: str) -> list[str]:
+    """What links among the failed ones lead to."""
+    await page.goto(f"{address}/failed")
+    return list(dict.fromkeys(re.findall(pattern, await page.content())))
 
 
 async def complaints(page: Page, wrong: list[str]) -> None:
@@ -82,36 +175,82 @@ async def test_every_page_is_whole_and_accessible(
     chromium: Browser,
     tmp_path: Path,
     axe: str,
+    redis_url: str,
     look: str,
 ) -> None:
-    shop = await app(charge, approve, report)
-    samples = await fill(shop)
-    address = await serve(shop)
     kept = Path(os.environ.get("ONWARD_TEST_ARTEFACTS", tmp_path))
     size: Any = {"width": 390, "height": 780} if look == "phone" else {"width": 1280, "height": 800}
     context = await chromium.new_context(color_scheme="dark" if look == "dark" else "light", viewport=size)
     page, wrong = await context.new_page(), list[str]()
     await complaints(page, wrong)
 
-    paths = [*addresses(samples), f"/confirm/retry?chain={samples['id']}&back=/chains", "/nowhere"]
-    for path in paths:
-        await page.goto(f"{address}{path}")
-        await expect(page.locator("h1").first).to_be_visible()
-        await page.screenshot(
-            path=kept / f"{path.strip('/').replace('/', '-').partition('?')[0] or 'start'}-{look}.png"
-        )
-        if path != "/nowhere":
-            assert wrong == [], path
-        wrong.clear()
-        await page.evaluate(axe)
-        found = await page.evaluate("axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']})")
-        violations = [
-            (one["id"], one["help"], [node["html"][:200] for node in one["nodes"][:3]]) for one in found["violations"]
-        ]
-        assert violations == [], path
-        wide = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        assert wide <= 0, f"{path} is {wide} px too wide"
+    async with everything(app, redis_url) as (shop, beside, samples):
+        address = await serve(shop, **beside)
+        await shop.cancel(await shop.start(charge, {"order": 3}))
+        retried, samples["group"], *_ = await found_by(page, address, r"failed/(\w{8})\b")
+        await confirmed(page, address, "replay", group=retried)
+        samples["replay"], *_ = await found_by(page, address, r"failed/replays/(\w+)")
+        paths = [*addresses(samples).values(), f"/confirm/retry?chain={samples['id']}&back=/chains", "/nowhere"]
+        for path in paths:
+            answer = await page.goto(f"{address}{path}")
+            assert answer is not None
+            assert answer.status == (404 if path == "/nowhere" else 200), path
+            await expect(page.locator("h1").first).to_be_visible()
+            name = path.strip("/").replace("/", "-").partition("?")[0] or "start"
+            await page.screenshot(path=kept / f"{name}-{look}.png")
+            if path != "/nowhere":
+                assert wrong == [], path
+            wrong.clear()
+            await page.evaluate(axe)
+            found = await page.evaluate("axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']})")
+            violations = [
+                (one["id"], one["help"], [node["html"][:200] for node in one["nodes"][:3]])
+                for one in found["violations"]
+            ]
+            assert violations == [], path
+            wide = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert wide <= 0, f"{path} is {wide} px too wide"
     await context.close()
+
+
+async def test_every_action_is_asked_and_done(
+    app: Callable[..., Awaitable[Onward]], serve: Callable[..., Awaitable[str]], chromium: Browser, redis_url: str
+) -> None:
+    page, wrong = await chromium.new_page(), list[str]()
+    await complaints(page, wrong)
+
+    async with everything(app, redis_url) as (shop, beside, samples):
+        address = await serve(shop, **beside)
+        waiting, more = [str((await shop.start(kind, {"order": 3})).id) for kind in (charge, approve)]
+        (group,) = await found_by(page, address, r"failed/(\w{8})\b")
+        flow, letters = {"flow": samples["flow"]}, {"queue": "letters"}
+        tried = [
+            ("replay", {"group": group}, "Retried 1 chain."),
+            ("cancel", {"chain": samples["id"]}, "Cancelled 1 chain."),
+            ("retry", {"chain": samples["id"]}, "Retried 1 chain."),
+            ("trigger", {"chain": waiting}, "Triggered"),
+            ("complete", {"chain": more}, "Completed chain"),
+            ("delete", {"chain": waiting}, "Deleted 1 chain."),
+            ("pause-type", {"type": "orders.charge"}, "Paused orders.charge."),
+            ("resume-type", {"type": "orders.charge"}, "Resumed orders.charge."),
+            ("pause-schedule", {"schedule": "nightly"}, "Paused the schedule nightly"),
+            ("resume-schedule", {"schedule": "nightly"}, "Resumed the schedule nightly."),
+            ("run-schedule", {"schedule": "nightly"}, "Started chain"),
+            ("change-limit", {"limit": "carrier", "concurrency": "3"}, "Changed the limit carrier"),
+            ("reset-limit", {"limit": "carrier"}, "Reset the limit carrier"),
+            ("queue-pause", letters, "Paused the queue"),
+            ("queue-resume", letters, "Resumed the queue"),
+            ("queue-retry", {**letters, "job": "one"}, "Put job one back"),
+            ("queue-remove", {**letters, "job": "two"}, "Deleted job two"),
+            ("queue-retry-all", letters, "Put 0 jobs back"),
+            ("queue-purge", letters, "Deleted 0 dead letters"),
+            ("flow-retry", {**flow, "job": samples["first"]}, "Retried job"),
+            ("flow-delete", {**flow, "job": samples["second"]}, "Deleted job"),
+        ]
+        assert {name for name, _, _ in tried} == {action.name for action in ACTIONS}
+        for action, fields, words in tried:
+            assert words in await confirmed(page, address, action, **fields), action
+    assert wrong == []
 
 
 @pytest.mark.parametrize("with_script", [True, False])
