@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -244,10 +244,13 @@ class Onward:
         if not self.driver.is_async:
             raise ConfigurationError(_ON_SYNC)
         async with AsyncExitStack() as stack:
-            with self._store.in_words("open the app"):
+            try:
                 await self.driver.open()
                 stack.push_async_callback(self.driver.close)
                 await self._prepare_schema()
+            except Exception as error:
+                self._store.raise_in_words(error, "open the app")
+                raise
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             await asyncio.to_thread(self._from_threads.release)
             await self._notify.open(tasks, self._hints_changed)
@@ -326,14 +329,12 @@ class Onward:
 
     # -- transactions
 
-    @asynccontextmanager
-    async def transaction(self, connection: object = None) -> AsyncIterator[Any]:
+    def transaction(self, connection: object = None) -> AbstractAsyncContextManager[Any]:
         """A transaction to write your data and start chains in; on an idle connection of your own if you pass one.
 
         It gives an `onward.Transaction`, or the object of the library the app was built on.
         """
-        async with self._operations.store.transaction(connection) as tx:
-            yield self._store.handed_out(tx)
+        return self._operations.store.transaction(connection)
 
     # -- start
 

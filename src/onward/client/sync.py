@@ -125,7 +125,7 @@ class SyncOnward:
         self._opened_in = os.getpid()
 
     async def _open(self) -> None:
-        with self._store.in_words("open the client"):
+        try:
             await self._driver.open()
             try:
                 async with self._driver.connection() as connection:
@@ -134,6 +134,9 @@ class SyncOnward:
             except BaseException:
                 await self._driver.close()
                 raise
+        except Exception as error:
+            self._store.raise_in_words(error, "open the client")
+            raise
 
     def close(self) -> None:
         """Send what has not left yet, and disconnect."""
@@ -143,11 +146,9 @@ class SyncOnward:
 
     # -- transactions
 
-    @contextmanager
-    def transaction(self, connection: object = None) -> Iterator[Any]:
+    def transaction(self, connection: object = None) -> AbstractContextManager[Any]:
         """A transaction to write your data and start chains in; on an idle connection of your own if you pass one."""
-        with as_sync(self._operations.store.transaction(connection)) as tx:
-            yield self._store.handed_out(tx)
+        return as_sync(self._operations.store.transaction(connection))
 
     # -- start
 

@@ -27,7 +27,17 @@ from onward.model import (
 )
 from onward.observe.observer import Sent
 from onward.observe.running import Running, current_attempt
-from onward.options import MOST_JSON, MOST_PRIORITY, given, wrong_call, wrong_id, wrong_kind, wrong_priority, wrong_time
+from onward.options import (
+    MOST_JOBS,
+    MOST_JSON,
+    MOST_PRIORITY,
+    given,
+    wrong_call,
+    wrong_id,
+    wrong_kind,
+    wrong_priority,
+    wrong_time,
+)
 from onward.state.command import Steps
 from onward.state.contract import NewJob, Started
 from onward.state.driver import Connection
@@ -35,6 +45,8 @@ from onward.state.driver import Connection
 _NOTHING: dict[str, Any] = {}
 _NONE: tuple[()] = ()
 """What is waited for where nothing was said."""
+_TO_COME: Any = None
+"""Holds the place of a job whose blockers are planned before it is made."""
 _DEEPEST = 100
 _TOO_DEEP = f"blockers that start blockers, more than {_DEEPEST} levels deep: start the innermost first"
 
@@ -54,7 +66,7 @@ class _Plan:
 
     def __init__(self, registry: Registry, ids: Iterator[JobId]) -> None:
         self._registry, self._ids = registry, ids
-        self._jobs: list[NewJob | None] = []
+        self.jobs: list[NewJob] = []
         self._json = 0
 
     def add(self, chain: NewChain[Any], parent: int | None, family: Family) -> ChainId:
@@ -62,23 +74,23 @@ class _Plan:
         job_type = self._registry.entry(chain.job_type)
         chain_id = next(self._ids) if chain.id is None else _checked_id(job_type, chain.id)
         root_id = family.root_id or chain_id
-        position = len(self._jobs)
-        self._jobs.append(None)
-        self._jobs[position] = NewJob(
+        position = len(self.jobs)
+        self.jobs.append(_TO_COME)
+        self.jobs[position] = NewJob(
             id=chain_id,
             chain_id=chain_id,
             type_name=job_type.name,
             payload_version=job_type.definition.version,
             input=self._encoded(job_type, chain.input, chain_id),
-            priority=_checked_priority(job_type, chain.priority),
-            delay=_checked_delay(job_type, chain.delay, chain.at),
+            priority=chain.priority,
+            delay=_checked_delay(job_type, chain.priority, chain.delay, chain.at),
             at=chain.at,
             origin_id=family.origin_id,
             root_id=root_id,
             limit_key=limit_key_of(job_type.limits, chain.input) if job_type.limits else None,
             parent=parent,
             **self._waiting(job_type, chain.blockers, position, family, root_id),
-            deduplication=_checked_key(job_type, chain.deduplication),
+            deduplication=_checked_key(job_type, chain.deduplication) if chain.deduplication is not None else None,
             id_is_callers=chain.id is not None,
             meta=_checked_meta(job_type, chain.meta, family.trace) if chain.meta is not None or family.trace else None,
         )
@@ -88,18 +100,19 @@ class _Plan:
         """Plan the job that follows `after`."""
         job_type = self._registry.step(outcome.step)
         self._registry.find(after.type_name).may_continue_to(job_type.name)
-        position = len(self._jobs)
-        self._jobs.append(None)
+        position = len(self.jobs)
+        self.jobs.append(_TO_COME)
         job_id = next(self._ids)
-        self._jobs[position] = NewJob(
+        priority = outcome.priority
+        self.jobs[position] = NewJob(
             id=job_id,
             chain_id=after.chain_id,
             chain_index=after.chain_index + 1,
             type_name=job_type.name,
             payload_version=job_type.definition.version,
             input=self._encoded(job_type, outcome.input, job_id),
-            priority=after.priority if outcome.priority is None else _checked_priority(job_type, outcome.priority),
-            delay=_checked_delay(job_type, outcome.delay, outcome.at),
+            priority=after.priority if priority is None else priority,
+            delay=_checked_delay(job_type, 0 if priority is None else priority, outcome.delay, outcome.at),
             at=outcome.at,
             origin_id=after.job_id,
             root_id=after.root_id,
@@ -114,9 +127,6 @@ class _Plan:
         if self._json > MOST_JSON:
             _refuse(job_type, wrong_call(0, self._json))
         return text
-
-    def finished(self) -> list[NewJob]:
-        return [job for job in self._jobs if job is not None]
 
     def _waiting(
         self, job_type: RegisteredType, sources: Sequence[BlockerSource], parent: int, family: Family, root_id: JobId
@@ -169,19 +179,19 @@ def plan_chains(registry: Registry, chains: Sequence[NewChain[Any]], *, origin: 
         if not isinstance(chain, NewChain):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise StartRefused(f"{given('chains', chain)}: start_many takes what job_type.with_input(…) makes")
         plan.add(chain, None, family)
-    return plan.finished()
+    return plan.jobs
 
 
 def plan_continuation(registry: Registry, outcome: Next[Any], after: Predecessor) -> list[NewJob]:
     """The job that continues a chain, followed by the blockers it starts."""
     plan = _Plan(registry, iter(new_ids(1 + _counted(outcome.blockers))))
     plan.add_continuation(outcome, after)
-    return plan.finished()
+    return plan.jobs
 
 
 async def start_jobs(store: Store, jobs: Sequence[NewJob], *, tx: object) -> list[Started]:
     """Store planned jobs; the answers for the chains the caller asked for, in order."""
-    jobs, sent = _traced(store, jobs)
+    jobs, sent = _traced(store, jobs) if store.observers.are_tracing else (jobs, None)
     started = await store.write(
         store.state.start(jobs),
         lambda answers: store.effects_of.start(jobs, answers, sent),
@@ -194,8 +204,6 @@ async def start_jobs(store: Store, jobs: Sequence[NewJob], *, tx: object) -> lis
 
 def _traced(store: Store, jobs: Sequence[NewJob]) -> tuple[Sequence[NewJob], Sent | None]:
     """The jobs with where they belong written on them, and whom to tell once they are there."""
-    if not store.observers.are_tracing:
-        return jobs, None
     starting = store.observers.starting([job for job in jobs if job.parent is None])
     if starting is None:
         return jobs, None
@@ -226,8 +234,8 @@ def _counted(chains: object) -> int:
     while todo:
         sources, depth = todo.pop()
         count += len(sources)
-        if problem := wrong_call(count, 0) or (_TOO_DEEP if depth > _DEEPEST else None):
-            raise StartRefused(problem)
+        if count > MOST_JOBS or depth > _DEEPEST:
+            raise StartRefused(wrong_call(count, 0) or _TOO_DEEP)
         for source in sources:
             blockers = source.blockers if isinstance(source, NewChain) else _NONE
             if blockers is not _NONE and isinstance(blockers, list | tuple):
@@ -240,23 +248,19 @@ def _checked_id(job_type: RegisteredType, id: ChainId) -> ChainId:
     return id
 
 
-def _checked_priority(job_type: RegisteredType, priority: int) -> int:
+def _checked_delay(job_type: RegisteredType, priority: int, delay: timedelta | None, at: datetime | None) -> float:
+    """The delay in seconds, if all that says when the job is taken can be stored."""
     if type(priority) is not int or not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
         _refuse(job_type, wrong_priority(priority))
-    return priority
-
-
-def _checked_delay(job_type: RegisteredType, delay: timedelta | None, at: datetime | None) -> float:
     if delay is None and at is None:
         return 0.0
     _refuse(job_type, wrong_time(delay, at))
     return 0.0 if delay is None else delay.total_seconds()
 
 
-def _checked_key(job_type: RegisteredType, deduplication: Deduplication | None) -> Deduplication | None:
-    if deduplication is not None:
-        such = 'a Deduplication, such as Deduplication("key")'
-        _refuse(job_type, wrong_kind("deduplication", deduplication, Deduplication, such=such))
+def _checked_key(job_type: RegisteredType, deduplication: Deduplication) -> Deduplication:
+    such = 'a Deduplication, such as Deduplication("key")'
+    _refuse(job_type, wrong_kind("deduplication", deduplication, Deduplication, such=such))
     return deduplication
 
 

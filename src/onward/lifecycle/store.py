@@ -2,13 +2,15 @@
 
 import logging
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextvars import Token
+from types import TracebackType
 from typing import Any, TypeVar
 
 from onward.errors import DatabaseError, DatabaseLocked, DatabaseUnavailable, OnwardError, TransactionUnsuitable
 from onward.lifecycle.announcer import Announcer
-from onward.lifecycle.context import open_transaction, refuse_inside_transaction, unmark
+from onward.lifecycle.context import OpenMark, open_transaction, refuse_inside_transaction, unmark
 from onward.lifecycle.effects import Awaited, Effects, EffectsOf, describe
 from onward.lifecycle.transaction import OpenTransaction, SyncView
 from onward.notify.contract import NotifyAdapter
@@ -72,18 +74,13 @@ class Store:
             logger.exception("is_transient= raised, which is taken for no")
             return False
 
-    @contextmanager
-    def in_words(self, doing: str, *, commits: bool = False) -> Iterator[None]:
-        """Have what the database's client raises leave as a DatabaseError, with the client's own as its cause.
+    def raise_in_words(self, error: Exception, doing: str, *, commits: bool = False) -> None:
+        """Raise a DatabaseError of what the database's client raised, which is its cause; all else may go as it is.
 
-        What COMMIT says of the user's own data, such as a constraint that is checked late, stays as it is.
+        So may what COMMIT says of the user's own data, such as a constraint that is checked late.
         """
-        try:
-            yield
-        except Exception as error:
-            told = self._in_words(error, doing, commits=commits)
-            if told is None:
-                raise
+        told = self._in_words(error, doing, commits=commits)
+        if told is not None:
             raise told from error
 
     def _in_words(self, error: Exception, doing: str, *, commits: bool = False) -> DatabaseError | None:
@@ -115,8 +112,11 @@ class Store:
         """Run a reading operation; tried again `while_` there is time."""
         if tx is None:
             return (await self._tried_again(operation, "read", while_=while_))[0]
-        with self.in_words("read"):
-            return await (await self._join(tx)).run(operation)
+        try:
+            return await (await self._join(tx, self._own(tx))).run(operation)
+        except Exception as error:
+            self.raise_in_words(error, "read")
+            raise
 
     async def write(
         self,
@@ -141,17 +141,18 @@ class Store:
             answer, tries = await self._tried_again(operation, doing, effects=effects, again=again)
             self.release(effects_of(answer) if effects is None or tries > 1 else effects)
             return answer
-        with self.in_words(doing):
-            connection = await self._join(tx)
-            try:
-                answer = await connection.run(operation)
-            except Exception as error:
-                if self.fault(error) is Fault.READ_ONLY and self._own(tx) is None:
-                    raise TransactionUnsuitable(
-                        f"{doing}: the transaction passed as tx= is read-only; begin one that may write"
-                    ) from error
-                raise
-            await self._release_with(tx, connection, effects_of(answer))
+        own = self._own(tx)
+        try:
+            connection = await self._join(tx, own)
+            answer = await connection.run(operation)
+            await self._release_with(own, connection, effects_of(answer))
+        except Exception as error:
+            if own is None and self.fault(error) is Fault.READ_ONLY:
+                raise TransactionUnsuitable(
+                    f"{doing}: the transaction passed as tx= is read-only; begin one that may write"
+                ) from error
+            self.raise_in_words(error, doing)
+            raise
         return answer
 
     async def _tried_again(
@@ -170,12 +171,11 @@ class Store:
                 async with self.driver.connection() as connection:
                     result = await self._run(connection, operation, effects if turn == 1 else None)
             except Exception as error:
-                told = self._in_words(error, doing)
                 if turn == _TRIES or isinstance(error, DatabaseLocked) or not (self.is_transient(error) and while_()):
-                    if told is None:
-                        raise
-                    raise told from error
-                self.observers.emit(events.StateError(doing=doing, error=describe(told or error)))
+                    self.raise_in_words(error, doing)
+                    raise
+                told = self._in_words(error, doing) or error
+                self.observers.emit(events.StateError(doing=doing, error=describe(told)))
                 is_unknown = is_unknown or self.fault(error) is Fault.LOST
             else:
                 self.observers.database_works(doing)
@@ -201,40 +201,12 @@ class Store:
 
     # -- transactions
 
-    @asynccontextmanager
-    async def transaction(self, native: object = None) -> AsyncIterator[OpenTransaction]:
+    def transaction(self, native: object = None) -> "TransactionBlock":
         """A transaction of ours, on a connection of the pool or on the caller's own, idle one."""
-        refuse_inside_transaction("opening a transaction")
-        tx: OpenTransaction | None = None
-        try:
-            async with AsyncExitStack() as stack:
-                with self.in_words("begin a transaction"):
-                    link = await stack.enter_async_context(self._link(native))
-                    await link.begin()
-                tx = self.own(link)
-                mark = open_transaction.set(tx)
-                try:
-                    yield tx
-                except BaseException:
-                    await self.abandon(tx)
-                    raise
-                else:
-                    with self.in_words("commit", commits=True):
-                        await self._commit(tx)
-                finally:
-                    unmark(mark)
-        finally:
-            # Now that the connection is given back: what follows may need one, and all others may be lent to those who
-            # have got as far as this.
-            if tx is not None:
-                tx.follow()
+        return TransactionBlock(self, native)
 
-    @asynccontextmanager
-    async def _link(self, native: object) -> AsyncIterator[Connection]:
-        if native is None:
-            async with self.driver.connection() as link:
-                yield link
-            return
+    def idle(self, native: object) -> Connection:
+        """A connection of the caller's own, in which no transaction is open."""
         wrapped = self.driver.wrap(native)
         if wrapped is None:
             raise TransactionUnsuitable(
@@ -242,7 +214,7 @@ class Store:
             )
         if wrapped.in_transaction:
             raise TransactionUnsuitable("the connection is already in a transaction: pass it as tx= instead")
-        yield wrapped
+        return wrapped
 
     def own(self, link: Connection) -> OpenTransaction:
         """The transaction that was begun on a connection, as ours."""
@@ -252,11 +224,7 @@ class Store:
         return tx
 
     async def commit(self, tx: OpenTransaction, last: Operation[Any] | None = None) -> None:
-        """Commit, with a last operation of ours if there is one, and release what waited for it."""
-        await self._commit(tx, last)
-        tx.follow()
-
-    async def _commit(self, tx: OpenTransaction, last: Operation[Any] | None = None) -> None:
+        """Commit, with a last operation of ours if there is one. What waited for it follows by `tx.follow()`."""
         self._ours.pop(id(tx.link.native), None)
         await tx.commit(last)
 
@@ -278,8 +246,7 @@ class Store:
             return tx
         return self._ours.get(id(tx))
 
-    async def _join(self, tx: object) -> Connection:
-        own = self._own(tx)
+    async def _join(self, tx: object, own: OpenTransaction | None) -> Connection:
         if own is not None:
             own.check()
             own.is_joined = True
@@ -316,13 +283,12 @@ class Store:
         with suppress(TypeError):
             self._known.add(adopted.raw)
 
-    async def _release_with(self, tx: object, connection: Connection, effects: Effects) -> None:
-        """Let effects go with a commit that is still to come."""
+    async def _release_with(self, own: OpenTransaction | None, connection: Connection, effects: Effects) -> None:
+        """Let effects go with a commit that is still to come; `own`: if it will be ours."""
         if connection.after_commit(lambda: self.release(effects)):
             if not self.driver.is_async:
                 await self._send_within(connection, effects)
             return
-        own = self._own(tx)
         if own is not None:
             own.then(lambda: self.release(effects))
         elif effects.hints:
@@ -344,6 +310,60 @@ class Store:
         if hint is not None:
             await connection.run(hint)
             effects.hints.clear()
+
+
+class TransactionBlock:
+    """`async with`: gives what the user gets of the transaction, and commits or rolls back."""
+
+    __slots__ = ("_lent", "_mark", "_native", "_store", "_tx")
+
+    def __init__(self, store: Store, native: object) -> None:
+        self._store, self._native = store, native
+
+    async def __aenter__(self) -> Any:
+        refuse_inside_transaction("opening a transaction")
+        store = self._store
+        try:
+            self._lent: AbstractAsyncContextManager[Connection] = (
+                store.driver.connection() if self._native is None else nullcontext(store.idle(self._native))
+            )
+            link = await self._lent.__aenter__()
+            try:
+                await link.begin()
+            except BaseException as error:
+                await self._lent.__aexit__(type(error), error, error.__traceback__)
+                raise
+        except Exception as error:
+            store.raise_in_words(error, "begin a transaction")
+            raise
+        self._tx = store.own(link)
+        self._mark: Token[OpenMark | None] = open_transaction.set(self._tx)
+        return store.handed_out(self._tx)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        left = error
+        try:
+            await (self._store.abandon(self._tx) if error is not None else self._commit())
+        except BaseException as failure:
+            left = failure
+            raise
+        finally:
+            unmark(self._mark)
+            try:
+                await self._lent.__aexit__(type(left) if left else None, left, left.__traceback__ if left else None)
+            finally:
+                # Now that the connection is given back: what follows may need one, and all others may be lent to those
+                # who have got as far as this.
+                self._tx.follow()
+
+    async def _commit(self) -> None:
+        try:
+            await self._store.commit(self._tx)
+        except Exception as error:
+            self._store.raise_in_words(error, "commit", commits=True)
+            raise
 
 
 def _advice(tx: object) -> str:

@@ -67,6 +67,8 @@ class Observers:
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._observers: tuple[Observer, ...] = ()
         self._tracers: tuple[Tracer, ...] = ()
+        self.are_tracing = False
+        """Whether any of them is to be asked before chains are started."""
         self.set(observers)
         self._subscribers = Subscribers[Event](self._failed)
         self.wanted = frozenset[type[Event]]()
@@ -82,12 +84,8 @@ class Observers:
         """Tell these from now on."""
         self._observers = tuple(observers)
         self._tracers = tuple(cast(Tracer, each) for each in self._observers if hasattr(each, "starting"))
+        self.are_tracing = bool(self._tracers)
         self._asked_at = -_ASK_AGAIN
-
-    @property
-    def are_tracing(self) -> bool:
-        """Whether any of them is to be asked before chains are started."""
-        return bool(self._tracers)
 
     def starting(self, jobs: Sequence[ToStart]) -> Starting | None:
         """Ask those who trace what to store with chains; they cannot fail the start."""

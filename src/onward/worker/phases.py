@@ -217,6 +217,7 @@ class Phases:
         assert tx is not None
         try:
             await self.store.commit(tx, last)
+            tx.follow()
         finally:
             await self._close()
 

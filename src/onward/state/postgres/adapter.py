@@ -745,7 +745,13 @@ def _positions(types: Sequence[TypeClaim], padding: list[None]) -> dict[str, Any
 def _plain_start(jobs: Sequence[NewJob]) -> tuple[str, dict[str, Any]]:
     """The statement that stores these jobs for the least, and its parameters."""
     if len(jobs) == 1:
-        return "start_one", {**_shared(jobs[0]), **_own(jobs[0])}
+        return "start_one", _shared(jobs[0]) | {
+            "id": jobs[0].id,
+            "chain_id": jobs[0].chain_id,
+            "chain_index": jobs[0].chain_index,
+            "input": jobs[0].input,
+            "root_id": jobs[0].root_id,
+        }
     kinds = {_kind(job) for job in jobs}
     if len(kinds) != 1 or any(job.chain_index for job in jobs):
         return "start", _columns(jobs)
@@ -772,16 +778,6 @@ def _shared(job: NewJob) -> dict[str, Any]:
         "at": job.at,
         "origin_id": job.origin_id,
         "meta": job.meta,
-    }
-
-
-def _own(job: NewJob) -> dict[str, Any]:
-    return {
-        "id": job.id,
-        "chain_id": job.chain_id,
-        "chain_index": job.chain_index,
-        "input": job.input,
-        "root_id": job.root_id,
     }
 
 
