@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from string import Formatter
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -148,3 +149,23 @@ class Action:
     """Does it, and says what was done."""
     records: Sequence[str] = field(default=())
     """The fields that it takes from a page, and that the audit log shows; never payloads."""
+
+
+def asking(words: str, button: str, *details: str, is_final: bool = False) -> Callable[[Form], Awaitable[Question]]:
+    """Always the same question, about what a form names: `{queue}` stands for the value of that field."""
+
+    async def ask(form: Form) -> Question:
+        filled = [_filled(text, form) for text in (words, *details)]
+        return Question(words=filled[0], button=button, details=filled[1:], is_final=is_final)
+
+    return ask
+
+
+def _filled(text: str, form: Form) -> str:
+    named = {name: form.one(name) for _, name, _, _ in Formatter().parse(text) if name}
+    # A dashboard knows only the queues and flows that it was given.
+    if "queue" in named:
+        form.beside.queue(named["queue"])
+    if "flow" in named:
+        form.beside.flow(named["flow"])
+    return text.format_map(named)

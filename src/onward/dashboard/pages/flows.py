@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onward.dashboard.beside import Answer, anchor
-from onward.dashboard.page import Action, Ask, Data, Form, Page, Question
+from onward.dashboard.page import Action, Ask, Data, Form, Page, asking
 from onward.dashboard.picture import Edge, Node, Plan
 from onward.errors import FlowJobNotFound
 
@@ -97,29 +97,10 @@ def _plan(flow: "Flow[Any]", positions: "Positions | None") -> Plan:
 # -- what can be done
 
 
-async def _ask_retry(form: Form) -> Question:
-    flow, job = form.beside.flow(form.one("flow")), form.one("job")
-    return Question(
-        words=f"Retry a job of the flow {flow.name}?",
-        button="Retry",
-        details=[f"Job {job}", "It goes back to the stage it failed in. A parent that failed with it waits again."],
-    )
-
-
 async def _retry(form: Form) -> str:
     flow, job = await form.beside.opened(form.one("flow")), form.one("job")
     await flow.retry(job)
     return f"Retried job {job} of the flow {flow.name}."
-
-
-async def _ask_delete(form: Form) -> Question:
-    flow, job = form.beside.flow(form.one("flow")), form.one("job")
-    return Question(
-        words=f"Delete a job of the flow {flow.name}?",
-        button="Delete",
-        details=[f"Job {job}", "Gone for good, with its children. A parent that waits for it fails."],
-        is_final=True,
-    )
 
 
 async def _delete(form: Form) -> str:
@@ -141,7 +122,20 @@ PAGES = (
     ),
     Page(path="/flows/one", title="Flow", template="flow.html", look=flow, every=5.0, cost=1),
 )
+_ASK_RETRY = asking(
+    "Retry a job of the flow {flow}?",
+    "Retry",
+    "Job {job}",
+    "It goes back to the stage it failed in. A parent that failed with it waits again.",
+)
+_ASK_DELETE = asking(
+    "Delete a job of the flow {flow}?",
+    "Delete",
+    "Job {job}",
+    "Gone for good, with its children. A parent that waits for it fails.",
+    is_final=True,
+)
 ACTIONS = (
-    Action(name="flow-retry", ask=_ask_retry, do=_retry, records=("flow", "job")),
-    Action(name="flow-delete", ask=_ask_delete, do=_delete, records=("flow", "job")),
+    Action(name="flow-retry", ask=_ASK_RETRY, do=_retry, records=("flow", "job")),
+    Action(name="flow-delete", ask=_ASK_DELETE, do=_delete, records=("flow", "job")),
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onward.dashboard.beside import Answer, anchor
-from onward.dashboard.page import Action, Ask, Data, Form, Page, Question
+from onward.dashboard.page import Action, Ask, Data, Form, Page, asking
 from onward.dashboard.refusal import Refusal
 from onward.queue import Queue, QueueError, QueueJob, QueueJobStatus, QueueStats
 
@@ -81,44 +81,16 @@ def _chosen(form: Form) -> tuple[Queue[Any], str]:
     return form.beside.queue(form.one("queue")), form.one("job")
 
 
-async def _ask_retry(form: Form) -> Question:
-    queue, job = _chosen(form)
-    return Question(
-        words=f"Put a job back into the queue {queue.name}?",
-        button="Put back",
-        details=[f"Job {job}", "It waits again, with no attempts counted."],
-    )
-
-
 async def _retry(form: Form) -> str:
     queue, job = _chosen(form)
     await queue.retry(job)
     return f"Put job {job} back into the queue {queue.name}."
 
 
-async def _ask_remove(form: Form) -> Question:
-    queue, job = _chosen(form)
-    return Question(
-        words=f"Delete a job of the queue {queue.name}?",
-        button="Delete",
-        details=[f"Job {job}", "Gone for good, with its data."],
-        is_final=True,
-    )
-
-
 async def _remove(form: Form) -> str:
     queue, job = _chosen(form)
     await queue.remove(job)
     return f"Deleted job {job} of the queue {queue.name}."
-
-
-async def _ask_retry_all(form: Form) -> Question:
-    queue = form.beside.queue(form.one("queue"))
-    return Question(
-        words=f"Put all dead letters of the queue {queue.name} back?",
-        button="Put back",
-        details=[f"At most {_MOST_AT_ONCE:,} at once, the newest. They wait again, with no attempts counted."],
-    )
 
 
 async def _retry_all(form: Form) -> str:
@@ -136,40 +108,16 @@ async def _retry_all(form: Form) -> str:
     return f"Put {len(jobs) - gone:,} jobs back into the queue {queue.name}.{more}"
 
 
-async def _ask_purge(form: Form) -> Question:
-    queue = form.beside.queue(form.one("queue"))
-    return Question(
-        words=f"Delete all dead letters of the queue {queue.name}?",
-        button="Delete",
-        details=["Gone for good, with their data."],
-        is_final=True,
-    )
-
-
 async def _purge(form: Form) -> str:
     queue = form.beside.queue(form.one("queue"))
     count = await queue.purge([QueueJobStatus.FAILED])
     return f"Deleted {count:,} dead letters of the queue {queue.name}."
 
 
-async def _ask_pause(form: Form) -> Question:
-    queue = form.beside.queue(form.one("queue"))
-    return Question(
-        words=f"Pause the queue {queue.name}?",
-        button="Pause",
-        details=["No worker gets jobs of it until it is resumed. What runs goes on."],
-    )
-
-
 async def _pause(form: Form) -> str:
     queue = form.beside.queue(form.one("queue"))
     await queue.pause()
     return f"Paused the queue {queue.name}."
-
-
-async def _ask_resume(form: Form) -> Question:
-    queue = form.beside.queue(form.one("queue"))
-    return Question(words=f"Resume the queue {queue.name}?", button="Resume", details=["Workers get jobs of it again."])
 
 
 async def _resume(form: Form) -> str:
@@ -192,11 +140,29 @@ PAGES = (
     Page(path="/queues/one", title="Queue", template="queue.html", look=queue, every=5.0, cost=1),
 )
 _ONE, _ALL = ("queue", "job"), ("queue",)
+_ASK_RETRY = asking(
+    "Put a job back into the queue {queue}?", "Put back", "Job {job}", "It waits again, with no attempts counted."
+)
+_ASK_REMOVE = asking(
+    "Delete a job of the queue {queue}?", "Delete", "Job {job}", "Gone for good, with its data.", is_final=True
+)
+_ASK_RETRY_ALL = asking(
+    "Put all dead letters of the queue {queue} back?",
+    "Put back",
+    f"At most {_MOST_AT_ONCE:,} at once, the newest. They wait again, with no attempts counted.",
+)
+_ASK_PURGE = asking(
+    "Delete all dead letters of the queue {queue}?", "Delete", "Gone for good, with their data.", is_final=True
+)
+_ASK_PAUSE = asking(
+    "Pause the queue {queue}?", "Pause", "No worker gets jobs of it until it is resumed. What runs goes on."
+)
+_ASK_RESUME = asking("Resume the queue {queue}?", "Resume", "Workers get jobs of it again.")
 ACTIONS = (
-    Action(name="queue-retry", ask=_ask_retry, do=_retry, records=_ONE),
-    Action(name="queue-remove", ask=_ask_remove, do=_remove, records=_ONE),
-    Action(name="queue-retry-all", ask=_ask_retry_all, do=_retry_all, records=_ALL),
-    Action(name="queue-purge", ask=_ask_purge, do=_purge, records=_ALL),
-    Action(name="queue-pause", ask=_ask_pause, do=_pause, records=_ALL),
-    Action(name="queue-resume", ask=_ask_resume, do=_resume, records=_ALL),
+    Action(name="queue-retry", ask=_ASK_RETRY, do=_retry, records=_ONE),
+    Action(name="queue-remove", ask=_ASK_REMOVE, do=_remove, records=_ONE),
+    Action(name="queue-retry-all", ask=_ASK_RETRY_ALL, do=_retry_all, records=_ALL),
+    Action(name="queue-purge", ask=_ASK_PURGE, do=_purge, records=_ALL),
+    Action(name="queue-pause", ask=_ASK_PAUSE, do=_pause, records=_ALL),
+    Action(name="queue-resume", ask=_ASK_RESUME, do=_resume, records=_ALL),
 )

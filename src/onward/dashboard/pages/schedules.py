@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from onward.dashboard.page import Action, Ask, Data, Form, Page, Question
+from onward.dashboard.page import Action, Ask, Data, Form, Page, asking
 from onward.dashboard.pages.figures import part_of
 from onward.define.timing import Timing
 from onward.model import StoredSchedule
@@ -51,38 +51,14 @@ def _then(schedule: StoredSchedule) -> list[datetime]:
 # -- what can be done
 
 
-async def _ask_pause(form: Form) -> Question:
-    return Question(
-        words=f"Pause the schedule {form.one('schedule')}?",
-        button="Pause",
-        details=["Nothing is started until it is resumed. What it has started goes on."],
-    )
-
-
 async def _pause(form: Form) -> str:
     await form.app.schedules.pause(form.one("schedule"))
     return f"Paused the schedule {form.one('schedule')}."
 
 
-async def _ask_resume(form: Form) -> Question:
-    return Question(
-        words=f"Resume the schedule {form.one('schedule')}?",
-        button="Resume",
-        details=["It goes on. Of the ticks meanwhile its own rule says what becomes: none, the last, or all of them."],
-    )
-
-
 async def _resume(form: Form) -> str:
     await form.app.schedules.resume(form.one("schedule"))
     return f"Resumed the schedule {form.one('schedule')}."
-
-
-async def _ask_run(form: Form) -> Question:
-    return Question(
-        words=f"Run the schedule {form.one('schedule')} now?",
-        button="Run now",
-        details=["A chain is started as if this were a tick. The schedule itself goes on as it would have."],
-    )
 
 
 async def _run(form: Form) -> str:
@@ -96,7 +72,34 @@ PAGES = (
     ),
 )
 ACTIONS = (
-    Action(name="pause-schedule", ask=_ask_pause, do=_pause, records=["schedule"]),
-    Action(name="resume-schedule", ask=_ask_resume, do=_resume, records=["schedule"]),
-    Action(name="run-schedule", ask=_ask_run, do=_run, records=["schedule"]),
+    Action(
+        name="pause-schedule",
+        ask=asking(
+            "Pause the schedule {schedule}?",
+            "Pause",
+            "Nothing is started until it is resumed. What it has started goes on.",
+        ),
+        do=_pause,
+        records=["schedule"],
+    ),
+    Action(
+        name="resume-schedule",
+        ask=asking(
+            "Resume the schedule {schedule}?",
+            "Resume",
+            "It goes on. Of the ticks meanwhile its own rule says what becomes: none, the last, or all of them.",
+        ),
+        do=_resume,
+        records=["schedule"],
+    ),
+    Action(
+        name="run-schedule",
+        ask=asking(
+            "Run the schedule {schedule} now?",
+            "Run now",
+            "A chain is started as if this were a tick. The schedule itself goes on as it would have.",
+        ),
+        do=_run,
+        records=["schedule"],
+    ),
 )
