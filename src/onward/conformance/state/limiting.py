@@ -397,6 +397,22 @@ class TestRates:
         assert taken == [3, 1, 1, 1]
         assert waits == pytest.approx([1.0] * 4)
 
+    async def test_the_second_after_a_pause_has_the_burst_beside_its_rate_and_any_later_one_the_rate(
+        self, store: Store
+    ) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("tenant", every=0.005, burst=10))
+            await session.start(*(store.job(limit_key=KEY) for _ in range(500)))
+            started = []
+            for _ in range(400):  # slots of 5 ms: two seconds
+                taken = await admit_and_take(session)
+                await session.settle(*map(completing, taken))
+                started.append(len(taken))
+                store.clock.advance(timedelta(milliseconds=5))
+
+        assert (sum(started[:200]), sum(started[:20])) == (209, 29)
+        assert {sum(started[n : n + 200]) for n in range(1, 201)} == {200}
+
     async def test_after_a_pause_not_more_than_the_burst(self, store: Store) -> None:
         async with store.connect() as session:
             await limited(session, LimitRule("tenant", every=1.0, burst=3))
