@@ -46,17 +46,13 @@ class SlotLoop(Generic[W]):
         self._is_jammed = is_jammed
         """Whether the pieces that run wait for each other, so that one more would only wait as well."""
         self._concurrency = concurrency
-        self._busy = 0
+        self.busy = 0
+        """How many slots are taken."""
         self._stopping = self._was_cancelled = False
         self._task: asyncio.Task[object] | None = None
         self._idle = asyncio.Event()
         self._wants_slot = False
         self._filled_at = 0.0
-
-    @property
-    def busy(self) -> int:
-        """How many slots are taken."""
-        return self._busy
 
     @property
     def is_stopping(self) -> bool:
@@ -78,7 +74,7 @@ class SlotLoop(Generic[W]):
     @property
     def free(self) -> int:
         """How many slots are free."""
-        return max(self._concurrency - self._busy, 0)
+        return max(self._concurrency - self.busy, 0)
 
     @property
     def has_room(self) -> bool:
@@ -115,7 +111,7 @@ class SlotLoop(Generic[W]):
                         break
                     more = len(work) == free
                     for piece in work:
-                        self._busy += 1
+                        self.busy += 1
                         slots.create_task(self._occupy(piece))
                     await asyncio.sleep(0)
                 elif more and self.free > 0:
@@ -129,7 +125,7 @@ class SlotLoop(Generic[W]):
                 more = True
 
     async def _drain(self) -> None:
-        while self._busy:
+        while self.busy:
             self._idle.clear()
             await self._idle.wait()
 
@@ -147,8 +143,8 @@ class SlotLoop(Generic[W]):
         try:
             await self._source.run_piece(piece)
         finally:
-            self._busy -= 1
-            if not self._busy:
+            self.busy -= 1
+            if not self.busy:
                 self._idle.set()
             if self._wants_slot:
                 self._source.wake()

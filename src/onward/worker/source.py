@@ -5,22 +5,25 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+
+import msgspec
 
 from onward.errands import to_the_end
 from onward.errors import SchemaMissing
 from onward.lifecycle import settle
 from onward.lifecycle.effects import Effects, describe
 from onward.lifecycle.store import Store
-from onward.model import Blocker, JobId
+from onward.model import Blocker, JobError, JobId
 from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter
 from onward.observe import events
 from onward.pacing import pause_after
 from onward.run.loop import SlotLoop
 from onward.state.contract import TakenJob, TypeClaim
 from onward.state.driver import Connection, Fault
+from onward.state.rows import read_errors, write_errors
 from onward.worker.admission import Admission
 from onward.worker.attempt import RunningAttempt
 from onward.worker.attempts import Attempts
@@ -30,7 +33,6 @@ from onward.worker.maintenance import POLL_WITHOUT_HINTS, Maintenance, Scans
 from onward.worker.options import WorkerOptions
 from onward.worker.runner import Runner
 from onward.worker.take_cursor import TakeCursor
-from onward.worker.timed_out import timeout_of
 
 logger = logging.getLogger("onward.worker")
 _POLL = 60.0
@@ -99,24 +101,27 @@ class JobSource:
         )
 
     async def fill(self, free: int) -> Sequence[RunningAttempt]:
+        assert self.listener is not None
+        # A hint that comes while the answer is on its way tells of a job that this look may not have seen.
+        self.listener.has_room = True
         try:
             async with asyncio.timeout(_LAST_LOOK if self.loop.is_stopping else None) as self._look:
-                return await self._fill(free)
+                await self.settle_unanswered()
+                await self._maintenance.scan()
+                since = time.monotonic()
+                self._is_unsure = True
+                taken, blockers = await self._reserved.use(partial(self._take, limit=free))
+                self._is_unsure = False
         except TimeoutError:
             if self._look is not None and self._look.expired():
                 return ()  # what it may have taken all the same is looked for next
             raise
+        return self._begin(taken, blockers, since, free=free)
 
-    async def _fill(self, free: int) -> Sequence[RunningAttempt]:
-        assert self.listener is not None
-        # A hint that comes while the answer is on its way tells of a job that this look may not have seen.
-        self.listener.has_room = True
-        await self.settle_unanswered()
-        await self._maintenance.scan()
-        since = time.monotonic()
-        self._is_unsure = True
-        taken, blockers = await self._reserved.use(partial(self._take, limit=free))
-        self._is_unsure = False
+    def _begin(
+        self, taken: Sequence[TakenJob], blockers: Mapping[JobId, Sequence[Blocker]], since: float, *, free: int
+    ) -> Sequence[RunningAttempt]:
+        """A look for jobs for `free` slots, begun at `since`, has brought these."""
         if not self._store.state.locks_rows:
             since = time.monotonic()  # the leases count from when the only lock there is was granted
         self._recovering = 0
@@ -142,8 +147,8 @@ class JobSource:
     async def _take(
         self, connection: Connection, *, limit: int
     ) -> tuple[Sequence[TakenJob], Mapping[JobId, Sequence[Blocker]]]:
-        async def take(*, types: Sequence[TypeClaim], limit: int) -> Sequence[TakenJob]:
-            return await connection.run(state.take(types=types, limit=limit, worker=self._worker, ageing=self._ageing))
+        def take(*, types: Sequence[TypeClaim], limit: int) -> Awaitable[Sequence[TakenJob]]:
+            return connection.run(state.take(types=types, limit=limit, worker=self._worker, ageing=self._ageing))
 
         state, taken = self._store.state, list[TakenJob]()
         has_looked = False
@@ -305,9 +310,9 @@ class JobSource:
         left = max(min(self._maintenance.next_look, self._admission_due) - time.monotonic(), 0.0)
         hints = await self.listener.wait(min(left, _JAMMED) if is_jammed else left)
         self.listener.has_room = has_room = self.loop.has_room
-        if not has_room:
+        if hints and not has_room:
             self.listener.decline(hints)
-        elif is_jammed:
+        if has_room and is_jammed:
             self._woken = True  # what came meanwhile went to others, if there are any
         return hints
 
@@ -364,10 +369,24 @@ class JobSource:
             await self._settler.put(self._attempts.progress.last_word(settlement))
 
     async def _crashed(self, job: TakenJob) -> None:
-        policy, timeout = self._types[job.type_name].policy, timeout_of(job)
+        policy, timeout = self._types[job.type_name].policy, _timeout_of(job)
         self._attempts.crashed(job)
         if timeout is None:
             await self._settler.put(settle.settlement_of_crash(job, self._worker, policy))
         else:
             job, error = timeout
             await self._settler.put(settle.counted_failure(job, self._worker, error, policy))
+
+
+def _timeout_of(job: TakenJob) -> tuple[TakenJob, JobError] | None:
+    """The job as it was before its guardian let go of it, and why that was; None for one that was not let go of.
+
+    Nothing else is kept about an attempt before it has ended.
+    """
+    errors = read_errors(job.errors)
+    if not errors or errors[-1].attempt != job.attempt:
+        return None
+    kept: str | None = None
+    for error in errors[:-1]:
+        kept = write_errors(kept, error)
+    return msgspec.structs.replace(job, errors=kept), errors[-1]

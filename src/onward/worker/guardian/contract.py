@@ -35,8 +35,8 @@ class Guardian(Protocol):
         """
         ...
 
-    def let_go(self, job_id: JobId, attempt: int) -> None:
-        """The attempt is settled."""
+    def let_go(self, job_id: JobId, attempt: int) -> bool:
+        """The attempt is settled; whether its lease was still held."""
         ...
 
     def check_now(self) -> None:

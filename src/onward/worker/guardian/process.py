@@ -109,10 +109,7 @@ class ProcessGuardian:
         # Held since now and not since before: a renewal begun in between may not have seen it in the table.
         self._leases[job_id] = Lease(attempt, seconds, time.monotonic(), since + seconds, place, deadline=deadline)
 
-    def let_go(self, job_id: JobId, attempt: int) -> None:
-        self._lose(job_id, attempt)
-
-    def _lose(self, job_id: JobId, attempt: int) -> bool:
+    def let_go(self, job_id: JobId, attempt: int) -> bool:
         lease = let_go(self._leases, job_id, attempt)
         if lease is not None and lease.place >= 0 and self._table is not None:
             self._table.clear(lease.place)
@@ -144,7 +141,7 @@ class ProcessGuardian:
 
     def start(self) -> None:
         observers = self._store.observers
-        worker_loop = WorkerLoop(asyncio.get_running_loop(), let_go=self._lose, lost=self._lost, observers=observers)
+        worker_loop = WorkerLoop(asyncio.get_running_loop(), let_go=self.let_go, lost=self._lost, observers=observers)
         self._table = table = Writer(self._shape)
         self._watch.start(threading.get_ident(), table.beat)
         child, name = self._start_child(table), f"onward-guardian-{self._worker}"

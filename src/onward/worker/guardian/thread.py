@@ -75,8 +75,8 @@ class ThreadGuardian:
         deadline = 0.0 if limit is None else since + limit
         self._leases[job_id] = Lease(attempt, seconds, time.monotonic(), since + seconds, deadline=deadline)
 
-    def let_go(self, job_id: JobId, attempt: int) -> None:
-        let_go(self._leases, job_id, attempt)
+    def let_go(self, job_id: JobId, attempt: int) -> bool:
+        return let_go(self._leases, job_id, attempt) is not None
 
     def check_now(self) -> None:
         self._set(self._wake)
@@ -99,7 +99,7 @@ class ThreadGuardian:
     def start(self) -> None:
         observers = self._store.observers
         self._watch.start(threading.get_ident())
-        self.start_for(WorkerLoop(asyncio.get_running_loop(), let_go=self._lose, lost=self._lost, observers=observers))
+        self.start_for(WorkerLoop(asyncio.get_running_loop(), let_go=self.let_go, lost=self._lost, observers=observers))
 
     def start_for(self, worker_loop: WorkerLoop) -> None:
         """`start` for a worker whose event loop is watched already; from any thread."""
@@ -118,9 +118,6 @@ class ThreadGuardian:
         self._set(self._stop)
         if self._thread is not None:
             self._thread.join()
-
-    def _lose(self, job_id: JobId, attempt: int) -> bool:
-        return let_go(self._leases, job_id, attempt) is not None
 
     # -- in the thread
 
