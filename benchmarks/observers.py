@@ -9,6 +9,7 @@ them, figures to a reader that asks every second. `--against` measures another c
 import argparse
 import json
 import os
+import random
 import secrets
 import statistics
 import subprocess
@@ -24,7 +25,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from onward import Attempt, LogObserver, Onward, job
 from onward.cli.console import set_up_logging
@@ -32,7 +33,9 @@ from onward.observe.otel import OpenTelemetryObserver
 from onward.observe.prometheus import PrometheusObserver
 
 ROOT = Path(__file__).parent.parent
-CASES = ("off", "log", "json", "prometheus", "spans", "unsampled", "figures", "otel", "all")
+SAMPLED = {"unsampled": 0.0, "spans-1%": 0.01, "spans-10%": 0.1, "all-1%": 0.01, "all-10%": 0.1}
+"""The share of traces that are, where it is not all of them; decided where chains are started, as samplers do."""
+CASES = ("off", "log", "json", "prometheus", "spans", "figures", "otel", "all", *SAMPLED)
 """`json` is the log in that format, `otel` both spans and figures; `all` is log, prometheus and otel."""
 WORK = ("empty", "write")
 CONCURRENCY, BATCH, WARM_UP = 100, 1_000, 1_000
@@ -71,29 +74,30 @@ class NoFigures(MetricExporter):
 
 
 def observers(case: str) -> Iterable[Any]:
+    case, share = "spans" if case == "unsampled" else case.partition("-")[0], SAMPLED.get(case, 1.0)
     if case in ("log", "json", "all"):
         set_up_logging("info", format="json" if case == "json" else "text")
         yield LogObserver()
     if case in ("prometheus", "all"):
         yield PrometheusObserver(registry=None)
-    if case in ("spans", "unsampled", "figures", "otel", "all"):
-        tracers = TracerProvider(sampler=ALWAYS_OFF if case == "unsampled" else None)
+    if case in ("spans", "figures", "otel", "all"):
+        tracers = TracerProvider(sampler=ParentBased(TraceIdRatioBased(share)))
         tracers.add_span_processor(BatchSpanProcessor(NoSpans()))
         meters = MeterProvider([PeriodicExportingMetricReader(NoFigures(), export_interval_millis=1_000)])
         yield OpenTelemetryObserver(
             tracer_provider=None if case == "figures" else tracers,
-            meter_provider=None if case in ("spans", "unsampled") else meters,
+            meter_provider=None if case == "spans" else meters,
         )
 
 
 async def measure(case: str, work: str, url: str, count: int) -> dict[str, float]:
-    step = {"empty": empty, "write": write}[work]
+    step, sampled = {"empty": empty, "write": write}[work], SAMPLED.get(case, 1.0)
     app = Onward(url, jobs=[step], migrate=True, observers=[*observers(case)])
     loader = Onward(url, jobs=[step], migrate=False, observers=[])
 
     async def drain(count: int) -> tuple[float, float]:
         for lowest in range(0, count, BATCH):
-            chains = [step.with_input(n, meta=trace()) for n in range(lowest, min(count, lowest + BATCH))]
+            chains = [step.with_input(n, meta=trace(sampled)) for n in range(lowest, min(count, lowest + BATCH))]
             await loader.start_many(chains)
         began, used = time.perf_counter(), time.process_time()
         await app.worker(concurrency=CONCURRENCY, burst=True).run()
@@ -105,8 +109,9 @@ async def measure(case: str, work: str, url: str, count: int) -> dict[str, float
     return {"rate": count / seconds, "cpu": used / count * 1e6}
 
 
-def trace() -> dict[str, str]:
-    return {"traceparent": f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"}
+def trace(sampled: float) -> dict[str, str]:
+    flags = "01" if random.random() < sampled else "00"
+    return {"traceparent": f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-{flags}"}
 
 
 # -- all of them, in turns
