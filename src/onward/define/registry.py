@@ -57,7 +57,7 @@ class RegisteredType:
     limits: tuple[TypeLimit, ...]
     """In the order in which its jobs come by a place of each."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         return self.definition.name
 

@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 
 from onward.define.job_type import JobType, Step
 from onward.define.outcome import Next, Outcome, Rescheduled
-from onward.define.registry import RegisteredType, Registry
+from onward.define.registry import RegisteredType
 from onward.define.request import BlockerSource, NewChain, StartedChain, StartOptions
 from onward.define.secrets import redacted
 from onward.errors import (
@@ -29,8 +29,7 @@ from onward.state.contract import NewJob, Settlement, TakenJob
 from onward.state.driver import run_now
 from onward.state.rows import read_errors, read_meta
 from onward.worker.middleware import find, onion
-from onward.worker.phases import PhaseBlock, Phases
-from onward.worker.progress import ProgressBoard
+from onward.worker.phases import PhaseBlock, Phases, Workplace
 
 logger = logging.getLogger("onward.worker")
 T = TypeVar("T")
@@ -40,44 +39,37 @@ Made = TypeVar("Made", bound=Outcome[Any])
 class RunningAttempt:
     """The attempt that a handler is given. Keeps the promises of `onward.Attempt`."""
 
+    input: Any = None
+    cancelled: LossReason | None = None
+    handler: Literal["waiting", "running", "ended"] = "waiting"
+    """Ended, one way or the other: what is left is to settle the job."""
+    is_told = False
+    """Whether everybody knows how it ended."""
+    ran = 0.0
+    """Seconds in the handler."""
+    _outcome: Outcome[Any] | None = None
+    """What the handler made to return."""
+    _task: asyncio.Task[Any] | None = None
+    """In which an `async def` handler runs."""
+
     def __init__(
-        self,
-        *,
-        job: TakenJob,
-        kind: RegisteredType,
-        registry: Registry,
-        store: Store,
-        worker: WorkerId,
-        progress: ProgressBoard,
-        blockers: Sequence[Blocker] = (),
-        provided: tuple[object, ...] = (),
-        on_cancel: Callable[["RunningAttempt"], object] = bool,
-        queueing: set[Phases] | None = None,
+        self, job: TakenJob, kind: RegisteredType, store: Store, workplace: Workplace, blockers: Sequence[Blocker] = ()
     ) -> None:
-        self.job, self.kind, self.worker = job, kind, worker
-        self.blockers = blockers
-        self.provided = provided
+        self.job, self.kind, self.blockers = job, kind, blockers
+        self.phases = Phases(job, store, workplace)
+        self.provided = workplace.provided
         """What `get` finds, the innermost last."""
-        self.input: Any = None
-        self.cancelled: LossReason | None = None
-        self.phases = Phases(job, worker, store, progress, set() if queueing is None else queueing)
-        self.handler: Literal["waiting", "running", "ended"] = "waiting"
-        """Ended, one way or the other: what is left is to settle the job."""
-        self.is_told = False
-        """Whether everybody knows how it ended."""
-        self.ran = 0.0
-        """Seconds in the handler."""
-        self._outcome: Outcome[Any] | None = None
-        """What the handler made to return."""
-        self._task: asyncio.Task[Any] | None = None
-        """In which an `async def` handler runs."""
-        self._registry, self._store, self._progress, self._on_cancel = registry, store, progress, on_cancel
+        self._workplace = workplace
 
     # -- what the handler reads
 
     @property
     def job_id(self) -> JobId:
         return self.job.id
+
+    @property
+    def worker(self) -> WorkerId:
+        return self._workplace.worker
 
     @property
     def chain_id(self) -> ChainId:
@@ -111,9 +103,10 @@ class RunningAttempt:
         return guard.error(errors[-1], self.job.id)
 
     def outputs_of(self, job_type: JobType[Any, Any]) -> list[Any]:
-        self.kind.may_be_blocked_by(self._registry.step(job_type).name)
+        registry = self._workplace.registry
+        self.kind.may_be_blocked_by(registry.step(job_type).name)
         return [
-            self._registry.find(blocker.current_type_name).read_output(
+            registry.find(blocker.current_type_name).read_output(
                 blocker.output or "null", blocker.payload_version, blocker.chain_id
             )
             for blocker in self.blockers
@@ -126,7 +119,7 @@ class RunningAttempt:
     def progress(self, fraction: float, note: str | None = None) -> None:
         guard = self.kind.guard
         keep = None if guard is None else partial(guard.note, job_id=self.job.id, input=self.input)
-        self._progress.report(self.job.id, self.job.attempt, fraction, note, keep)
+        self._workplace.progress.report(self.job.id, self.job.attempt, fraction, note, keep)
 
     def masked(self, text: str) -> str:
         return text if self.kind.guard is None else redacted(text, self.secrets())
@@ -172,12 +165,12 @@ class RunningAttempt:
     def start(self, job_type: JobType[Any, Any], input: Any, **options: Unpack[StartOptions]) -> Any:
         """In the phase that is open, or else at once; `async def` handlers await it."""
         chain = NewChain(job_type=job_type, input=input, **options)
-        jobs = plan_chains(self._registry, [chain], origin=self)
+        jobs = plan_chains(self._workplace.registry, [chain], origin=self)
         starting = self._start(job_type, jobs)
         return run_now(starting) if self.kind.runs_in_thread else starting
 
     async def _start(self, job_type: JobType[Any, Any], jobs: Sequence[NewJob]) -> StartedChain[Any]:
-        started = (await start_jobs(self._store, jobs, tx=self.phases.tx))[0]
+        started = (await start_jobs(self.phases.store, jobs, tx=self.phases.tx))[0]
         return StartedChain(job_type=job_type, id=started.id, duplicate=started.duplicate)
 
     # -- phases
@@ -196,25 +189,35 @@ class RunningAttempt:
         job = self.job
         return {"job_id": job.id, "chain_id": job.chain_id, "type_name": job.type_name, "attempt": job.attempt}
 
-    async def call(self, run: Callable[["RunningAttempt"], Any] | None = None) -> Any:
-        """Run the handler, or `run` in its place: awaited here, or to its end in this thread."""
-        run = run or self.kind.step.run
+    async def perform(self, run: Callable[["RunningAttempt"], Any] | None = None) -> Settlement | None:
+        """Run the handler, or `run` in its place: awaited here, or to its end in this thread.
+
+        Then settle in the open phase, in one commit with its writes; or say what is to be settled with others.
+        """
+        kind, run = self.kind, run or self.kind.step.run
         assert run is not None
         self.handler, began = "running", time.monotonic()
         try:
-            if self.kind.middleware:
-                returned = self._run_surrounded(run)
-            else:
-                returned = self._begin(run) if self.kind.runs_in_thread else run(self)
-            if inspect.isawaitable(returned):
-                self._task = asyncio.current_task()
-                if self.cancelled is not None:
-                    assert self._task is not None
-                    self._task.cancel()
-                returned = await returned
-        finally:
-            self._task, self.handler, self.ran = None, "ended", time.monotonic() - began
-        return returned
+            try:
+                if kind.middleware:
+                    returned = self._run_surrounded(run)
+                else:
+                    returned = self._begin(run) if kind.runs_in_thread else run(self)
+                if not kind.runs_in_thread:
+                    self._task = asyncio.current_task()
+                    if self.cancelled is not None:
+                        assert self._task is not None
+                        self._task.cancel()
+                    returned = await returned
+            finally:
+                self._task, self.handler, self.ran = None, "ended", time.monotonic() - began
+            self._check_end(returned)
+            settlement = settlement_of(self._workplace.registry, kind, self.job, self._workplace.worker, returned)
+            return await self.phases.settle(settlement)
+        except BaseException:
+            with suppress(Exception):  # of a connection that is lost; what led here says more
+                await self.phases.discard()
+            raise
 
     def _begin(self, run: Callable[..., Any]) -> Any:
         returned = run(self)
@@ -239,12 +242,12 @@ class RunningAttempt:
         """Tell the handler to stop. Nothing is delivered once it has returned."""
         if self.cancelled is None:
             self.cancelled, self.phases.has_time = reason, False
-            self._on_cancel(self)
+            self._workplace.was_told(self)
             if self._task is not None:
                 self._task.cancel(str(reason))
 
-    async def finish(self, returned: Any) -> Settlement | None:
-        """Settle in the open phase, in one commit with its writes; or say what is to be settled with others."""
+    def _check_end(self, returned: Any) -> None:
+        """Raise if what the handler returned is not the end of what it did."""
         failure = self.phases.failure
         if failure is not None and self.phases.stage == "ended":
             raise failure.error
@@ -253,7 +256,6 @@ class RunningAttempt:
                 f"{self.kind.name!r} called {_spelled(self._outcome)} and returned something else: write "
                 f"`return {_spelled(self._outcome)}`"
             )
-        return await self.phases.settle(settlement_of(self._registry, self.kind, self.job, self.worker, returned))
 
 
 def _spelled(outcome: Outcome[Any]) -> str:

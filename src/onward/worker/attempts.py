@@ -18,13 +18,14 @@ from onward.worker.figures import Figures
 from onward.worker.guardian.blocked import End, Watch
 from onward.worker.guardian.choose import choose_guardian
 from onward.worker.options import WorkerOptions
-from onward.worker.phases import Phases
+from onward.worker.phases import Workplace
 from onward.worker.presence import Presence
 from onward.worker.progress import ProgressBoard
 from onward.worker.settler import Fate, Settler
 from onward.worker.worked_types import WorkedType
 
 logger = logging.getLogger("onward.worker")
+_OF_ENDS = frozenset({events.AttemptCompleted, events.AttemptEnded})
 _NAME_AT_MOST = 10
 _LEAVE_WITHIN = 0.5
 """Seconds to settle the jobs of handlers that do not stop."""
@@ -46,15 +47,12 @@ class Attempts:
         end: Callable[[], End | None],
         presence: Presence,
     ) -> None:
-        self.worker, self.types, self.progress = worker, types, progress
-        self._registry, self._observers = registry, store.observers
+        self.worker, self.types = worker, types
+        self.workplace = Workplace(worker=worker, registry=registry, progress=progress)
+        self._observers = store.observers
         self._by_job: dict[JobId, RunningAttempt] = {}
-        self.provided: tuple[object, ...] = ()
-        """What all handlers can get by type."""
         self.forgotten: Callable[[TakenJob], None] | None = None
         """Told of each attempt that is settled, or lost."""
-        self.queueing: set[Phases] = set()
-        """Those that wait for a connection of the pool."""
         self.guardian = choose_guardian(
             options,
             store,
@@ -66,6 +64,7 @@ class Attempts:
             presence=presence,
         )
         self.stuck = StuckHandlers(self._by_job, grace=options.stuck_after, let_go=self.guardian.let_go)
+        self.workplace.was_told = self.stuck.was_told
         self._figures = Figures(store.state.figures, worker)
         self._crashed: dict[tuple[JobId, int], TakenJob] = {}
         """Whose outcomes are about to be settled, of attempts that others made."""
@@ -80,18 +79,7 @@ class Attempts:
     def begin(self, job: TakenJob, blockers: Sequence[Blocker], since: float) -> RunningAttempt:
         """A job was taken, and leased from `since` (monotonic)."""
         worked = self.types[job.type_name]
-        attempt = RunningAttempt(
-            job=job,
-            kind=worked.registered,
-            registry=self._registry,
-            store=worked.store,
-            worker=self.worker,
-            progress=self.progress,
-            blockers=blockers,
-            provided=self.provided,
-            on_cancel=self.stuck.was_told,
-            queueing=self.queueing,
-        )
+        attempt = RunningAttempt(job, worked.registered, worked.store, self.workplace, blockers)
         stale = self._by_job.setdefault(job.id, attempt)
         if stale is not attempt:
             self._by_job[job.id] = attempt
@@ -103,16 +91,18 @@ class Attempts:
 
     def forget(self, attempt: RunningAttempt, settlement: Settlement | None) -> None:
         """An attempt is settled, or lost."""
+        job = attempt.job
         self.stuck.has_ended(attempt)
-        self.guardian.let_go(attempt.job.id, attempt.job.attempt)
-        last = self._by_job.pop(attempt.job.id, attempt)
+        self.guardian.let_go(job.id, job.attempt)
+        last = self._by_job.pop(job.id, attempt)
         if last is not attempt:
-            self._by_job[attempt.job.id] = last  # it was taken again meanwhile
+            self._by_job[job.id] = last  # it was taken again meanwhile
         if self.forgotten is not None:
-            self.forgotten(attempt.job)
+            self.forgotten(job)
         if settlement is not None:
-            self._figures.count(attempt.job, settlement, self._waited(attempt.job), attempt.ran)
-        if self._observers.wants(events.AttemptCompleted, events.AttemptEnded):
+            self._figures.count(job, settlement, self._waited(job), attempt.ran)
+        # Whoever tells of a commit has just asked who wants to know.
+        if not self._observers.wanted.isdisjoint(_OF_ENDS):
             self._tell_end(attempt, settlement)
 
     def _tell_end(self, attempt: RunningAttempt, settlement: Settlement | None) -> None:
@@ -171,8 +161,8 @@ class Attempts:
 
     def settled(self, settlement: Settlement, fate: Fate) -> None:
         """An outcome is stored, came too late, or is left to its lease."""
-        attempt = self._find(settlement.job_id, settlement.attempt)
-        if attempt is None:
+        attempt = self._by_job.get(settlement.job_id)
+        if attempt is None or attempt.job.attempt != settlement.attempt:
             job = self._crashed.pop((settlement.job_id, settlement.attempt), None)
             if job is not None and fate == "stored":
                 self._figures.count(job, settlement)

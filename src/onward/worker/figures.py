@@ -3,7 +3,6 @@
 import asyncio
 import random
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from onward.model import WorkerId
 from onward.state.command import Command
 from onward.state.contract import Settlement, TakenJob
 from onward.state.figures import Figure, FigureStatements
-from onward.state.histogram import bucket_of
+from onward.state.histogram import Histogram, add_up, histogram_of
 from onward.worker.connections import Reserved
 
 _WRITE_EVERY = 2.0
@@ -27,26 +26,44 @@ _PAUSE_PER_SECOND = 9.0
 class Tally:
     """What came of attempts at jobs of a type in a minute."""
 
-    __slots__ = ("attempts", "completed", "failed", "minute", "retried", "runs", "type_name", "waits", "written")
+    __slots__ = (
+        "attempts",
+        "completed",
+        "failed",
+        "minute",
+        "ran",
+        "retried",
+        "runs",
+        "type_name",
+        "waited",
+        "waits",
+        "written",
+    )
 
     def __init__(self, minute: int, type_name: str) -> None:
         self.minute, self.type_name = minute, type_name
         self.completed = self.failed = self.retried = self.attempts = 0
-        self.waits: defaultdict[int, int] = defaultdict(int)
-        self.runs: defaultdict[int, int] = defaultdict(int)
+        self.waited: list[float] = []
+        self.ran: list[float] = []
+        """Seconds, not yet among `waits` and `runs`."""
+        self.waits: Histogram = {}
+        self.runs: Histogram = {}
         self.written = 0
         """How many attempts the database knows of."""
 
     def figure(self) -> Figure:
         """As it is now."""
+        add_up(self.waits, histogram_of(self.waited))
+        add_up(self.runs, histogram_of(self.ran))
+        self.waited, self.ran = [], []
         return Figure(
             minute=self.minute,
             type_name=self.type_name,
             completed=self.completed,
             failed=self.failed,
             retried=self.retried,
-            waits=dict(self.waits),
-            runs=dict(self.runs),
+            waits=self.waits.copy(),
+            runs=self.runs.copy(),
         )
 
 
@@ -103,8 +120,8 @@ class Figures:
             return
         tally.attempts += 1
         if waited is not None:
-            tally.waits[bucket_of(waited)] += 1
-            tally.runs[bucket_of(ran)] += 1
+            tally.waited.append(waited)
+            tally.ran.append(ran)
         if self._timer is None:
             self._ring_later()
 

@@ -7,10 +7,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Token
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from onward.define.registry import Registry
 from onward.errors import (
     AttemptLost,
     ConfigurationError,
@@ -60,6 +62,21 @@ class _Cancelled(Exception):
     """The job was to be cancelled, and neither goes on nor comes back: nor does what the phase has written."""
 
 
+@dataclass(slots=True, kw_only=True)
+class Workplace:
+    """What the attempts of a worker share."""
+
+    worker: WorkerId
+    registry: Registry
+    progress: ProgressBoard
+    provided: tuple[object, ...] = ()
+    """What all handlers can get by type."""
+    was_told: Callable[[Any], object] = bool
+    """Hears of each attempt that was told to stop."""
+    queueing: set["Phases"] = field(default_factory=set["Phases"])
+    """Those that wait for a connection of the pool."""
+
+
 class Phases:
     """The phases of one attempt, with at most one transaction open at a time."""
 
@@ -78,12 +95,8 @@ class Phases:
     _interrupt: Callable[[], None] | None = None
     """Ends the wait for the database that is under way, if there is one."""
 
-    def __init__(
-        self, job: TakenJob, worker: WorkerId, store: Store, progress: ProgressBoard, queueing: set["Phases"]
-    ) -> None:
-        self._job, self._worker, self.store, self._progress = job, worker, store, progress
-        self._queueing = queueing
-        """Those that wait for a connection of the pool."""
+    def __init__(self, job: TakenJob, store: Store, workplace: Workplace) -> None:
+        self._job, self.store, self._workplace = job, store, workplace
 
     # -- one phase
 
@@ -132,17 +145,18 @@ class Phases:
     async def _begin(self, *, locked: bool) -> OpenTransaction:
         """Begin on a connection of the pool; `locked`: and hold the attempt, so that nobody else settles its job."""
         store, lending = self.store, self.store.driver.connection()
-        self._queueing.add(self)
+        queueing = self._workplace.queueing
+        queueing.add(self)
         began = time.monotonic()
         try:
             link = await lending.__aenter__()
         finally:
-            self._queueing.discard(self)
+            queueing.discard(self)
         if store.observers.wants(events.PoolWaited):
             seconds = time.monotonic() - began
             store.observers.emit(events.PoolWaited(type_name=self._job.type_name, seconds=seconds))
         self._lending, self._interrupt = lending, link.cut_off
-        job, holder = self._job, self._worker
+        job, holder = self._job, self._workplace.worker
         if locked:
             hold = store.state.hold_attempt(job_id=job.id, attempt=job.attempt, holder=holder)
             self._is_held = await link.run(hold, begin=True)
@@ -180,7 +194,7 @@ class Phases:
             self.stage = "ended"
             return settlement
         try:
-            settlement = self._progress.last_word(settlement)
+            settlement = self._workplace.progress.last_word(settlement)
             # Unless other operations of ours took part, nothing but this attempt has to do with its job.
             held = job if self._is_held and not tx.is_joined else None
             # What follows, unless more is heard of it: what changed for others has been told by nobody then.
@@ -195,7 +209,7 @@ class Phases:
                 tx.follow_after_all()
             self.stage, self.settled = "settled", settlement
         except _Cancelled:
-            return settlement_of_cancel(job, self._worker)
+            return settlement_of_cancel(job, self._workplace.worker)
         except BaseException as error:
             self._note(error, "onward", tx)
             raise
@@ -261,7 +275,7 @@ class Phases:
             return False
         looking = self.store.read(self.store.state.find_jobs([self._job.id]), while_=lambda: self.has_time)
         found = await (self._interruptibly(looking) if self.store.driver.is_async else looking)
-        return bool(found) and isinstance(found[0], CompletedJob) and found[0].completed_by == self._worker
+        return bool(found) and isinstance(found[0], CompletedJob) and found[0].completed_by == self._workplace.worker
 
     async def _interruptibly(self, work: Awaitable[T]) -> T:
         def interrupt() -> None:

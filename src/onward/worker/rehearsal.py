@@ -19,7 +19,7 @@ from onward.state.contract import Filter, Settlement, TakenJob
 from onward.state.driver import Connection, run_now
 from onward.worker.attempt import RunningAttempt
 from onward.worker.connections import Reserved
-from onward.worker.phases import PhaseKind, Stage, check_order
+from onward.worker.phases import PhaseKind, Stage, Workplace, check_order
 from onward.worker.progress import ProgressBoard
 
 _WORKER = "dry-run"
@@ -165,16 +165,9 @@ def _attempt(
         created_at=job.created_at,
         meta=msgspec.json.encode(job.meta).decode() if job.meta else None,
     )
-    return RunningAttempt(
-        job=taken,
-        kind=kind,
-        registry=registry,
-        store=store,
-        worker=_WORKER,
-        progress=ProgressBoard(store, _WORKER, Reserved(store.driver)),  # which nobody has write
-        blockers=blockers,
-        provided=provided,
-    )
+    progress = ProgressBoard(store, _WORKER, Reserved(store.driver))  # which nobody has write
+    workplace = Workplace(worker=_WORKER, registry=registry, progress=progress, provided=provided)
+    return RunningAttempt(taken, kind, store, workplace, blockers)
 
 
 async def _perform(attempt: RunningAttempt, phases: RehearsedPhases, rehearsal: Rehearsal) -> None:
@@ -184,7 +177,7 @@ async def _perform(attempt: RunningAttempt, phases: RehearsedPhases, rehearsal: 
     try:
         await phases.begin()
         attempt.input = attempt.kind.read_input(job.input, job.payload_version, job.id)
-        rehearsal.settlement = await attempt.finish(await attempt.call())
+        rehearsal.settlement = await attempt.perform()
         rehearsal.started = await _started(phases.store, await phases.begin(), job, since=began)
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -19,7 +19,7 @@ from onward.observe import events
 from onward.observe.observer import Observers
 from onward.observe.running import current_attempt
 from onward.run.threads import in_thread
-from onward.state.contract import Settlement
+from onward.state.contract import Settlement, TakenJob
 from onward.state.driver import run_now
 from onward.worker.attempt import RunningAttempt
 from onward.worker.processes.pool import Processes
@@ -39,47 +39,37 @@ class Runner:
         threads: Executor,
         processes: Processes,
         *,
+        policy: Callable[[TakenJob], RetryPolicy],
         is_cancelled: Callable[[], bool],
     ) -> None:
         self._worker, self._observers, self._threads, self._processes = worker, observers, threads, processes
-        self._is_cancelled = is_cancelled
+        self._policy, self._is_cancelled = policy, is_cancelled
         """Whether the worker itself is being cancelled, and with it the tasks in which handlers run."""
         self._limits = TimeLimits()
 
-    async def run(self, attempt: RunningAttempt, policy: RetryPolicy) -> Settlement | None:
+    async def run(self, attempt: RunningAttempt) -> Settlement | None:
         """The settlement to join the next batch; None when the handler's own commit settled it, or it was lost.
 
         Total: whatever leaves the handler, its middleware or what they call ends this attempt and nothing else.
         """
         job = attempt.job
         current_attempt.set(attempt)
-        if self._observers.wants(events.AttemptStarted):
+        if events.AttemptStarted in self._observers.wanted:
             self._observers.emit(events.AttemptStarted(**attempt.facts, worker=self._worker, meta=attempt.meta))
         try:
             attempt.input = attempt.kind.read_input(job.input, job.payload_version, job.id)
             if attempt.kind.runs_in_process:
                 self._limits.start(attempt, later=STARTING)
                 begun = partial(self._limits.start, attempt)
-                return await self._perform(attempt, partial(self._processes.run, begun=begun))
+                return await attempt.perform(partial(self._processes.run, begun=begun))
             self._limits.start(attempt)
             if attempt.kind.runs_in_thread:
                 return await self._perform_in_thread(attempt)
-            return await self._perform(attempt)
+            return await attempt.perform()
         except BaseException as error:  # noqa: BLE001 - around the user's handler
-            return self._after_error(attempt, error, policy)
+            return self._after_error(attempt, error)
         finally:
             self._limits.end(attempt)
-
-    async def _perform(
-        self, attempt: RunningAttempt, run: Callable[[RunningAttempt], Any] | None = None
-    ) -> Settlement | None:
-        """On the event loop: the handler, or the wait for a process that runs it."""
-        try:
-            return await attempt.finish(await attempt.call(run))
-        except BaseException:
-            with suppress(Exception):  # of a connection that is lost; what led here says more
-                await attempt.phases.discard()
-            raise
 
     async def _perform_in_thread(self, attempt: RunningAttempt) -> Settlement | None:
         """In a thread. It cannot be cancelled: it is waited for; `attempt.cancelled` tells it."""
@@ -88,9 +78,9 @@ class Runner:
             attempt.cancel(LossReason.STOPPING)  # heard only if it has not been told to stop yet
             return False
 
-        return await in_thread(self._threads, lambda: run_now(self._perform(attempt)), leaves=tell)
+        return await in_thread(self._threads, lambda: run_now(attempt.perform()), leaves=tell)
 
-    def after_cancel(self, attempt: RunningAttempt, policy: RetryPolicy) -> Settlement | None:
+    def after_cancel(self, attempt: RunningAttempt) -> Settlement | None:
         """What follows when a handler ended because it was told to."""
         job = attempt.job
         match attempt.cancelled:
@@ -98,7 +88,7 @@ class Runner:
                 assert attempt.kind.timeout is not None
                 limit = attempt.kind.timeout.total_seconds()
                 error = JobError(type="TimeoutError", message=f"the handler did not return within {limit:g} s")
-                return self._failed(attempt, error, settle.counted_failure(job, self._worker, error, policy))
+                return self._failed(attempt, error, settle.counted_failure(job, self._worker, error, self._policy(job)))
             case LossReason.STOPPING:
                 return settle.given_back(job, self._worker)
             case LossReason.CANCELLED:
@@ -109,18 +99,18 @@ class Runner:
             case _:
                 return None
 
-    def _after_error(self, attempt: RunningAttempt, error: BaseException, policy: RetryPolicy) -> Settlement | None:
+    def _after_error(self, attempt: RunningAttempt, error: BaseException) -> Settlement | None:
         if isinstance(error, AttemptLost) and attempt.phases.is_about_this(error):
             self._came_too_late(attempt, error)
             return None
         if attempt.cancelled is None and isinstance(error, asyncio.CancelledError) and self._is_cancelled():
             attempt.cancelled = LossReason.STOPPING
         if attempt.cancelled is not None:
-            return self.after_cancel(attempt, policy)
+            return self.after_cancel(attempt)
         if attempt.phases.is_transient(error):
             settlement = settle.transient_failure(attempt.job, self._worker, error)
             return self._failed(attempt, describe(error), settlement, counted=False)
-        settlement = settle.settlement_of_error(attempt.job, self._worker, error, policy)
+        settlement = settle.settlement_of_error(attempt.job, self._worker, error, self._policy(attempt.job))
         return self._failed(attempt, describe(error), settlement) if settlement.errors else settlement
 
     def _failed(
@@ -159,14 +149,14 @@ class TimeLimits:
     def __init__(self) -> None:
         self._deadlines: dict[RunningAttempt, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._fires_at = math.inf
 
     def start(self, attempt: RunningAttempt, *, later: float = 0.0) -> None:
         """From now on, or a little later; starting again begins anew."""
         timeout = attempt.kind.time_limit
         if timeout is not None:
-            deadline = asyncio.get_running_loop().time() + timeout + later
-            self._deadlines[attempt] = deadline
-            if self._timer is None or deadline < self._timer.when():
+            self._deadlines[attempt] = deadline = time.monotonic() + timeout + later
+            if deadline < self._fires_at:
                 self._set_timer(deadline)
 
     def end(self, attempt: RunningAttempt) -> None:
@@ -176,11 +166,12 @@ class TimeLimits:
     def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(deadline, self._look)
+        self._fires_at = deadline
+        self._timer = asyncio.get_running_loop().call_later(deadline - time.monotonic(), self._look)
 
     def _look(self) -> None:
-        self._timer = None
-        now = asyncio.get_running_loop().time()
+        self._timer, self._fires_at = None, math.inf
+        now = time.monotonic()
         for attempt in [attempt for attempt, deadline in self._deadlines.items() if deadline <= now]:
             del self._deadlines[attempt]
             attempt.cancel(LossReason.TIMEOUT)

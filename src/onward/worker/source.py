@@ -266,7 +266,7 @@ class JobSource:
 
     def _is_jammed(self) -> bool:
         """Whether most of what runs waits for connections: what is not taken is there for other workers."""
-        return len(self._attempts.queueing) * 2 > self.loop.busy
+        return len(self._attempts.workplace.queueing) * 2 > self.loop.busy
 
     @property
     def _admission_due(self) -> float:
@@ -358,7 +358,7 @@ class JobSource:
     async def run_piece(self, piece: RunningAttempt) -> None:
         """Run a handler and have its outcome settled."""
         try:
-            settlement = await self.runner.run(piece, self._types[piece.job.type_name].policy)
+            settlement = await self.runner.run(piece)
         except BaseException:
             # Nothing of the application's gets here: a mistake of ours costs this job its lease, and no other job.
             logger.exception("worker %s: attempt %d at job %s was lost", self._worker, piece.job.attempt, piece.job.id)
@@ -366,7 +366,7 @@ class JobSource:
         if settlement is None:
             self._attempts.forget(piece, piece.phases.settled)
         else:
-            await self._settler.put(self._attempts.progress.last_word(settlement))
+            await self._settler.put(self._attempts.workplace.progress.last_word(settlement))
 
     async def _crashed(self, job: TakenJob) -> None:
         policy, timeout = self._types[job.type_name].policy, _timeout_of(job)

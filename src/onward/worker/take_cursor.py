@@ -49,21 +49,29 @@ class TakeCursor:
 
     async def take(self, take: Take, limit: int) -> Sequence[TakenJob]:
         """At most `limit` jobs; fewer only if there are no more."""
-        taken: list[TakenJob] = []
+        ahead: Sequence[TakenJob] = ()
+        behind: Sequence[TakenJob] = ()
         if self._reached and time.monotonic() < self._look_back_at:
-            taken.extend(await take(types=self._claims_from_here(limit), limit=limit))
-        if len(taken) < limit:
-            taken.extend(await self._take_from_the_beginning(take, limit - len(taken)))
+            ahead = await take(types=self._claims_from_here(limit), limit=limit)
+        if len(ahead) < limit:
+            behind = await self._take_from_the_beginning(take, limit - len(ahead))
+        taken = [*ahead, *behind] if ahead and behind else ahead or behind
         if len(taken) < limit:
             self._reached.clear()
             self._shares.clear()
             return taken
         if len(self.claims) > _FEW:
             self._learn_shares(taken)
-        for job in taken if self.by_rank else ():
-            key, position = (job.type_name, job.payload_version), Position(job.rank, job.scheduled_at)
-            self._reached[key] = max(self._reached.get(key, position), position)
+        if self.by_rank:
+            self._advance(behind)
+            self._advance(ahead)
         return taken
+
+    def _advance(self, taken: Sequence[TakenJob]) -> None:
+        """To the last job of each type: the best come first."""
+        for key, job in {(job.type_name, job.payload_version): job for job in taken}.items():
+            position = Position(job.rank, job.scheduled_at)
+            self._reached[key] = max(self._reached.get(key, position), position)
 
     async def _take_from_the_beginning(self, take: Take, limit: int) -> Sequence[TakenJob]:
         self._reached.clear()

@@ -145,7 +145,7 @@ class Worker:
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Work until stopped."""
         observers = self._store.observers
-        async with opened(self.options.resources) as self._attempts.provided:
+        async with opened(self.options.resources) as self._attempts.workplace.provided:
             async with AsyncExitStack() as stack:
                 await self._open(stack)
                 if observers.wants(events.WorkerStarted):
@@ -176,6 +176,7 @@ class Worker:
             self._store.observers,
             threads,
             self._processes,
+            policy=lambda job: self._types[job.type_name].policy,
             is_cancelled=lambda: self._source.loop.is_cancelled,
         )
         if self.options.stall is not None:
@@ -243,4 +244,4 @@ class Worker:
         return await self._attempts.stuck.leave(self._settler, self._after_cancel)
 
     def _after_cancel(self, attempt: RunningAttempt) -> Settlement | None:
-        return self._source.runner.after_cancel(attempt, self._types[attempt.job.type_name].policy)
+        return self._source.runner.after_cancel(attempt)

@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from onward.model import JobId
 
 
-@dataclass(slots=True)
-class Lease:
+class Lease(msgspec.Struct):
     """One attempt's."""
 
     attempt: int
