@@ -218,20 +218,7 @@ class Store:
 
     def own(self, link: Connection) -> OpenTransaction:
         """The transaction that was begun on a connection, as ours."""
-        tx = OpenTransaction(link)
-        if link.native is not None:
-            self._ours[id(link.native)] = tx
-        return tx
-
-    async def commit(self, tx: OpenTransaction, last: Operation[Any] | None = None) -> None:
-        """Commit, with a last operation of ours if there is one. What waited for it follows by `tx.follow()`."""
-        self._ours.pop(id(tx.link.native), None)
-        await tx.commit(last)
-
-    async def abandon(self, tx: OpenTransaction) -> None:
-        """Roll back."""
-        self._ours.pop(id(tx.link.native), None)
-        await tx.rollback()
+        return OpenTransaction(link, self._ours)
 
     def handed_out(self, tx: OpenTransaction) -> Any:
         """What the user gets: the client library's own object, or Onward's `Transaction`."""
@@ -345,7 +332,7 @@ class TransactionBlock:
     ) -> None:
         left = error
         try:
-            await (self._store.abandon(self._tx) if error is not None else self._commit())
+            await (self._tx.rollback() if error is not None else self._commit())
         except BaseException as failure:
             left = failure
             raise
@@ -360,7 +347,7 @@ class TransactionBlock:
 
     async def _commit(self) -> None:
         try:
-            await self._store.commit(self._tx)
+            await self._tx.commit()
         except Exception as error:
             self._store.raise_in_words(error, "commit", commits=True)
             raise

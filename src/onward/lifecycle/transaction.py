@@ -48,17 +48,21 @@ class NamedRow:
 class OpenTransaction:
     """A transaction of ours, from its begin to its commit or rollback."""
 
-    def __init__(self, link: Connection) -> None:
-        self.link = link
-        self.is_joined = False
-        """Whether operations of ours other than its own took part."""
-        self.is_open = True
-        self._takes_statements = True
+    is_joined = False
+    """Whether operations of ours other than its own took part."""
+    is_open = True
+    _takes_statements = True
+    _is_committed = False
+    _savepoints = 0
+
+    def __init__(self, link: Connection, by_native: "dict[int, OpenTransaction]") -> None:
+        """`by_native`: those that are open, by the object of the client library's that the user has of each."""
+        self.link, self._by_native = link, by_native
+        if link.native is not None:
+            by_native[id(link.native)] = self
         self.errors: list[Exception] = []
         """What the database answered to statements of the user's that failed."""
         self._actions: list[Callable[[], None]] = []
-        self._is_committed = False
-        self._savepoints = 0
         self._may_have_ended = link.native is not None
         """Whether the application may have ended it by hand, through a connection that it has or by a statement."""
 
@@ -151,9 +155,15 @@ class OpenTransaction:
             self._takes_statements = True
             self.link.resume()
 
-    async def commit(self, last: Operation[Any] | None = None) -> None:
-        """Commit, with a last operation of ours if there is one."""
+    def _forget(self) -> None:
+        """It ends: whoever has the client library's object has a transaction of ours no longer."""
         self.suspend()
+        if self.link.native is not None:
+            self._by_native.pop(id(self.link.native), None)
+
+    async def commit(self, last: Operation[Any] | None = None) -> None:
+        """Commit, with a last operation of ours if there is one. What waited for it follows by `follow()`."""
+        self._forget()
         try:
             if self._may_have_ended:
                 await self._insist()
@@ -186,7 +196,7 @@ class OpenTransaction:
             raise
 
     async def rollback(self) -> None:
-        self.suspend()
+        self._forget()
         self.is_open = False
         try:
             await self.link.rollback()

@@ -101,15 +101,21 @@ class Phases:
     # -- one phase
 
     async def enter(self, phase: PhaseKind) -> OpenTransaction:
-        """Begin a phase, in the transaction that is open or in a new one."""
+        """Begin a phase, in the transaction that is open or in a new one; however often that takes: what the handler
+        has done so far need not be done again.
+        """
         if self.stage != "fresh":
             check_order(self.stage, phase)
-        tx, locked = self.tx, phase != "prepare"
-        if tx is None:
+        tx, pauses = self.tx, None
+        while tx is None:
             try:
-                tx = await self._begin(locked=locked)
+                tx = await self._begin(locked=phase != "prepare")
             except BaseException as error:  # noqa: BLE001 - raised unless trying again may help
-                tx = await self._begin_again(error, locked=locked)
+                pauses = pauses or Pacing(_FIRST_PAUSE, _LONGEST_PAUSE)
+                await self._recover(error, pauses)
+            else:
+                if pauses is not None:
+                    self.store.observers.database_works(_OPENING)
         tx.resume()
         self.stage = "inside"
         return tx
@@ -152,7 +158,7 @@ class Phases:
             link = await lending.__aenter__()
         finally:
             queueing.discard(self)
-        if store.observers.wants(events.PoolWaited):
+        if events.PoolWaited in store.observers.wanted:
             seconds = time.monotonic() - began
             store.observers.emit(events.PoolWaited(type_name=self._job.type_name, seconds=seconds))
         self._lending, self._interrupt = lending, link.cut_off
@@ -168,24 +174,15 @@ class Phases:
             await link.run(store.state.lock_attempt(job_id=job.id, attempt=job.attempt, holder=holder))
         return tx
 
-    async def _begin_again(self, error: BaseException, *, locked: bool) -> OpenTransaction:
-        """However often it takes: what the handler has done so far need not be done again."""
-        store, pauses = self.store, Pacing(_FIRST_PAUSE, _LONGEST_PAUSE)
-        while True:
-            self._note(error, "onward")
-            with suppress(Exception):  # of a connection that is lost; what led here says more
-                await self.discard()
-            if not (self.has_time and store.is_transient(error)):
-                raise error
-            store.observers.emit(events.StateError(doing=_OPENING, error=describe(error)))
-            await store.driver.sleep(next(pauses))
-            try:
-                tx = await self._begin(locked=locked)
-            except BaseException as again:  # noqa: BLE001 - as above
-                error = again
-            else:
-                store.observers.database_works(_OPENING)
-                return tx
+    async def _recover(self, error: BaseException, pauses: Pacing) -> None:
+        """The transaction could not be begun: wait a little, if trying again may help."""
+        self._note(error, "onward")
+        with suppress(Exception):  # of a connection that is lost; what led here says more
+            await self.discard()
+        if not (self.has_time and self.store.is_transient(error)):
+            raise error
+        self.store.observers.emit(events.StateError(doing=_OPENING, error=describe(error)))
+        await self.store.driver.sleep(next(pauses))
 
     async def settle(self, settlement: Settlement) -> Settlement | None:
         """Settle in the open phase, in one commit with its writes; or say what is to be settled with others."""
@@ -230,7 +227,7 @@ class Phases:
         tx, self.tx = self.tx, None
         assert tx is not None
         try:
-            await self.store.commit(tx, last)
+            await tx.commit(last)
             tx.follow()
         finally:
             await self._close()
@@ -240,18 +237,18 @@ class Phases:
         tx, self.tx = self.tx, None
         try:
             if tx is not None:
-                await self.store.abandon(tx)
+                await tx.rollback()
         finally:
             await self._close()
 
     async def _close(self) -> None:
         lending, self._lending, self._interrupt = self._lending, None, None
-        held, self._began = time.monotonic() - self._began, math.inf
-        if held > _LONG_LOCK and not self.store.state.locks_rows:
+        if not self.store.state.locks_rows and (held := time.monotonic() - self._began) > _LONG_LOCK:
             logger.warning(
                 "%s held SQLite's only write lock for %.1f s (job %s): do slow work between prepare() and complete()",
                 self._job.type_name, held, self._job.id,
             )  # fmt: skip
+        self._began = math.inf
         if lending is not None:
             await lending.__aexit__(None, None, None)
 

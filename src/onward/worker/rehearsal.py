@@ -109,7 +109,7 @@ class RehearsedPhases:
         lending, self._lending = self._lending, None
         try:
             if tx is not None:
-                await self.store.abandon(tx)
+                await tx.rollback()
         finally:
             if lending is not None:
                 await lending.__aexit__(None, None, None)

@@ -44,7 +44,7 @@ def cache(pool: Pool, size: int = 2) -> ConnectionCache[Connection]:
 async def test_the_same_connection_is_lent_again_without_asking_the_pool(pool: Pool) -> None:
     lending = cache(pool)
     first = await lending.lend()
-    await lending.take_back(first, keep=True)
+    assert lending.keep(first)
 
     assert await lending.lend() is first
     assert pool.free == []
@@ -58,15 +58,18 @@ async def test_one_that_may_not_be_as_it_was_goes_back_to_the_pool(pool: Pool, c
         first.is_sound = False
     elif change != "failed":
         setattr(first, change, True)
-    await lending.take_back(first, keep=change != "failed")
+    kept = change != "failed" and lending.keep(first)
+    if not kept:
+        await lending.give_up(first)
 
+    assert not kept
     assert pool.free == ([] if change == "broken" else [first])
 
 
 async def test_one_that_broke_while_at_hand_is_not_lent(pool: Pool) -> None:
     lending = cache(pool)
     first = await lending.lend()
-    await lending.take_back(first, keep=True)
+    assert lending.keep(first)
     first.is_sound = False
 
     assert await lending.lend() is not first
@@ -80,7 +83,7 @@ async def test_those_who_wait_get_one_in_turn(pool: Pool) -> None:
         served.append(number)
         connection.needs_reset = True
         await asyncio.sleep(0.001)
-        await lending.take_back(connection, keep=True)
+        assert lending.keep(connection)
 
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
         for number in range(20):
@@ -97,7 +100,7 @@ async def test_who_is_cancelled_while_waiting_takes_nobodys_turn(pool: Pool) -> 
         waiting = [tasks.create_task(lending.lend()) for _ in range(2)]
         await asyncio.sleep(0)
         waiting[0].cancel()
-        await lending.take_back(first, keep=True)
+        assert lending.keep(first)
 
     assert waiting[1].result() is first
 
@@ -121,7 +124,7 @@ async def test_one_that_was_touched_is_handed_on_as_it_is(pool: Pool) -> None:
     lending = cache(pool)
     first = await lending.lend()
     first.needs_reset = True
-    await lending.take_back(first, keep=True)
+    assert lending.keep(first)
 
     assert await lending.lend() is first
     assert first.needs_reset
@@ -132,7 +135,7 @@ async def test_those_for_which_nobody_asks_go_back_to_the_pool_but_for_one_that_
     lent = [await lending.lend() for _ in range(3)]
     lent[0].needs_reset = True
     for connection in lent:
-        await lending.take_back(connection, keep=True)
+        assert lending.keep(connection)
 
     async with asyncio.timeout(5):
         while len(pool.free) < 2:
@@ -146,7 +149,7 @@ async def test_one_that_was_touched_goes_back_to_be_reset_when_nobody_asks_for_i
     lending = cache(pool)
     first = await lending.lend()
     first.needs_reset = True
-    await lending.take_back(first, keep=True)
+    assert lending.keep(first)
 
     async with asyncio.timeout(5):
         while not pool.free:
@@ -167,7 +170,7 @@ async def test_who_is_cancelled_while_giving_back_has_given_back(pool: Pool, mon
     lending = cache(pool, size=1)
     first = await lending.lend()
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
-        giving_back = tasks.create_task(lending.take_back(first, keep=False))
+        giving_back = tasks.create_task(lending.give_up(first))
         await asyncio.sleep(0)
         for _ in range(3):
             giving_back.cancel()
@@ -186,6 +189,6 @@ async def test_what_comes_back_after_it_was_closed_goes_back_to_the_pool(pool: P
     first = await lending.lend()
 
     await lending.close()
-    await lending.take_back(first, keep=True)
+    assert lending.keep(first)
 
     assert pool.free == [first]

@@ -137,25 +137,24 @@ class AsyncpgConnection:
         await self._begin("BEGIN")
 
     async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
-        if isinstance(first, Command):
-            if more and not (begin or commit or self.in_transaction):
-                first, more = as_one(first, more)
-            if not (more or begin or commit):
-                return first.read(await self.fetch(first.sql, first.parameters))
-            if begin != commit and not more and first.needs != "rows" and self._prepared:
-                return await self._run_in_one_message(first, begin=begin)
-        return await run_in_turn(self, first, *more, begin=begin, commit=commit)
-
-    async def _run_in_one_message(self, command: Command[T], *, begin: bool) -> T:
+        if not isinstance(first, Command):
+            return await run_in_turn(self, first, *more, begin=begin, commit=commit)
+        if more and not (begin or commit or self.in_transaction):
+            first, more = as_one(first, more)
+        if not (more or begin or commit):
+            return first.read(await self.fetch(first.sql, first.parameters))
+        if more or begin == commit or first.needs == "rows" or not self._prepared:
+            return await run_in_turn(self, first, *more, begin=begin, commit=commit)
+        # In one message.
         try:
-            if command.sql not in self._session.prepared:
-                await self._prepare(command)
-            call = self._session.call(command)
+            if first.sql not in self._session.prepared:
+                await self._prepare(first)
+            call = self._session.call(first)
             answer = await (self._begin(f"BEGIN;{call}", calls=True) if begin else self._command(f"{call};COMMIT"))
         except BaseException:
             await self.rollback()  # it may have begun, or the statement failed so that COMMIT was not even tried
             raise
-        return command.read([()] * _changed(answer) if begin else ())
+        return first.read([()] * _changed(answer) if begin else ())
 
     async def _prepare(self, command: Command[Any]) -> None:
         if self._is_to_be_reset and not self.in_transaction:

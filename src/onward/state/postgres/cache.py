@@ -85,15 +85,20 @@ class ConnectionCache(Generic[C]):
             self._turns.release()
             raise
 
-    async def take_back(self, connection: C, *, keep: bool) -> None:
-        """The next who asks gets it as it is, unless it may not be lent again."""
+    def keep(self, connection: C) -> bool:
+        """Take a connection back, as it is for the next who asks; False: it may not be lent again."""
+        if self._is_closed or connection.escaped or not connection.is_sound:
+            return False
+        self._at_hand.append((connection, self._clock()))
+        self._turns.release()
+        if self._timer is None and (connection.needs_reset or len(self._at_hand) > 1):
+            self._tidy_later()
+        return True
+
+    async def give_up(self, connection: C) -> None:
+        """Take a connection back that may not be lent again."""
         try:
-            if keep and not self._is_closed and connection.is_sound and not connection.escaped:
-                self._at_hand.append((connection, self._clock()))
-                if self._timer is None and (connection.needs_reset or len(self._at_hand) > 1):
-                    self._tidy_later()
-            else:
-                await self._part_with(connection)
+            await self._part_with(connection)
         finally:
             self._turns.release()
 
@@ -150,8 +155,10 @@ class Lent(Generic[C]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         is_demoted = self._connection.is_demoted
+        if error is None and not is_demoted and self._cache.keep(self._connection):
+            return
         try:
-            await self._cache.take_back(self._connection, keep=error is None and not is_demoted)
+            await self._cache.give_up(self._connection)
         finally:
             if is_demoted:
                 await self._replace_all()

@@ -3,7 +3,7 @@
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -11,7 +11,7 @@ from uuid import UUID
 
 from onward.state.statement import spell
 
-_SPECIAL = re.compile(r"[\\']")
+_SPECIAL = re.compile(r"[\\'\0]")
 
 
 def literal(value: Any) -> str:
@@ -20,43 +20,44 @@ def literal(value: Any) -> str:
     >>> print(literal("it's"), literal(None), literal(7))
     E'it''s' NULL 7
     """
-    write = _WRITERS.get(type(value)) or _writer_for(value)
-    return write(value)
+    return _WRITERS[type(value)](value)
+
+
+def literals(values: Iterable[Any]) -> str:
+    """Several, with commas between them."""
+    return ", ".join([_WRITERS[type(value)](value) for value in values])
 
 
 def _text(value: str) -> str:
-    if "\0" in value:
-        raise ValueError("text with a NUL character, which Postgres cannot store")
-    return f"E'{_SPECIAL.sub(_doubled, value)}'" if _SPECIAL.search(value) else f"'{value}'"
+    if _SPECIAL.search(value) is None:
+        return f"'{value}'"
+    return f"E'{_SPECIAL.sub(_doubled, value)}'"
 
 
 def _doubled(found: re.Match[str]) -> str:
+    if found[0] == "\0":
+        raise ValueError("text with a NUL character, which Postgres cannot store")
     return found[0] * 2
-
-
-def _quoted(value: UUID) -> str:
-    return f"'{value}'"
 
 
 def _instant(value: datetime) -> str:
     return f"'{value.astimezone(UTC)}'"  # the server reads no offset with fractions of a second
 
 
-def _null(value: None) -> str:
-    return "NULL"
+class _Writers(dict[type[Any], Callable[[Any], str]]):
+    """How values of a type are written; learns what else is one of these, such as a client's own kind of UUID."""
+
+    def __missing__(self, kind: type[Any]) -> Callable[[Any], str]:
+        for known, write in tuple(self.items()):  # threads add to it
+            if issubclass(kind, known):
+                self[kind] = write
+                return write
+        raise TypeError(f"a value of type {kind.__name__} has no literal")
 
 
-_WRITERS: dict[type[Any], Callable[[Any], str]] = {
-    str: _text, UUID: _quoted, datetime: _instant, int: str, float: str, bool: str, type(None): _null,
-}  # fmt: skip
-
-
-def _writer_for(value: Any) -> Callable[[Any], str]:
-    for kind, write in tuple(_WRITERS.items()):  # threads add to it
-        if isinstance(value, kind):
-            _WRITERS[type(value)] = write  # of a client's own kind of UUID, say
-            return write
-    raise TypeError(f"a value of type {type(value).__name__} has no literal")
+_WRITERS = _Writers({
+    str: _text, UUID: "'{}'".format, datetime: _instant, int: str, float: str, bool: str, type(None): "NULL".format,
+})  # fmt: skip
 
 
 def new_name(sql: str) -> str:
@@ -81,9 +82,3 @@ def inlined(sql: str, parameters: Mapping[str, Any]) -> str:
     """
     spelled = spell(sql, "percent")
     return spelled.sql % {name: literal(parameters[name]) for name in spelled.names}
-
-
-def call(name: str, values: Sequence[Any]) -> str:
-    """Runs a statement that was prepared under this name."""
-    written = [(_WRITERS.get(type(value)) or _writer_for(value))(value) for value in values]
-    return f"EXECUTE {name}({', '.join(written)})" if written else f"EXECUTE {name}"

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from weakref import WeakSet
 
 from onward.errands import Errands
 from onward.state.driver import Driver
@@ -23,24 +24,22 @@ _LOOKS = 4
 class PoolPatience:
     """`with patience:` around each wait for an answer on one connection of a pool."""
 
-    __slots__ = ("_watch", "give_up", "is_doubted", "process", "since")
+    __slots__ = ("__weakref__", "_watch", "give_up", "is_doubted", "process", "since")
 
     def __init__(self, watch: "PoolWatch", process: int | None, give_up: Callable[[], object]) -> None:
         self._watch = watch
         self.process, self.give_up = process, give_up
         self.since = 0.0
-        """When the wait under way began; another number when the answer has come."""
+        """When the wait under way began; 0.0: there is none."""
         self.is_doubted = False
 
     def __enter__(self) -> None:
         self.since = time.monotonic()
-        self._watch.waiting.add(self)
         if self._watch.timer is None:
             self._watch.look_later()
 
     def __exit__(self, *_: object) -> None:
         self.since = 0.0
-        self._watch.waiting.discard(self)
 
 
 class PoolWatch:
@@ -48,14 +47,16 @@ class PoolWatch:
 
     def __init__(self, driver: Driver, errands: Errands) -> None:
         self._driver, self._errands = driver, errands
-        self.waiting: set[PoolPatience] = set()
+        self._all: WeakSet[PoolPatience] = WeakSet()
         self.timer: asyncio.TimerHandle | None = None
 
     def patience(self, *, process: int | None, give_up: Callable[[], object]) -> PoolPatience:
         """For the connection that is served by this process of the server's; None: behind a pooler, which does not
         tell.
         """
-        return PoolPatience(self, process, give_up)
+        patience = PoolPatience(self, process, give_up)
+        self._all.add(patience)
+        return patience
 
     def look_later(self) -> None:
         self.timer = asyncio.get_running_loop().call_later(STATEMENT / _LOOKS, self._look)
@@ -65,16 +66,16 @@ class PoolWatch:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        self.waiting.clear()
 
     def _look(self) -> None:
         self.timer = None
         overdue = time.monotonic() - STATEMENT
-        for patience in self.waiting:
+        waiting = [patience for patience in self._all if patience.since]
+        for patience in waiting:
             if patience.since < overdue and not patience.is_doubted:
                 patience.is_doubted = True
                 self._errands.start(self._doubt(patience, patience.since))
-        if self.waiting:
+        if waiting:
             self.look_later()
 
     async def _doubt(self, patience: PoolPatience, since: float) -> None:

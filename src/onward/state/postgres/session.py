@@ -1,13 +1,21 @@
 """What is to be known of a session of the server's, whichever client library it was made with."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from onward.state.command import Command, nothing
-from onward.state.postgres.literals import call, new_name
+from onward.state.postgres.literals import literals, new_name
 from onward.state.statement import spell
 
 UNLOCK = Command("SELECT pg_catalog.pg_advisory_unlock_all()", {}, nothing, "nothing")
+
+
+class Prepared(NamedTuple):
+    """A statement that the server knows by a name."""
+
+    name: str
+    positional: Callable[[Mapping[str, Any]], Sequence[Any]] | None
+    """Its parameters in their order; None: it has none."""
 
 
 class Session:
@@ -17,8 +25,8 @@ class Session:
         self._user = user
         self.needs_reset = False
         """Whether statements of the application's ran in it since it was last reset."""
-        self.prepared: dict[str, str] = {}
-        """The names of our statements, by their text; none whose PREPARE has not been answered."""
+        self.prepared: dict[str, Prepared] = {}
+        """Our statements, by their text; none whose PREPARE has not been answered."""
 
     def reset(self, user: str | bytes | None, unlock: str = UNLOCK.sql) -> str:
         """SQL that has the server forget all that the last borrower did, but for prepared statements, which we want to
@@ -41,13 +49,14 @@ class Session:
 
     async def prepare(self, command: Command[Any], run: Callable[[str], Awaitable[object]]) -> None:
         """So that it can go along with another in one message; once in a session."""
-        name = new_name(command.sql)
-        await run(f"PREPARE {name} AS {spell(command.sql, 'dollar').sql}")
-        self.prepared[command.sql] = name
+        name, spelled = new_name(command.sql), spell(command.sql, "dollar")
+        await run(f"PREPARE {name} AS {spelled.sql}")
+        self.prepared[command.sql] = Prepared(name, spelled.positional if spelled.names else None)
 
     def call(self, command: Command[Any]) -> str:
         """SQL that runs a statement that has been prepared."""
-        return call(self.prepared[command.sql], spell(command.sql, "dollar").positional(command.parameters))
+        name, positional = self.prepared[command.sql]
+        return f"EXECUTE {name}({literals(positional(command.parameters))})" if positional else f"EXECUTE {name}"
 
 
 def reads_only(*, standby: str | None, by_default: str | None) -> bool | None:
