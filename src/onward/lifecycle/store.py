@@ -113,7 +113,8 @@ class Store:
         if tx is None:
             return (await self._tried_again(operation, "read", while_=while_))[0]
         try:
-            return await (await self._join(tx, self._own(tx))).run(operation)
+            connection, _ = await self._join(tx)
+            return await connection.run(operation)
         except Exception as error:
             self.raise_in_words(error, "read")
             raise
@@ -141,9 +142,9 @@ class Store:
             answer, tries = await self._tried_again(operation, doing, effects=effects, again=again)
             self.release(effects_of(answer) if effects is None or tries > 1 else effects)
             return answer
-        own = self._own(tx)
+        own: OpenTransaction | None = None
         try:
-            connection = await self._join(tx, own)
+            connection, own = await self._join(tx)
             answer = await connection.run(operation)
             await self._release_with(own, connection, effects_of(answer))
         except Exception as error:
@@ -226,18 +227,14 @@ class Store:
             return tx.link.native
         return tx if self.driver.is_async else SyncView(tx)
 
-    def _own(self, tx: object) -> OpenTransaction | None:
-        if isinstance(tx, SyncView):
-            return tx.inner
-        if isinstance(tx, OpenTransaction):
-            return tx
-        return self._ours.get(id(tx))
-
-    async def _join(self, tx: object, own: OpenTransaction | None) -> Connection:
+    async def _join(self, tx: object) -> tuple[Connection, OpenTransaction | None]:
+        """The connection of the caller's transaction; and that transaction, if it is one of ours."""
+        own = tx.inner if isinstance(tx, SyncView) else tx if isinstance(tx, OpenTransaction) else None
+        own = own or self._ours.get(id(tx))
         if own is not None:
             own.check()
             own.is_joined = True
-            return own.link
+            return own.link, own
         adopted = self.driver.adopt(tx)
         if adopted is None:
             raise TransactionUnsuitable(
@@ -246,7 +243,7 @@ class Store:
                 f"{_advice(tx)}"
             )
         await self._check_identity(adopted)
-        return adopted
+        return adopted, None
 
     async def learn_identity(self, connection: Connection) -> None:
         """To which database the app's own connections lead.

@@ -189,6 +189,7 @@ async def test_what_comes_back_after_it_was_closed_goes_back_to_the_pool(pool: P
     first = await lending.lend()
 
     await lending.close()
-    assert lending.keep(first)
+    assert not lending.keep(first)
+    await lending.give_up(first)
 
     assert pool.free == [first]

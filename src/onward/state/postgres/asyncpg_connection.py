@@ -1,7 +1,7 @@
 """A connection of asyncpg's."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NoReturn, TypeVar
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
@@ -53,8 +53,7 @@ class AsyncpgConnection:
         self._is_to_be_reset = False
         self._refused_to_write = False
         self._read_only_before = _reads_only(self._raw)
-        self._ours = _Asking(self, patience)
-        self._theirs = _Asking(self, None)
+        self._patience: AbstractContextManager[None] = nullcontext() if patience is None else patience
 
     @property
     def raw(self) -> Any:
@@ -88,8 +87,20 @@ class AsyncpgConnection:
         elif not self._raw.is_in_transaction():
             raise TransactionClosed(ENDED_BY_HAND)
 
-    def heed(self, error: BaseException) -> None:
-        """Remember what an error says of the connection."""
+    def _heed(self, error: BaseException, *, ours: bool = True) -> None:
+        """Remember what an error in place of an answer says of the connection."""
+        if not isinstance(error, Exception):
+            self.is_cut_short = True
+        elif isinstance(error, asyncpg.InternalClientError):
+            # What asyncpg makes of a server that had ended the session, when it has heard so but not seen the end.
+            self.cut_off()
+            raise asyncpg.ConnectionDoesNotExistError("the server has ended the connection") from None
+        elif isinstance(error, asyncpg.PostgresError):
+            self._heed_server(error)
+            if ours:
+                hide_row(error)
+
+    def _heed_server(self, error: Exception) -> None:
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             # A server that says of itself that it can write means this transaction only.
             self._refused_to_write = self._refused_to_write or _reads_only(self._raw) is not False
@@ -104,32 +115,45 @@ class AsyncpgConnection:
         spelled = spell(sql, "dollar")
         if self._is_to_be_reset and not self.in_transaction:
             await self.reset()
-        with self._ours:
-            rows: Rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
+        try:
+            with self._patience:
+                rows: Rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
+        except BaseException as error:
+            self._heed(error)
+            raise
         return rows
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
         spelled = spell(sql, "dollar")
         self._session.needs_reset = True
-        with self._theirs:
+        try:
             rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
+        except BaseException as error:
+            self._heed(error, ours=False)
+            raise
         return Result(tuple(rows[0].keys()) if rows else (), rows)
 
     async def execute(self, sql: str, parameters: Mapping[str, Any]) -> int:
         spelled = spell(sql, "dollar")
         self._session.needs_reset = True
-        with self._theirs:
+        try:
             if spelled.names:
                 return _changed(await self._raw.execute(spelled.sql, *spelled.positional(parameters)))
             # Without parameters asyncpg would also run several statements, which no other client does.
             statement = await self._raw.prepare(spelled.sql, name=None if self._prepared else "")
             await statement.fetch()
             return _changed(statement.get_statusmsg())
+        except BaseException as error:
+            self._heed(error, ours=False)
+            raise
 
     async def script(self, sql: str) -> None:
         self._session.needs_reset = True
-        with self._theirs:
+        try:
             await self._raw.execute(sql)
+        except BaseException as error:
+            self._heed(error, ours=False)
+            raise
 
     # -- transactions
 
@@ -177,8 +201,12 @@ class AsyncpgConnection:
         return answer
 
     async def _command(self, sql: str) -> str:
-        with self._ours:
-            answer: str = await self._raw.execute(sql)
+        try:
+            with self._patience:
+                answer: str = await self._raw.execute(sql)
+        except BaseException as error:
+            self._heed(error)
+            raise
         return answer
 
     async def commit(self) -> None:
@@ -189,8 +217,8 @@ class AsyncpgConnection:
 
     async def rollback(self) -> None:
         if not self._raw.is_closed():
-            with suppress(asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError), self._ours:
-                await self._raw.execute("ROLLBACK")
+            with suppress(asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
+                await self._command("ROLLBACK")
 
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return False
@@ -208,14 +236,22 @@ class AsyncpgConnection:
     async def end_unfinished(self) -> None:
         """Leave no transaction open, nor one whose statement was cancelled."""
         if not self._raw.is_closed():
-            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError), self._ours:
-                await self._raw._protocol._wait_for_cancellation()
+            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                await self._wait_for_cancellation()
                 if self.in_transaction:
-                    await self._raw.execute("ROLLBACK")
+                    await self._command("ROLLBACK")
                 elif self.is_cut_short:
                     # asyncpg prepares without ending the exchange: the server would wait for more, its snapshot open.
-                    await self._raw.execute("SELECT 1")
+                    await self._command("SELECT 1")
                 self.is_cut_short = False
+
+    async def _wait_for_cancellation(self) -> None:
+        try:
+            with self._patience:
+                await self._raw._protocol._wait_for_cancellation()
+        except BaseException as error:
+            self._heed(error)
+            raise
 
     def suspend(self) -> None:
         """What the application has of a pool's connection answers nothing but that the transaction is closed."""
@@ -228,35 +264,6 @@ class AsyncpgConnection:
 
     def cut_off(self) -> None:
         self._raw.terminate()
-
-
-class _Asking:
-    """`with asking:` around each wait for an answer: not for ever, and a refusal to write is remembered."""
-
-    __slots__ = ("_connection", "_patience")
-
-    def __init__(self, connection: AsyncpgConnection, patience: AbstractContextManager[None] | None) -> None:
-        self._connection, self._patience = connection, patience
-
-    def __enter__(self) -> None:
-        if self._patience is not None:
-            self._patience.__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if self._patience is not None:
-            self._patience.__exit__(None, None, None)
-        if error is None:
-            return
-        if not isinstance(error, Exception):
-            self._connection.is_cut_short = True
-        elif isinstance(error, asyncpg.PostgresError):
-            self._connection.heed(error)
-            if self is self._connection._ours:
-                hide_row(error)
-        elif isinstance(error, asyncpg.InternalClientError):
-            # What asyncpg makes of a server that had ended the session, when it has heard so but not seen the end.
-            self._connection.cut_off()
-            raise asyncpg.ConnectionDoesNotExistError("the server has ended the connection") from None
 
 
 class _RefusesAll(type):
