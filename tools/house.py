@@ -170,6 +170,7 @@ async def walks(dsn: str) -> tuple[Walk, Walk]:
                     async with app.transaction() as tx:
                         await app.start(walk, 1, tx=tx)
                     await asyncio.sleep(0.1)
+            await app.start(walk, 1)
             async with app.worker(grace=timedelta(seconds=1)):
                 await asyncio.sleep(1)
                 with worked.traced():
