@@ -137,9 +137,9 @@ class TakenJob(msgspec.Struct, frozen=True, gc=False):
 def best_first(taken: list[TakenJob], ageing: float | None) -> list[TakenJob]:
     """In the order in which `take` is to return them."""
     if ageing is None:
-        taken.sort(key=attrgetter("rank", "scheduled_at", "id"))
+        taken.sort(key=attrgetter("rank", "scheduled_at", "id.int"))  # the order of UUIDs, without their own comparing
     else:
-        taken.sort(key=lambda job: (job.scheduled_at.timestamp() + job.rank * ageing, job.scheduled_at, job.id))
+        taken.sort(key=lambda job: (job.scheduled_at.timestamp() + job.rank * ageing, job.scheduled_at, job.id.int))
     return taken
 
 
@@ -802,5 +802,7 @@ def keys_of(name: str, after: str | None = None) -> dict[str, str]:
 def to_remove(settlements: Sequence[Settlement], changes: Sequence[Change]) -> list[ChainId]:
     """The chains that have ended with these settlements and are not to be kept."""
     removing = {s.job_id for s in settlements if s.remove and s.kind != "continue"}
+    if not removing:
+        return []
     ended = (JobStatus.COMPLETED, JobStatus.FAILED)
     return [c.chain_id for c in changes if c.kind == "settled" and c.status in ended and c.job_id in removing]

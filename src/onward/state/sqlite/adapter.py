@@ -145,8 +145,10 @@ class SqliteState:
         if not all(job.is_plain for job in jobs):
             return self._start_checked(jobs)
         now = self._now()
-        rows = many([values.new_row(job, now) for job in jobs])
         started = [Started(job.id, JobStatus.PENDING, False) for job in jobs]
+        if len(jobs) == 1:
+            return Command(self.sql("start_one"), values.new_job(jobs[0], now), lambda _: started, "nothing")
+        rows = many([values.new_row(job, now) for job in jobs])
         return Command(self.sql("start"), {"jobs": rows, "now": now}, lambda _: started, "nothing")
 
     @steps

@@ -98,11 +98,35 @@ def some_time(value: int | None) -> datetime | None:
     return None if value is None else read_time(value)
 
 
-def new_row(job: NewJob, now: int) -> tuple[Any, ...]:
-    """What `start.sql` reads of a job."""
-    ids: tuple[Any, Any, Any] = job.id, job.chain_id, job.root_id
+def _require_ids(*ids: Any) -> None:
     if not (isinstance(ids[0], UUID) and isinstance(ids[1], UUID) and isinstance(ids[2], UUID)):
         raise ConfigurationError(f"ids are UUIDs, not {shown(ids)}")  # the file would take anything
+
+
+def new_job(job: NewJob, now: int) -> dict[str, Any]:
+    """What `start_one.sql` reads of a job."""
+    _require_ids(job.id, job.chain_id, job.root_id)
+    id, chain_id, root_id = texts((job.id, job.chain_id, job.root_id))
+    return {
+        "id": id,
+        "chain_id": chain_id,
+        "chain_index": job.chain_index,
+        "type_name": job.type_name,
+        "payload_version": job.payload_version,
+        "rank": -job.priority,
+        "scheduled_at": due(job.delay, job.at, now),
+        "limit_key": job.limit_key,
+        "input": job.input,
+        "origin_id": None if job.origin_id is None else str(job.origin_id),
+        "root_id": root_id,
+        "meta": job.meta,
+        "now": now,
+    }
+
+
+def new_row(job: NewJob, now: int) -> tuple[Any, ...]:
+    """What `start.sql` reads of a job."""
+    _require_ids(job.id, job.chain_id, job.root_id)
     return (
         job.id,
         job.chain_id,
@@ -178,8 +202,8 @@ def taken(rows: Rows) -> list[TakenJob]:
     return [
         TakenJob(
             *fields[:14],
-            read_time(fields[14]),
-            read_time(fields[15]),
+            (scheduled_at := read_time(fields[14])),
+            scheduled_at if fields[15] == fields[14] else read_time(fields[15]),  # as a rule it may run at once
             fields[16] and fields[16] / 1_000_000,
             fields[17],
         )
