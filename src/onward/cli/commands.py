@@ -4,7 +4,6 @@ import asyncio
 import os
 import socket
 from datetime import timedelta
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
@@ -36,6 +35,7 @@ from onward.cli.supervisor import Supervisor, why_not
 from onward.cli.worker import run_worker
 from onward.cli.workers import workers
 from onward.observe.logs import LogFormat
+from onward.version import VERSION
 from onward.worker.guardian.contract import GuardianKind
 from onward.worker.options import WorkerKeywords
 
@@ -78,7 +78,7 @@ HiddenPath = Annotated[Path | None, typer.Option(hidden=True)]
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"onward {version('onward')}")
+        print(f"onward {VERSION}")
         raise typer.Exit
 
 

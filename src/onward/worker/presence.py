@@ -31,6 +31,7 @@ from onward.observe import events
 from onward.pacing import pause_after
 from onward.state.command import Operation
 from onward.state.workers import SignOfLife, WorkerRow
+from onward.version import VERSION
 from onward.worker.connections import Reserved
 from onward.worker.guardian.table import blocked_for
 
@@ -62,7 +63,7 @@ class Presence:
             host=socket.gethostname(),
             pid=os.getpid(),
             version=version,
-            onward_version=_onward_version(),
+            onward_version=VERSION,
             types=types,
             concurrency=concurrency,
         )
@@ -118,12 +119,3 @@ class Presence:
             self._store.observers.emit(events.StateError(doing=SIGNING, error=describe(error)))
             return False
         return True
-
-
-def _onward_version() -> str:
-    from importlib import metadata  # not before it is needed: it takes long
-
-    try:
-        return metadata.version("onward")
-    except metadata.PackageNotFoundError:
-        return "unknown"
