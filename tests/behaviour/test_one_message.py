@@ -77,8 +77,10 @@ async def test_begin_and_commit_cost_no_round_trip_of_their_own(
         await remark(connection.native, "kept")
         await connection.run(LAST, commit=True)
 
-    assert [message.partition(";")[0] for message in messages] == ["BEGIN", "SELECT E'it''s'::text AS word"]
-    assert messages[1].endswith(";COMMIT")
+    begun, committed = messages
+    assert begun.startswith("BEGIN")  # before SQLAlchemy 2.1 with the usual isolation level
+    assert begun.endswith(";SELECT 1::int AS n")
+    assert committed == "SELECT E'it''s'::text AS word;COMMIT"
     assert len(through_sqlalchemy) == 1
     assert await remarks(engine) == ["kept"]
 
