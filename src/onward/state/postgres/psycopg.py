@@ -25,6 +25,7 @@ from onward.state.driver import Address, Dialect, Driver, Fault, run_now, value_
 from onward.state.postgres.cache import ConnectionCache, Lent
 from onward.state.postgres.patience import PoolWatch, is_busy
 from onward.state.postgres.psycopg_connection import Limit, PsycopgConnection, answer, end_when_cancelled, user_of
+from onward.state.postgres.psycopg_turns import Handed, Turns
 from onward.state.postgres.session import Session
 from onward.state.postgres.settings import (
     CHECK_CLIENT,
@@ -85,11 +86,12 @@ class _Psycopg(ABC):
             if self._home.is_elsewhere:
                 self._leave_to_parent()
             self._pool = pool
+            self._lend_in_turn()
         self._home.move_in()
 
     async def _make_pool(self) -> Any:
         # Where the server cannot be reached a pool only says that time is up; a connection says why.
-        await answer((await self._connect()).close())
+        await self._look_at_server()
         conninfo, options = self._options(self._dsn or "", transport_settings(), unanswered=UNANSWERED_IN_POOL)
         pool = self._pool_class(
             conninfo,
@@ -141,6 +143,18 @@ class _Psycopg(ABC):
 
     def connection(self) -> AbstractAsyncContextManager[PsycopgConnection]:
         return self._borrowed()
+
+    @abstractmethod
+    def _lend_in_turn(self) -> None:
+        """There is a new pool of our own to lend from."""
+
+    async def _acquire(self) -> PsycopgConnection:
+        if self._pool is None:  # closed while this waited for its turn
+            raise ConfigurationError(_NOT_OPEN)
+        return self._of_pool(await self._borrow(self._pool))
+
+    async def _release(self, connection: PsycopgConnection) -> None:
+        await self._take_back(connection.shown, connection, autocommit=True)
 
     @asynccontextmanager
     async def _borrowed(self) -> AsyncIterator[PsycopgConnection]:
@@ -206,7 +220,7 @@ class _Psycopg(ABC):
             try:
                 raw = await self._get(pool, timeout=_LOOK_AT_SERVER_AFTER)
             except psycopg_pool.PoolTimeout:
-                await answer((await self._connect()).close())
+                await self._look_at_server()
             else:
                 if not has_news(raw.pgconn.socket):
                     return raw
@@ -231,6 +245,10 @@ class _Psycopg(ABC):
                     await self._unbroken(answer(pool.putconn(raw)))
                 raise asyncio.CancelledError
         return raw
+
+    async def _look_at_server(self) -> None:
+        """Raise, saying why, if there is none."""
+        await answer((await self._connect()).close())
 
     async def _drop(self, pool: Any, raw: Any) -> None:
         await answer(raw.close())
@@ -348,26 +366,18 @@ class PsycopgDriver(_Psycopg):
                 "psycopg cannot use Windows' usual event loop: run the program with "
                 "asyncio.Runner(loop_factory=asyncio.SelectorEventLoop), or install asyncpg"
             )
-        is_new = self._own_pool and (self._pool is None or self._home.is_elsewhere)
         await super().open()
-        if is_new:
-            self._cache = ConnectionCache(
-                self._pool_size, acquire=self._acquire, release=self._release, errands=self._errands
-            )
+
+    def _lend_in_turn(self) -> None:
+        self._cache = ConnectionCache(
+            self._pool_size, acquire=self._acquire, release=self._release, errands=self._errands
+        )
 
     def connection(self) -> AbstractAsyncContextManager[PsycopgConnection]:
         if self._cache is None:
             return self._borrowed()
         self._home.require()
         return Lent(self._cache, self._replace_all)
-
-    async def _acquire(self) -> PsycopgConnection:
-        if self._pool is None:  # closed while this waited for its turn
-            raise ConfigurationError(_NOT_OPEN)
-        return self._of_pool(await self._borrow(self._pool))
-
-    async def _release(self, connection: PsycopgConnection) -> None:
-        await self._take_back(connection.shown, connection, autocommit=True)
 
     async def _replace_all(self) -> None:
         if self._cache is not None:
@@ -388,6 +398,28 @@ class SyncPsycopgDriver(_Psycopg):
     is_async = False
     _connection_class = psycopg.Connection
     _pool_class = psycopg_pool.ConnectionPool
+    _turns: Turns | None = None
+    """Of a pool of our own."""
+
+    def _lend_in_turn(self) -> None:
+        self._turns = Turns(
+            self._pool_size,
+            acquire=self._acquire,
+            release=self._release,
+            look=self._look_at_server,
+            look_after=_LOOK_AT_SERVER_AFTER,
+        )
+
+    async def close(self) -> None:
+        turns, self._turns = None if self._home.is_elsewhere else self._turns, None
+        await super().close()
+        if turns is not None:
+            turns.close()
+
+    def connection(self) -> AbstractAsyncContextManager[PsycopgConnection]:
+        if self._turns is None or self._home.is_elsewhere:
+            return self._borrowed()
+        return Handed(self._turns)
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - there is no loop to keep running

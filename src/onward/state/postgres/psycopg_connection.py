@@ -209,21 +209,8 @@ class PsycopgConnection(PlainConnection):
         return cursor
 
     async def _send(self, sql: str) -> int:
-        """Statements without parameters in one message; how many rows the last gave.
-
-        A cursor would cost as much again, and its pipeline mode twice as much.
-        """
-        raw = self._raw
         with self._ours:
-            await answer(raw.lock.acquire())
-            try:
-                results = await answer(raw.wait(_exchange(raw.pgconn, sql.encode())))
-            finally:
-                raw.lock.release()
-        last = results[-1]
-        if last.status == ExecStatus.FATAL_ERROR:  # which ends the message
-            raise psycopg.errors.error_from_result(last)
-        return int(last.ntuples)
+            return await send(self._raw, sql)
 
     def asks(self, *, limited: bool) -> None:
         """From now on it is one of ours or the user's, through us, that waits for an answer."""
@@ -384,6 +371,22 @@ class _Asking:
         self._connection.has_asked(error)
         if isinstance(error, psycopg.IntegrityError) and self is self._connection._ours:
             hide_row(error)
+
+
+async def send(raw: Any, sql: str) -> int:
+    """Statements without parameters in one message on a connection of either kind; how many rows the last gave.
+
+    A cursor would cost as much again, and its pipeline mode twice as much.
+    """
+    await answer(raw.lock.acquire())
+    try:
+        results = await answer(raw.wait(_exchange(raw.pgconn, sql.encode())))
+    finally:
+        raw.lock.release()
+    last = results[-1]
+    if last.status == ExecStatus.FATAL_ERROR:  # which ends the message
+        raise psycopg.errors.error_from_result(last)
+    return int(last.ntuples)
 
 
 def _exchange(pgconn: Any, message: bytes) -> Generator[Any, Any, Any]:

@@ -25,9 +25,11 @@ from onward.state.driver import (
     run_in_turn,
     run_now,
 )
+from onward.state.postgres.literals import inlined
 from onward.state.postgres.settings import fault_of_code
 from onward.state.sqlalchemy.after_commit import after_commit
 from onward.state.sqlalchemy.checks import sqlstate
+from onward.state.sqlalchemy.one_message import begin_with, commit_with, takes_one_message
 from onward.state.sqlalchemy.work import (
     WriterBusy,
     client,
@@ -102,7 +104,31 @@ class JoinedConnection(PlainConnection):
         return await work(at_once, first, more, begin, commit)
 
     def _run(self, target: Any, first: Operation[T], more: tuple[Command[Any], ...], begin: bool, commit: bool) -> T:
+        if isinstance(first, Command) and not more and first.needs != "rows" and self._lent is not None:
+            if begin and not commit:
+                return self._begin_with(target, first)
+            if commit and not begin and self._can_commit_with(target):
+                self.commit_now(target, is_sound=True, last=inlined(first.sql, first.parameters))
+                return first.read(())
         return run_now(run_in_turn(_Inside(self, target), first, *more, begin=begin, commit=commit))
+
+    def _begin_with(self, target: Any, command: Command[T]) -> T:
+        self.begin_now(target, watched=False)
+        try:
+            if not takes_one_message(self._enter(target)):
+                return command.read(self.fetch_directly(target, command.sql, command.parameters))
+            with self._patience:
+                count = self._within(target, begin_with, inlined(command.sql, command.parameters))
+        except BaseException:
+            self.roll_back_now(target)
+            raise
+        return command.read([()] * count)
+
+    def _can_commit_with(self, target: Any) -> bool:
+        """Whether nothing else is to be done in the transaction: a session has still to write what waits in it."""
+        if isinstance(target, Session) or target.dispatch.commit:
+            return False
+        return takes_one_message(target)
 
     def _run_in_thread(
         self, target: Any, first: Operation[T], more: tuple[Command[Any], ...], begin: bool, commit: bool
@@ -209,13 +235,16 @@ class JoinedConnection(PlainConnection):
             raise
         self._begun = True
 
-    def commit_now(self, target: Connection | Session, *, is_sound: bool = False) -> None:
+    def commit_now(self, target: Connection | Session, *, is_sound: bool = False, last: str | None = None) -> None:
+        """`last`: in one message with a last statement of ours."""
         self._ended()
         try:
             with self._patience:
                 connection = self._enter(target)
                 if not is_sound:
                     self._ask(refuse_poisoned, connection)
+                if last is not None:
+                    self._within(target, commit_with, last)
                 self._ask(target.commit)
         except BaseException:
             self.roll_back_now(target)

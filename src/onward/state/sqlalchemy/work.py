@@ -5,7 +5,6 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -18,6 +17,7 @@ from onward.state.command import Command, Operation, Rows
 from onward.state.driver import Result, run_in_turn, run_now
 from onward.state.postgres.session import reads_only as said_to_read_only
 from onward.state.postgres.settings import ask_safely, hide_row
+from onward.state.sqlalchemy.one_message import ask_past
 from onward.state.sqlite.connection import SyncSqliteConnection, is_busy
 from onward.state.statement import ParameterStyle, spell
 from onward.transport import cut_off
@@ -81,23 +81,14 @@ def rows(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Row
 
 def rows_of_asyncpg(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
     """The same, past SQLAlchemy, at a third of the cost: in a transaction that the server knows of already."""
-    adapted: Any = connection.connection.dbapi_connection
-    raw = adapted.driver_connection
-    ask_safely(raw)
+    ask_safely(client(connection))
     spelled = spell(sql, "dollar")
     given = spelled.positional(parameters)
-    try:
-        found: Rows = adapted.run_async(lambda raw: raw.fetch(spelled.sql, *given))
-    except Exception as error:
-        if raw.is_closed():
-            with suppress(DBAPIError):
-                connection.exec_driver_sql("SELECT 1")  # so that SQLAlchemy, too, hears of it
-        told = DBAPIError.instance(
-            spelled.sql, None, error, Exception, hide_parameters=True, connection_invalidated=raw.is_closed(),
-            dialect=connection.dialect,
-        )  # fmt: skip
-        hide_row(told)
-        raise told from error
+    found: Rows = ask_past(
+        connection,
+        spelled.sql,
+        lambda adapted: adapted.run_async(lambda raw: raw.fetch(spelled.sql, *given)),
+    )
     return found
 
 

@@ -1,0 +1,137 @@
+"""BEGIN and a statement of ours, or a statement and COMMIT, in one message to Postgres, past SQLAlchemy.
+
+Each of the four through SQLAlchemy is a round trip, and costs twice what the client library needs for it. A client that
+looks at the server's word for whether there is a transaction, as psycopg does, notices by itself; asyncpg keeps account
+of it, and so does SQLAlchemy's wrapping of asyncpg, in attributes that are nobody else's business. Where those have
+other names than here, statements go one by one.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from onward.state.driver import run_now
+from onward.state.postgres.settings import hide_row
+
+T = TypeVar("T")
+
+
+def takes_one_message(connection: Connection) -> bool:
+    """Whether its client can be asked like this: in UTF-8, and with nothing about transactions that we cannot spell."""
+    driver = connection.dialect.driver
+    if driver == "asyncpg":
+        adapted: Any = connection.connection.dbapi_connection
+        return _keeps_account(adapted) and not (adapted.readonly or adapted.deferrable)
+    if driver == "psycopg":
+        raw = _client(connection)
+        # In other encodings a sign may be spelled with a byte that means a quote or a backslash alone.
+        is_plain = raw.pgconn.parameter_status(b"client_encoding") == b"UTF8" and raw.pgconn.pipeline_status == 0
+        return is_plain and raw.read_only is None and raw.deferrable is None
+    return False
+
+
+def begin_with(connection: Connection, statement: str) -> int:
+    """Begin on the server; how many rows a statement of ours gave there. Whatever comes of it can be rolled back."""
+    if connection.dialect.driver == "asyncpg":
+        adapted: Any = connection.connection.dbapi_connection
+        _note_begun(adapted)
+        answer: str = _ask_asyncpg(connection, f"{_begin(adapted.isolation_level)};{statement}")
+        last = answer.rpartition(" ")[2]
+        return int(last) if last.isdigit() else 0
+    level = _client(connection).isolation_level
+    return _ask_psycopg(connection, f"{_begin(level and level.name)};{statement}")
+
+
+def commit_with(connection: Connection, statement: str) -> None:
+    """Run a statement of ours and commit on the server; SQLAlchemy finds nothing left to commit.
+
+    If that fails there is something to be rolled back.
+    """
+    if connection.dialect.driver == "asyncpg":
+        _ask_asyncpg(connection, f"{statement};COMMIT")
+        _note_ended(connection.connection.dbapi_connection)
+    else:
+        _ask_psycopg(connection, f"{statement};COMMIT")
+
+
+def _begin(level: str | None) -> str:
+    return f"BEGIN ISOLATION LEVEL {level.replace('_', ' ')}" if level else "BEGIN"
+
+
+def ask_past(connection: Connection, sql: str, ask: Callable[[Any], T]) -> T:
+    """What the wrapping of an asyncpg connection answers; what the client raises, in SQLAlchemy's words."""
+    adapted: Any = connection.connection.dbapi_connection
+    raw = adapted.driver_connection
+    try:
+        return ask(adapted)
+    except Exception as error:
+        if raw.is_closed():
+            with suppress(DBAPIError):
+                connection.exec_driver_sql("SELECT 1")  # so that SQLAlchemy, too, hears of it
+        raise _in_words(connection, sql, error, is_lost=raw.is_closed()) from error
+
+
+def _ask_asyncpg(connection: Connection, message: str) -> str:
+    said: str = ask_past(connection, message, lambda adapted: adapted.run_async(lambda raw: raw.execute(message)))
+    return said
+
+
+def _ask_psycopg(connection: Connection, message: str) -> int:
+    import psycopg
+
+    from onward.state.postgres.psycopg_connection import send
+
+    adapted: Any = connection.connection.dbapi_connection
+    try:
+        if connection.dialect.is_async:
+            count: int = adapted.run_async(lambda raw: send(raw, message))
+            return count
+        return run_now(send(adapted, message))
+    except psycopg.Error as error:
+        is_lost = _client(connection).closed
+        if is_lost:
+            with suppress(DBAPIError):
+                connection.exec_driver_sql("SELECT 1")
+        raise _in_words(connection, message, error, is_lost=is_lost) from error
+
+
+def _in_words(connection: Connection, sql: str, error: Exception, *, is_lost: bool) -> BaseException:
+    told = DBAPIError.instance(
+        sql, None, error, Exception, hide_parameters=True, connection_invalidated=is_lost, dialect=connection.dialect
+    )
+    hide_row(told)
+    return told
+
+
+def _client(connection: Connection) -> Any:
+    raw: Any = connection.connection.dbapi_connection
+    return getattr(raw, "driver_connection", raw)
+
+
+# -- what asyncpg and SQLAlchemy's wrapping of it remember
+
+
+def _keeps_account(adapted: Any) -> bool:
+    """Under the names that we know; the connections of a pool of asyncpg's, which a creator may give, have none."""
+    from asyncpg.transaction import Transaction
+
+    has_names = hasattr(adapted, "_transaction") and hasattr(type(adapted.driver_connection), "_top_xact")
+    return has_names and hasattr(Transaction, "_state")
+
+
+def _note_begun(adapted: Any) -> None:
+    raw = adapted.driver_connection
+    transaction = raw.transaction(isolation=adapted.isolation_level)
+    transaction._state = type(transaction._state).STARTED
+    raw._top_xact = adapted._transaction = transaction
+    if hasattr(adapted, "_started"):  # before SQLAlchemy 2.1
+        adapted._started = True
+
+
+def _note_ended(adapted: Any) -> None:
+    adapted.driver_connection._top_xact = adapted._transaction = None
+    if hasattr(adapted, "_started"):
+        adapted._started = False
