@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Never
 
-from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.errors import QueueConfigurationError
 from onward.options import LONGEST
 from onward.queue.model import Keep
 
@@ -72,7 +72,7 @@ class _Checks:
         self.refuse_because(f"{field} must be {expected}, got: {_shown(value)}")
 
     def refuse_because(self, problem: str) -> Never:
-        raise QueueConfigurationError(f"[{self._owner}] {problem}", code=QueueErrorCode.INVALID_OPTION)
+        raise QueueConfigurationError(f"[{self._owner}] {problem}")
 
 
 class Arguments(_Checks):

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.errors import QueueConfigurationError
 from onward.observe.logs import log_event
 from onward.observe.subscribers import Subscriber, Subscribers
 from onward.queue.crew import Crew
@@ -198,7 +198,7 @@ class Emitter:
         self._troubles.emit(QueueErrorEvent(queue_name=self._queue_name, error=error, message=message))
 
     def _refused(self, problem: str) -> QueueConfigurationError:
-        return QueueConfigurationError(problem, code=QueueErrorCode.INVALID_OPTION, queue_name=self._queue_name)
+        return QueueConfigurationError(problem, queue_name=self._queue_name)
 
 
 class Listening:

@@ -55,6 +55,4 @@ class Outbox:
         return job
 
     def _refused(self, problem: str) -> QueueConfigurationError:
-        return QueueConfigurationError(
-            problem, code=QueueErrorCode.INVALID_OPTION, queue_name=self._provider.queue_name
-        )
+        return QueueConfigurationError(problem, queue_name=self._provider.queue_name)

@@ -123,13 +123,11 @@ def relay_for(app: Onward, provider: Provider, *, keep: Keep) -> Relay:
     if isinstance(relay, Relay) and relay.keep != keep:
         raise QueueConfigurationError(
             f"keep_published: another queue of this name on this app has {relay.keep}, got: {keep}",
-            code=QueueErrorCode.INVALID_OPTION,
             queue_name=provider.queue_name,
         )
     if not isinstance(relay, Relay) or relay.provider.events is not provider.events:
         raise QueueConfigurationError(
             "outbox: this app has an outbox for a queue of this name at another provider object: share the provider",
-            code=QueueErrorCode.INVALID_OPTION,
             queue_name=provider.queue_name,
         )
     return relay

@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext, api
 from nats.js import errors as js_errors
 
-from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.errors import QueueConfigurationError
 from onward.model import Backoff, Progress
 from onward.queue.contract import StoredJob, TakenJob, in_words
 from onward.queue.model import (
@@ -174,7 +174,6 @@ class Streams:
     def _refused(self, name: str, error: js_errors.APIError) -> QueueConfigurationError:
         return QueueConfigurationError(
             f"NATS does not make the stream {name!r}: {error.description}",
-            code=QueueErrorCode.INVALID_OPTION,
             queue_name=self.queue_name,
             cause=error,
         )

@@ -31,9 +31,7 @@ from onward.queue.providers.together import add_each
 try:
     import aio_pika
 except ImportError as error:  # pragma: no cover - the tests have it
-    raise QueueConfigurationError(
-        "aio-pika is not installed: pip install 'onward[rabbitmq]'", code=QueueErrorCode.INVALID_OPTION
-    ) from error
+    raise QueueConfigurationError("aio-pika is not installed: pip install 'onward[rabbitmq]'") from error
 
 from aio_pika.abc import AbstractConnection
 from yarl import URL
