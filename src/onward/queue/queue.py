@@ -39,7 +39,7 @@ from onward.queue.model import (
     QueueStats,
 )
 from onward.queue.options import JobOptions, Options, UnsupportedFeature, problem_with
-from onward.queue.outbox import Outbox
+from onward.queue.outbox import outbox_for
 from onward.queue.payload import Payload, with_data
 from onward.queue.provider import HomeLoop
 from onward.queue.resolve import AnyProvider, bound
@@ -102,7 +102,7 @@ class Queue(Listening, Generic[T]):
         self.provider = bound(provider, name, arguments)
         self._payload = Payload[T](data, queue_name=name, max_bytes=self.capabilities.max_job_size)
         self._job_id, self._on_unsupported = job_id, on_unsupported_feature
-        self._outbox = Outbox(outbox, self.provider, keep=keep_published) if outbox is not None else None
+        self._outbox = outbox_for(outbox, self.provider, keep=keep_published) if outbox is not None else None
         self._warned: set[str] = set()
         self._home = HomeLoop()
         self._connected_in: asyncio.AbstractEventLoop | None = None
