@@ -26,7 +26,7 @@ from onward.queue.providers.rabbitmq.link import KeptChannel, Links, answered, r
 from onward.queue.providers.rabbitmq.messages import new_message, taken_job, unsendable
 from onward.queue.providers.rabbitmq.publisher import FailedJobs, Lost, Publisher, Refused
 from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, Topology
-from onward.queue.providers.together import add_each
+from onward.queue.providers.together import add_each, one_by_one
 
 try:
     import aio_pika
@@ -123,18 +123,7 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
     # -- pull
 
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
-        taken: list[TakenJob] = []
-        while len(taken) < count:
-            try:
-                job = await self._take_one()
-            except Exception:
-                if not taken:
-                    raise
-                break  # those that came must not be forgotten; the next call will say what is wrong
-            if job is None:
-                break
-            taken.append(job)
-        return taken
+        return await one_by_one(self._take_one, count)
 
     async def _take_one(self) -> TakenJob | None:
         while (message := await self._get()) is not None:
