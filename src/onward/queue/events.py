@@ -11,7 +11,6 @@ import msgspec
 from onward.errors import QueueConfigurationError
 from onward.observe.logs import log_event
 from onward.observe.subscribers import Subscriber, Subscribers
-from onward.queue.crew import Crew
 from onward.queue.model import QueueFailureReason, QueueJob, QueueJobStatus
 
 logger = logging.getLogger("onward.queue")
@@ -148,6 +147,29 @@ QueueEvent: TypeAlias = (
 )
 Listener: TypeAlias = Subscriber
 _KINDS: dict[str, type[QueueEvent]] = {kind.event: kind for kind in QueueEvent.__args__}
+
+
+class Crew:
+    """The workers of one queue on one factory, who tell together that it is drained: how many jobs they have in their
+    hands, and whether they had any since it last was."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+        self.had_work = False
+
+    def begin(self) -> None:
+        """One more."""
+        self.jobs += 1
+        self.had_work = True
+
+    def end(self) -> bool:
+        """One less; whether it was the last."""
+        self.jobs -= 1
+        return self.jobs == 0
+
+    def is_idle(self) -> bool:
+        """Whether everything they had is done, and nobody was told yet."""
+        return self.had_work and self.jobs == 0
 
 
 class Emitter:

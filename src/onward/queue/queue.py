@@ -196,21 +196,21 @@ class Queue(Listening, Generic[T]):
         return [with_data(job, value) for job, value in zip(stored, values, strict=True)]
 
     def _check(self, name: str, options: JobOptions) -> None:
-        if not is_named(name):
-            raise self._invalid(f"the name of a job must be {A_NAME}, got: {name!a}")
-        if len(name) > LONGEST_KEY:
-            raise self._invalid(f"the name of a job must have at most {LONGEST_KEY:,} characters, not {len(name):,}")
+        self._check_text("name", name)
         problem = problem_with(options)
         if problem is not None:
             raise self._invalid(problem)
 
+    def _check_text(self, what: str, text: str) -> None:
+        if not is_named(text):
+            raise self._invalid(f"the {what} of a job must be {A_NAME}, got: {text!a}")
+        if len(text) > LONGEST_KEY:
+            raise self._invalid(f"the {what} of a job must have at most {LONGEST_KEY:,} characters, not {len(text):,}")
+
     def _new(self, name: str, data: T, id: str | None, options: JobOptions) -> tuple[StoredJob, Options]:
         if id is None:
             id = self._job_id(name, data)
-        if not is_named(id):
-            raise self._invalid(f"the id of a job must be {A_NAME}, got: {id!a}")
-        if len(id) > LONGEST_KEY:
-            raise self._invalid(f"the id of a job must have at most {LONGEST_KEY:,} characters, not {len(id):,}")
+        self._check_text("id", id)
         checked = self._supported({**self._defaults, **options})
         now = datetime.now(UTC)
         job = QueueJob(
