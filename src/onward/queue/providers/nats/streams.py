@@ -76,14 +76,8 @@ class Streams:
         self.jobs, self.state = self._stream("jobs"), self._stream("state")
         self.completed, self.failed = self._stream("completed"), self._stream("failed")
 
-    @property
-    def keeps_completed(self) -> bool:
-        keep = self._settings.keep_completed
-        return keep is None or keep.count > 0
-
-    @property
-    def keeps_failed(self) -> bool:
-        keep = self._settings.keep_failed
+    def keeps(self, kind: Literal["completed", "failed"]) -> bool:
+        keep = self._settings.keep_completed if kind == "completed" else self._settings.keep_failed
         return keep is None or keep.count > 0
 
     def _stream(self, kind: str) -> str:

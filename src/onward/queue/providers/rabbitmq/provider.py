@@ -336,13 +336,8 @@ def _check_keep(arguments: ProviderArguments, keep: Keep) -> None:
 
 
 def _check_target(arguments: ProviderArguments, target: object, options: Mapping[str, Any]) -> None:
-    for option in options:
-        if option in _PARTS_OF_THE_ADDRESS:
-            example = 'RabbitMQ("amqp://user:password@host:5672/vhost")'
-            arguments.refuse_because(f"{option} is a part of the address, which comes first: {example}")
-        if option not in _CONNECT_OPTIONS:
-            known = ", ".join(sorted(_CONNECT_OPTIONS))
-            arguments.refuse_because(f"{option} is not an option of RabbitMQ or of its client; these are: {known}")
+    first = 'a part of the address, which comes first: RabbitMQ("amqp://user:password@host:5672/vhost")'
+    arguments.client_options(options, _CONNECT_OPTIONS, dict.fromkeys(_PARTS_OF_THE_ADDRESS, first))
     if not isinstance(target, str):
         if not callable(target):
             expected = "an address, or a function that makes a connection"
