@@ -472,6 +472,17 @@ class QueueConfigurationError(QueueError, ConfigurationError):
 
     type = "ConfigurationError"
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: QueueErrorCode = QueueErrorCode.INVALID_OPTION,
+        queue_name: str | None = None,
+        job_id: str | None = None,
+        cause: BaseException | None = None,
+    ) -> None:
+        super().__init__(message, code=code, queue_name=queue_name, job_id=job_id, cause=cause)
+
 
 class QueueDataError(QueueError):
     """The data or the id of a job cannot be taken; nothing was sent."""

@@ -7,6 +7,8 @@ import os
 import random
 import secrets
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -1178,3 +1180,10 @@ class TestOutage:
                         await asyncio.sleep(0.05)
                 assert (await queue.stats()).failed == 0
         assert {(error.code, error.retryable) for error in refused} <= {(QueueErrorCode.ENQUEUE, True)}
+
+
+def test_without_the_package_the_error_says_what_to_install() -> None:
+    program = "import sys; sys.modules['aio_pika'] = None; import onward.queue.providers.rabbitmq"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+
+    assert "QueueConfigurationError: aio-pika is not installed: pip install 'onward[rabbitmq]'" in done.stderr

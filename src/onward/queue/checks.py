@@ -1,10 +1,10 @@
 """Constructor mistakes fail at once and say where."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Never
 
-from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.errors import QueueConfigurationError
 from onward.options import LONGEST
 from onward.queue.model import Keep
 
@@ -72,7 +72,7 @@ class _Checks:
         self.refuse_because(f"{field} must be {expected}, got: {_shown(value)}")
 
     def refuse_because(self, problem: str) -> Never:
-        raise QueueConfigurationError(f"[{self._owner}] {problem}", code=QueueErrorCode.INVALID_OPTION)
+        raise QueueConfigurationError(f"[{self._owner}] {problem}")
 
 
 class Arguments(_Checks):
@@ -85,6 +85,15 @@ class Arguments(_Checks):
 
 class ProviderArguments(_Checks):
     """What a factory of providers was given."""
+
+    def client_options(self, options: Iterable[str], known: Collection[str], elsewhere: Mapping[str, str]) -> None:
+        """Those that go to the native client; `elsewhere` says of the usual mistakes where they belong."""
+        for option in options:
+            if option in elsewhere:
+                self.refuse_because(f"{option} is {elsewhere[option]}")
+            if option not in known:
+                names = ", ".join(sorted(known))
+                self.refuse_because(f"{option} is not an option of {self._owner} or of its client; these are: {names}")
 
 
 def _shown(value: object) -> str:

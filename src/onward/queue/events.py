@@ -8,10 +8,9 @@ from weakref import WeakSet
 
 import msgspec
 
-from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.errors import QueueConfigurationError
 from onward.observe.logs import log_event
 from onward.observe.subscribers import Subscriber, Subscribers
-from onward.queue.crew import Crew
 from onward.queue.model import QueueFailureReason, QueueJob, QueueJobStatus
 
 logger = logging.getLogger("onward.queue")
@@ -150,6 +149,29 @@ Listener: TypeAlias = Subscriber
 _KINDS: dict[str, type[QueueEvent]] = {kind.event: kind for kind in QueueEvent.__args__}
 
 
+class Crew:
+    """The workers of one queue on one factory, who tell together that it is drained: how many jobs they have in their
+    hands, and whether they had any since it last was."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+        self.had_work = False
+
+    def begin(self) -> None:
+        """One more."""
+        self.jobs += 1
+        self.had_work = True
+
+    def end(self) -> bool:
+        """One less; whether it was the last."""
+        self.jobs -= 1
+        return self.jobs == 0
+
+    def is_idle(self) -> bool:
+        """Whether everything they had is done, and nobody was told yet."""
+        return self.had_work and self.jobs == 0
+
+
 class Emitter:
     """Keeps listeners by the event's name, and tells them."""
 
@@ -198,7 +220,7 @@ class Emitter:
         self._troubles.emit(QueueErrorEvent(queue_name=self._queue_name, error=error, message=message))
 
     def _refused(self, problem: str) -> QueueConfigurationError:
-        return QueueConfigurationError(problem, code=QueueErrorCode.INVALID_OPTION, queue_name=self._queue_name)
+        return QueueConfigurationError(problem, queue_name=self._queue_name)
 
 
 class Listening:

@@ -1,7 +1,8 @@
 """What a worker has in its hands, and what it tells of it."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from onward.errors import QueueError
 from onward.pacing import Pacing
@@ -13,6 +14,29 @@ from onward.queue.running import Running, Told
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
 """Seconds between looks whether the queue is drained, while others have jobs of it."""
+
+Hold: TypeAlias = tuple[str, str | None]
+
+
+def hold_of(job: TakenJob) -> Hold:
+    """A job in the hands of one holder: the same job may be here again before that one is done with it."""
+    return job.id, job.lock_token
+
+
+async def run_beside(work: Coroutine[Any, Any, None], others: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do that to its end, and beside it what goes on all the time. What it raises is not one of a group."""
+    failure: Exception | None = None
+    async with asyncio.TaskGroup() as tasks:
+        beside = [tasks.create_task(other) for other in others]
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - raised below
+            failure = error
+        finally:
+            for task in beside:
+                task.cancel()
+    if failure is not None:
+        raise failure
 
 
 class Hands:

@@ -24,9 +24,7 @@ class Payload(Generic[T]):
         try:
             self._codec = Codec(kind, job_type=queue_name, part="data", limits=limits)
         except DefinitionError as error:
-            raise QueueConfigurationError(
-                "; ".join(error.problems), code=QueueErrorCode.INVALID_OPTION, queue_name=queue_name, cause=error
-            ) from error
+            raise QueueConfigurationError("; ".join(error.problems), queue_name=queue_name, cause=error) from error
 
     def encode(self, data: T, *, job_id: str | None = None) -> Raw:
         """As JSON; a value that could not be read back is refused before anything is sent."""

@@ -380,9 +380,7 @@ class ProviderFactory(Generic[N]):
         if self._connection is None and not self._home.is_changing_elsewhere:
             self._home.move_in()
         elif not self._home.is_here:
-            raise QueueConfigurationError(
-                elsewhere(type(self).__name__, has_ended=False), code=QueueErrorCode.INVALID_OPTION
-            )
+            raise QueueConfigurationError(elsewhere(type(self).__name__, has_ended=False))
         async with self._home.changing:
             if self._connection is None:
                 self._connection = await self._open()

@@ -10,14 +10,13 @@ from typing import Any, TypeAlias
 
 from onward.queue.contract import Pulls, TakenJob
 from onward.queue.handler import Handler
-from onward.queue.hands import Hands
+from onward.queue.hands import Hands, Hold, hold_of, run_beside
 from onward.queue.running import JobOutcome, Running, Told
 from onward.queue.settling import Settling, persist
 from onward.queue.several import Several
 from onward.run.loop import SlotLoop
 
 Piece: TypeAlias = Sequence[TakenJob]
-Hold: TypeAlias = tuple[str, str | None]
 _DEFAULT_BATCH = 100
 _LAST_TRY = 1.0
 """Seconds to give jobs back in when the worker is cancelled."""
@@ -66,18 +65,8 @@ class Pulling:
 
     async def run(self, ready: asyncio.Event) -> None:
         """Until stopped, and the last handler has returned."""
-        failure: Exception | None = None
-        async with asyncio.TaskGroup() as tasks:
-            renewing = [tasks.create_task(self._renew(name)) for name in self._providers]
-            ready.set()
-            try:
-                await self._loop.run()
-            except Exception as error:  # noqa: BLE001 - raised below, and not as one of a group
-                failure = error
-            for task in renewing:
-                task.cancel()
-        if failure is not None:
-            raise failure
+        ready.set()
+        await run_beside(self._loop.run(), [self._renew(name) for name in self._providers])
 
     # -- what the loop asks for
 
@@ -145,7 +134,7 @@ class Pulling:
         finally:
             self._hands.end(running)
             for job in piece:
-                self._held_until.pop(_hold(job), None)
+                self._held_until.pop(hold_of(job), None)
 
     # -- outcomes
 
@@ -156,7 +145,7 @@ class Pulling:
         try:
             delay = await persist(
                 settling.tell,
-                until=lambda: self._held_until.get(_hold(job), 0.0),
+                until=lambda: self._held_until.get(hold_of(job), 0.0),
                 is_over=running.is_over,
                 report=self._hands.report,
             )
@@ -175,13 +164,13 @@ class Pulling:
         """A lease is counted from when it was asked for: never longer than the provider counts it."""
         for job in jobs:
             lease = self._hands.provider_of(job).lease
-            self._held_until[_hold(job)] = began + (_WITHOUT_LEASE if lease is None else lease.total_seconds())
+            self._held_until[hold_of(job)] = began + (_WITHOUT_LEASE if lease is None else lease.total_seconds())
 
     async def _renew(self, queue_name: str) -> None:
         provider, lease = self._providers[queue_name], self._hands.providers[queue_name].lease
         while lease is not None:
             await asyncio.sleep(lease.total_seconds() / 3)
-            held = {_hold(job): job for job in self._hands.jobs if job.queue_name == queue_name}
+            held = {hold_of(job): job for job in self._hands.jobs if job.queue_name == queue_name}
             began = time.monotonic()
             try:
                 lost = await provider.renew(list(held.values())) if held else []
@@ -189,21 +178,16 @@ class Pulling:
                 self._hands.report(error)
                 continue
             for job in lost:
-                held.pop(_hold(job), None)
+                held.pop(hold_of(job), None)
                 self._lose(job)
             # Those that were settled meanwhile are not among the jobs any more.
-            self._note_leases([job for job in self._hands.jobs if _hold(job) in held], began)
+            self._note_leases([job for job in self._hands.jobs if hold_of(job) in held], began)
 
     def _lose(self, lost: TakenJob) -> None:
         """One whose handler has returned is being settled, or was while we asked: that tells, if it must."""
         for running in self._hands.running:
-            if any(_hold(job) == _hold(lost) for job in running.jobs) and running.lose(lost.id):
+            if any(hold_of(job) == hold_of(lost) for job in running.jobs) and running.lose(lost.id):
                 self._hands.report(self._hands.provider_of(lost).not_active(lost.id))
-
-
-def _hold(job: TakenJob) -> Hold:
-    """A job in the hands of one holder."""
-    return job.id, job.lock_token
 
 
 def _queue_of(job: TakenJob) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 from concurrent.futures import Executor
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any
 
 from msgspec import Raw
 
@@ -11,11 +11,9 @@ from onward.errands import Errands
 from onward.errors import QueueError
 from onward.queue.contract import Consumer, GivenBack, Pushes, TakenJob
 from onward.queue.handler import Handler
-from onward.queue.hands import Hands
+from onward.queue.hands import Hands, Hold, hold_of
 from onward.queue.provider import Provider
 from onward.queue.running import JobOutcome, Running
-
-_Delivered: TypeAlias = tuple[str, str | None]
 
 
 class Pushing:
@@ -29,10 +27,8 @@ class Pushing:
         self._consumer: Consumer | None = None
         self._stopped = asyncio.Event()
         self._handling = Errands()
-        self._unsettled: dict[_Delivered, tuple[Running, JobOutcome]] = {}
-        """Jobs whose handler has ended and whose outcome the provider is about to settle.
-
-        By delivery: one that runs again at once may be here again before its first outcome is settled."""
+        self._unsettled: dict[Hold, tuple[Running, JobOutcome]] = {}
+        """Jobs whose handler has ended and whose outcome the provider is about to settle."""
 
     @property
     def is_stopping(self) -> bool:
@@ -76,16 +72,16 @@ class Pushing:
             if not outcomes:
                 raise GivenBack
             await self._hands.reporting.send(job.id)
-            self._unsettled[_delivered(job)] = running, outcomes[0]
+            self._unsettled[hold_of(job)] = running, outcomes[0]
         finally:
-            self._hands.end(running, is_settled=_delivered(job) not in self._unsettled)
+            self._hands.end(running, is_settled=hold_of(job) not in self._unsettled)
         error = outcomes[0].error
         if error is not None:
             raise error if isinstance(error, Exception) else _Odd(error) from error
         return outcomes[0].result
 
     def _settled(self, job: TakenJob, retry_delay: timedelta | None) -> None:
-        unsettled = self._unsettled.pop(_delivered(job), None)
+        unsettled = self._unsettled.pop(hold_of(job), None)
         if unsettled is not None:
             running, outcome = unsettled
             running.settled(outcome, retry_delay)
@@ -97,10 +93,6 @@ class Pushing:
             if first is not None:
                 self._hands.let_go(self._unsettled.pop(first)[1].job)
         self._hands.report(error)
-
-
-def _delivered(job: TakenJob) -> _Delivered:
-    return job.id, job.lock_token
 
 
 class _Odd(Exception):

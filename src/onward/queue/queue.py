@@ -39,7 +39,7 @@ from onward.queue.model import (
     QueueStats,
 )
 from onward.queue.options import JobOptions, Options, UnsupportedFeature, problem_with
-from onward.queue.outbox import Outbox
+from onward.queue.outbox import outbox_for
 from onward.queue.payload import Payload, with_data
 from onward.queue.provider import HomeLoop
 from onward.queue.resolve import AnyProvider, bound
@@ -102,7 +102,7 @@ class Queue(Listening, Generic[T]):
         self.provider = bound(provider, name, arguments)
         self._payload = Payload[T](data, queue_name=name, max_bytes=self.capabilities.max_job_size)
         self._job_id, self._on_unsupported = job_id, on_unsupported_feature
-        self._outbox = Outbox(outbox, self.provider, keep=keep_published) if outbox is not None else None
+        self._outbox = outbox_for(outbox, self.provider, keep=keep_published) if outbox is not None else None
         self._warned: set[str] = set()
         self._home = HomeLoop()
         self._connected_in: asyncio.AbstractEventLoop | None = None
@@ -196,21 +196,21 @@ class Queue(Listening, Generic[T]):
         return [with_data(job, value) for job, value in zip(stored, values, strict=True)]
 
     def _check(self, name: str, options: JobOptions) -> None:
-        if not is_named(name):
-            raise self._invalid(f"the name of a job must be {A_NAME}, got: {name!a}")
-        if len(name) > LONGEST_KEY:
-            raise self._invalid(f"the name of a job must have at most {LONGEST_KEY:,} characters, not {len(name):,}")
+        self._check_text("name", name)
         problem = problem_with(options)
         if problem is not None:
             raise self._invalid(problem)
 
+    def _check_text(self, what: str, text: str) -> None:
+        if not is_named(text):
+            raise self._invalid(f"the {what} of a job must be {A_NAME}, got: {text!a}")
+        if len(text) > LONGEST_KEY:
+            raise self._invalid(f"the {what} of a job must have at most {LONGEST_KEY:,} characters, not {len(text):,}")
+
     def _new(self, name: str, data: T, id: str | None, options: JobOptions) -> tuple[StoredJob, Options]:
         if id is None:
             id = self._job_id(name, data)
-        if not is_named(id):
-            raise self._invalid(f"the id of a job must be {A_NAME}, got: {id!a}")
-        if len(id) > LONGEST_KEY:
-            raise self._invalid(f"the id of a job must have at most {LONGEST_KEY:,} characters, not {len(id):,}")
+        self._check_text("id", id)
         checked = self._supported({**self._defaults, **options})
         now = datetime.now(UTC)
         job = QueueJob(

@@ -16,7 +16,7 @@ from onward.queue.checks import A_NAME, Arguments, is_named
 from onward.queue.contract import Pulls
 from onward.queue.events import Emitter, Listener, Listening, ShutdownTimeout, ShuttingDown
 from onward.queue.handler import Handler
-from onward.queue.hands import Hands
+from onward.queue.hands import Hands, run_beside
 from onward.queue.provider import Provider
 from onward.queue.pulling import Pulling
 from onward.queue.pushing import Pushing
@@ -175,7 +175,8 @@ class QueueWorker(Listening, Generic[T]):
             stack.callback(threads.shutdown, wait=False)
             hands.open()
             self._source = self._new_source(hands, threads)
-            await self._run_beside(self._source, hands, ready or asyncio.Event())
+            beside = [hands.reporting.run(), hands.watch_for_drained()]
+            await run_beside(self._source.run(ready or asyncio.Event()), beside)
 
     def _new_hands(self) -> Hands:
         return Hands(self.id, self._providers, events=self._events, timeout=self._timeout)
@@ -188,21 +189,6 @@ class QueueWorker(Listening, Generic[T]):
         return Pulling(
             hands, pulls, self._weights, self._handler, threads, concurrency=self._concurrency, **self._fetching
         )
-
-    async def _run_beside(self, source: Pulling | Pushing, hands: Hands, ready: asyncio.Event) -> None:
-        """Work, and beside it do what goes on all the time."""
-        failure: Exception | None = None
-        async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(hands.reporting.run()), tasks.create_task(hands.watch_for_drained())]
-            try:
-                await source.run(ready)
-            except Exception as error:  # noqa: BLE001 - raised below, and not as one of a group
-                failure = error
-            finally:
-                for task in beside:
-                    task.cancel()
-        if failure is not None:
-            raise failure
 
     async def close(
         self,

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from onward.queue.contract import StoredJob
+from onward.queue.contract import StoredJob, TakenJob
 from onward.queue.provider import Provider
 
 I = TypeVar("I")  # noqa: E741 - an item
@@ -42,3 +42,20 @@ async def _answer(call: Callable[[I], Awaitable[A]], item: I) -> A | Exception:
         return await call(item)
     except Exception as error:  # noqa: BLE001 - the others are to be added all the same
         return error
+
+
+async def one_by_one(take: Callable[[], Awaitable[TakenJob | None]], count: int) -> list[TakenJob]:
+    """At most so many jobs of a backend that gives one at a time. Those that came before an error are not forgotten:
+    the next call will say what is wrong."""
+    taken: list[TakenJob] = []
+    while len(taken) < count:
+        try:
+            job = await take()
+        except Exception:
+            if not taken:
+                raise
+            break
+        if job is None:
+            break
+        taken.append(job)
+    return taken

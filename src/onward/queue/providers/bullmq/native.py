@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.errors import QueueConfigurationError
 
 try:
     import bullmq  # type: ignore[import-untyped]
@@ -10,9 +10,7 @@ try:
     from redis.asyncio import RedisCluster
     from redis.exceptions import NoScriptError, ResponseError
 except ImportError as error:
-    raise QueueConfigurationError(
-        "bullmq is not installed: pip install 'onward[bullmq]'", code=QueueErrorCode.INVALID_OPTION
-    ) from error
+    raise QueueConfigurationError("bullmq is not installed: pip install 'onward[bullmq]'") from error
 
 from onward.redis.scripts import Script
 

@@ -1,29 +1,24 @@
 """Taking jobs with BullMQ's worker, waiting until there may be one, and telling it how they ended."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
-
-from onward.errands import Errands
-from onward.queue.providers.bullmq.native import ResponseError
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
 import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
 
+from onward.errands import Errands
 from onward.queue.contract import StoredJob, TakenJob, in_words, is_permanent
 from onward.queue.model import ActiveJob, Keep, QueueJobStatus
-from onward.queue.providers.bullmq.native import GIVE_BACK, UnrecoverableError, Worker
+from onward.queue.providers.bullmq.native import GIVE_BACK, ResponseError, UnrecoverableError, Worker
 from onward.queue.providers.bullmq.translation import from_native, kept, retry_backoff
 from onward.queue.providers.redis.connection import longest_block
+from onward.queue.providers.together import one_by_one
 from onward.redis.scripts import run
 
 if TYPE_CHECKING:
@@ -170,21 +165,6 @@ class Taker:
 
     # -- taking
 
-    async def take(self, count: int) -> list[TakenJob]:
-        """At most so many that wait now."""
-        taken: list[TakenJob] = []
-        while len(taken) < count:
-            try:
-                job = await self._next()
-            except Exception:
-                if taken:
-                    break  # these are ours; the next call says what is wrong
-                raise
-            if job is None:
-                break
-            taken.append(job)
-        return taken
-
     async def _next(self) -> TakenJob | None:
         while True:
             token = f"{self.worker.id}:{next(self._tokens)}"
@@ -238,7 +218,7 @@ class Taker:
         while not self._closed:
             await self.give_back_lost()
             await self._check_stalled_if_due()
-            taken = await self.take(count)
+            taken = await one_by_one(self._next, count)
             left = until - loop.time()
             if self._interrupted:
                 await self.wakeup.close()  # and be no worker any more, unless somebody asks again

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from onward.client.app import Onward
 from onward.errands import Errands
-from onward.errors import ConfigurationError, QueueConfigurationError, QueueErrorCode
+from onward.errors import ConfigurationError, QueueConfigurationError
 from onward.lifecycle.settle import given_back
 from onward.model import JobId, JobStatus
 from onward.queue.checks import ProviderArguments
@@ -155,9 +155,13 @@ class Database(ProviderFactory[Link]):
     def for_queue(self, queue_name: str) -> DatabaseProvider:
         job_type = self._app.registry.get(queue_name)
         if job_type is not None and job_type.definition.internal:
-            raise _refused(f"job type {queue_name!r} is internal: no chain begins with it, so it cannot be a queue")
+            raise QueueConfigurationError(
+                f"job type {queue_name!r} is internal: no chain begins with it, so it cannot be a queue"
+            )
         if job_type is not None and job_type.encryption is not None:
-            raise _refused(f"job type {queue_name!r} is encrypted, which queues are not: run it with app.worker()")
+            raise QueueConfigurationError(
+                f"job type {queue_name!r} is encrypted, which queues are not: run it with app.worker()"
+            )
         form = Enveloped(queue_name) if job_type is None else Typed(job_type)
         lease = self._lease if job_type is None or job_type.lease is None else job_type.lease
         events = self.events_of(queue_name)
@@ -167,12 +171,12 @@ class Database(ProviderFactory[Link]):
     async def _open(self) -> Link:
         opened_here = self._app.loop is None
         if self._app.loop not in (None, asyncio.get_running_loop()):
-            raise _refused(elsewhere("the app of this database", has_ended=self._app.loop.is_closed()))
+            raise QueueConfigurationError(elsewhere("the app of this database", has_ended=self._app.loop.is_closed()))
         if opened_here:
             try:
                 await self._app.open()
             except ConfigurationError as error:  # such as tables that are missing
-                raise _refused(str(error)) from error
+                raise QueueConfigurationError(str(error)) from error
         return Link(self._app, opened_here=opened_here)
 
     async def _close(self, connection: Link) -> None:
@@ -181,7 +185,3 @@ class Database(ProviderFactory[Link]):
 
 def _is_fit(app: object) -> bool:
     return isinstance(app, Onward) and app.driver.is_async
-
-
-def _refused(problem: str) -> QueueConfigurationError:
-    return QueueConfigurationError(problem, code=QueueErrorCode.INVALID_OPTION)

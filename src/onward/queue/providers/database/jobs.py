@@ -55,21 +55,11 @@ def active(form: Form, queue_name: str, row: state.TakenJob, *, holder: str) -> 
     errors = read_errors(row.errors) if row.failures else ()
     taken = Taken(row, facts, holder)
     return ActiveJob(
-        id=facts.id,
-        name=facts.name,
-        queue_name=queue_name,
-        data=data,
+        **_common(facts, queue_name, data, row),
         status=QueueJobStatus.ACTIVE,
-        attempts=row.failures,
-        max_attempts=facts.attempts or _UNLIMITED,
         stalls=row.crashes,
-        max_stalls=_most_stalls(facts),
-        created_at=row.created_at,
-        expires_at=facts.expires_at,
         processed_at=datetime.now(UTC),
         error=errors[-1].message if errors else None,
-        priority=row.priority,
-        metadata=facts.metadata,
         lock_token=taken.token,
         native=taken,
     )
@@ -82,24 +72,31 @@ def stored(form: Form, queue_name: str, job: Job) -> StoredJob:
     stalls = sum(error.type == STALLED for error in job.errors)
     error = job.last_error if job.failures or stalls or isinstance(job, FailedJob) else None
     return QueueJob(
-        id=facts.id,
-        name=facts.name,
-        queue_name=queue_name,
-        data=data,
+        **_common(facts, queue_name, data, job),
         status=QueueJobStatus.DELAYED if is_late else _STATUS[job.status],
-        attempts=job.failures,
-        max_attempts=facts.attempts or _UNLIMITED,
         stalls=stalls,
-        max_stalls=_most_stalls(facts),
-        created_at=job.created_at,
-        expires_at=facts.expires_at,
         progress=job.progress,
         scheduled_for=job.scheduled_at if is_late else None,
         error=None if error is None else error.message,
-        priority=job.priority,
-        metadata=facts.metadata,
         **_end(form, job),
     )
+
+
+def _common(facts: JobFacts, queue_name: str, data: Raw, row: state.TakenJob | Job) -> dict[str, Any]:
+    """What is known of a job, whoever has it."""
+    return {
+        "id": facts.id,
+        "name": facts.name,
+        "queue_name": queue_name,
+        "data": data,
+        "attempts": row.failures,
+        "max_attempts": facts.attempts or _UNLIMITED,
+        "max_stalls": _UNLIMITED if facts.max_stalls is None else facts.max_stalls,
+        "created_at": row.created_at,
+        "expires_at": facts.expires_at,
+        "priority": row.priority,
+        "metadata": facts.metadata,
+    }
 
 
 def _end(form: Form, job: Job) -> dict[str, Any]:
@@ -119,10 +116,6 @@ def _reason(job: FailedJob) -> QueueFailureReason:
     if kind in (STALLED, EXPIRED):
         return QueueFailureReason(kind.lower())
     return QueueFailureReason.ATTEMPTS if job.reason is FailureReason.ATTEMPTS else QueueFailureReason.PERMANENT
-
-
-def _most_stalls(facts: JobFacts) -> int:
-    return _UNLIMITED if facts.max_stalls is None else facts.max_stalls
 
 
 _DIED = "its worker died, or was stuck for longer than the lease"

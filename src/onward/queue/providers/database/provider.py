@@ -20,7 +20,6 @@ from onward.errors import (
     PayloadError,
     QueueConfigurationError,
     QueueDataError,
-    QueueErrorCode,
     TransactionError,
 )
 from onward.lifecycle import settle
@@ -152,9 +151,7 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
             taken = next(job for (job, _), chain in zip(jobs, chains, strict=True) if chain.id in error.job_ids)
             raise self.duplicate(taken.id) from error
         except TransactionError as error:
-            raise QueueConfigurationError(
-                str(error), code=QueueErrorCode.INVALID_OPTION, queue_name=self.queue_name, cause=error
-            ) from error
+            raise QueueConfigurationError(str(error), queue_name=self.queue_name, cause=error) from error
 
     def _chain(self, job: StoredJob, options: Options) -> NewJob:
         try:

@@ -25,6 +25,9 @@ _CLIENT_OPTIONS = {
     *("tls", "tls_hostname", "tls_handshake_first", "name", "inbox_prefix", "ws_connection_headers"),
     *("connect_timeout", "ping_interval", "max_outstanding_pings", "dont_randomize"),
 }
+_ELSEWHERE = dict.fromkeys(
+    ("host", "port", "url", "server"), 'a part of the address, which comes first: Nats("nats://host:4222")'
+)
 
 
 class Nats(ProviderFactory[Link]):
@@ -58,7 +61,13 @@ class Nats(ProviderFactory[Link]):
         arguments = self._arguments = ProviderArguments("Nats")
         self._servers = _checked_servers(arguments, servers)
         _check_options(arguments, client_options, self._servers)
-        _check_streams(arguments, lease, keep_completed, keep_failed, replicas, storage)
+        if lease is not None:
+            arguments.duration("lease", lease, least=timedelta(seconds=1))
+        for kept, keep in (("keep_completed", keep_completed), ("keep_failed", keep_failed)):
+            if keep is not None:
+                arguments.keep(kept, keep)
+        arguments.one_of("replicas", replicas, (1, 2, 3, 4, 5).__contains__, "a whole number from 1 to 5")
+        arguments.one_of("storage", storage, ("file", "memory").__contains__, '"file" or "memory"')
         arguments.duration("wait", wait)
         if wait > _LONGEST_WAIT:
             arguments.refuse("wait", f"at most {_LONGEST_WAIT.seconds} seconds", wait)
@@ -106,31 +115,9 @@ def _checked_servers(arguments: ProviderArguments, servers: object) -> list[str]
 
 
 def _check_options(arguments: ProviderArguments, options: Mapping[str, Any], servers: Sequence[str]) -> None:
-    for option in options:
-        if option in ("host", "port", "url", "server"):
-            arguments.refuse_because(f'{option} is a part of the address, which comes first: Nats("nats://host:4222")')
-        if option not in _CLIENT_OPTIONS:
-            known = ", ".join(sorted(_CLIENT_OPTIONS))
-            arguments.refuse_because(f"{option} is not an option of Nats or of its client; these are: {known}")
+    arguments.client_options(options, _CLIENT_OPTIONS, _ELSEWHERE)
     tls = options.get("tls")
     if tls is not None and not isinstance(tls, ssl.SSLContext):
         arguments.refuse("tls", "an ssl.SSLContext: ssl.create_default_context(cafile=…)", tls)
     if tls is not None and any(urlsplit(server).scheme == "ws" for server in servers):
         arguments.refuse_because("there is no TLS with a ws:// address, whatever tls= says: use wss://")
-
-
-def _check_streams(
-    arguments: ProviderArguments,
-    lease: timedelta | None,
-    keep_completed: Keep | None,
-    keep_failed: Keep | None,
-    replicas: int,
-    storage: object,
-) -> None:
-    if lease is not None:
-        arguments.duration("lease", lease, least=timedelta(seconds=1))
-    for option, keep in (("keep_completed", keep_completed), ("keep_failed", keep_failed)):
-        if keep is not None:
-            arguments.keep(option, keep)
-    arguments.one_of("replicas", replicas, (1, 2, 3, 4, 5).__contains__, "a whole number from 1 to 5")
-    arguments.one_of("storage", storage, ("file", "memory").__contains__, '"file" or "memory"')

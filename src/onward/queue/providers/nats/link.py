@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from onward.errands import Errands
-from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.errors import QueueConfigurationError
 
 try:
     from nats import errors
@@ -23,9 +23,7 @@ try:
     from nats.js import errors as js_errors
 except ImportError as missing:  # pragma: no cover - the tests have it
     # Whoever imports the client by itself imports this one before.
-    raise QueueConfigurationError(
-        "nats-py is not installed: pip install 'onward[nats]'", code=QueueErrorCode.INVALID_OPTION
-    ) from missing
+    raise QueueConfigurationError("nats-py is not installed: pip install 'onward[nats]'") from missing
 
 
 R = TypeVar("R")

@@ -221,7 +221,7 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
 
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         with self._held.settling(job):
-            if self._streams.keeps_completed and not read_record(job.native.headers).remove_on_complete:
+            if self._streams.keeps("completed") and not read_record(job.native.headers).remove_on_complete:
                 await self._note_completed(job, result)
             await self._tell(job, TERMINAL)
             await self._forget(job)
@@ -268,7 +268,7 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
 
     async def _bury(self, job: TakenJob, state: State) -> None:
         """Noted before it is removed: dying in between does both again, and ends with the same."""
-        if self._streams.keeps_failed and not read_record(job.native.headers).remove_on_fail:
+        if self._streams.keeps("failed") and not read_record(job.native.headers).remove_on_fail:
             await self._end("failed", job, state)
         await self._tell(job, TERMINAL)
         await self._forget(job)

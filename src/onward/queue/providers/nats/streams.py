@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext, api
 from nats.js import errors as js_errors
 
-from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.errors import QueueConfigurationError
 from onward.model import Backoff, Progress
 from onward.queue.contract import StoredJob, TakenJob, in_words
 from onward.queue.model import (
@@ -76,14 +76,8 @@ class Streams:
         self.jobs, self.state = self._stream("jobs"), self._stream("state")
         self.completed, self.failed = self._stream("completed"), self._stream("failed")
 
-    @property
-    def keeps_completed(self) -> bool:
-        keep = self._settings.keep_completed
-        return keep is None or keep.count > 0
-
-    @property
-    def keeps_failed(self) -> bool:
-        keep = self._settings.keep_failed
+    def keeps(self, kind: Literal["completed", "failed"]) -> bool:
+        keep = self._settings.keep_completed if kind == "completed" else self._settings.keep_failed
         return keep is None or keep.count > 0
 
     def _stream(self, kind: str) -> str:
@@ -174,7 +168,6 @@ class Streams:
     def _refused(self, name: str, error: js_errors.APIError) -> QueueConfigurationError:
         return QueueConfigurationError(
             f"NATS does not make the stream {name!r}: {error.description}",
-            code=QueueErrorCode.INVALID_OPTION,
             queue_name=self.queue_name,
             cause=error,
         )

@@ -8,8 +8,6 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import msgspec
-from aio_pika import Message
-from aio_pika.abc import AbstractIncomingMessage
 from msgspec import Raw
 
 from onward.addresses import shown, wrong_address
@@ -18,28 +16,26 @@ from onward.errors import QueueConfigurationError, QueueError, QueueErrorCode
 from onward.queue.checks import Arguments, ProviderArguments
 from onward.queue.contract import KeepsDeadLetters, Pulls, Pushes, PushHandler, StoredJob, TakenJob
 from onward.queue.events import Emitter
-from onward.queue.model import KEEP_FAILED, Capabilities, Keep, QueueHealth, QueueStats
+from onward.queue.model import KEEP_FAILED, LARGEST_JOB, Capabilities, Keep, QueueHealth, QueueStats
 from onward.queue.options import Options
 from onward.queue.provider import Provider, ProviderFactory
-from onward.queue.providers.rabbitmq.delivery import Delivery
-from onward.queue.providers.rabbitmq.link import KeptChannel, Links, answered, refused_in_words
-from onward.queue.providers.rabbitmq.messages import new_message, taken_job, unsendable
-from onward.queue.providers.rabbitmq.publisher import FailedJobs, Lost, Publisher, Refused
-from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, Topology
-from onward.queue.providers.together import add_each
+from onward.queue.providers.together import add_each, one_by_one
 
 try:
     import aio_pika
-except ImportError as error:  # pragma: no cover - the tests have it
-    raise QueueConfigurationError(
-        "aio-pika is not installed: pip install 'onward[rabbitmq]'", code=QueueErrorCode.INVALID_OPTION
-    ) from error
+except ImportError as error:
+    raise QueueConfigurationError("aio-pika is not installed: pip install 'onward[rabbitmq]'") from error
 
-from aio_pika.abc import AbstractConnection
+# Behind that: these need it, too.
+from aio_pika import Message
+from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 from yarl import URL
 
-from onward.queue.providers.rabbitmq.link import Connect
-from onward.queue.providers.rabbitmq.topology import LONGEST_KEPT, QueueType
+from onward.queue.providers.rabbitmq.delivery import Delivery
+from onward.queue.providers.rabbitmq.link import Connect, KeptChannel, Links, answered, refused_in_words
+from onward.queue.providers.rabbitmq.messages import new_message, taken_job, unsendable
+from onward.queue.providers.rabbitmq.publisher import FailedJobs, Lost, Publisher, Refused
+from onward.queue.providers.rabbitmq.topology import LONGEST_DELAY, LONGEST_KEPT, QueueType, Topology
 
 R = TypeVar("R")
 
@@ -125,18 +121,7 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
     # -- pull
 
     async def fetch(self, count: int, wait: timedelta = timedelta()) -> Sequence[TakenJob]:
-        taken: list[TakenJob] = []
-        while len(taken) < count:
-            try:
-                job = await self._take_one()
-            except Exception:
-                if not taken:
-                    raise
-                break  # those that came must not be forgotten; the next call will say what is wrong
-            if job is None:
-                break
-            taken.append(job)
-        return taken
+        return await one_by_one(self._take_one, count)
 
     async def _take_one(self) -> TakenJob | None:
         while (message := await self._get()) is not None:
@@ -263,8 +248,6 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
 
 _HEARTBEAT = 10
 """Seconds. aio-pika gives a silent connection up after about three of them; its own default is 60."""
-_LARGEST_JOB = 16 * 1024 * 1024
-"""Bytes that RabbitMQ 4 takes unless it is told otherwise; older ones take more."""
 _LONGEST_NAME = 255 - len(f".delay.{LONGEST_DELAY // timedelta(milliseconds=1)}.{10**10}")
 _TLS_OPTIONS = {
     *("ssl_context", "ssl_options", "cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl"),
@@ -295,7 +278,7 @@ class RabbitMQ(ProviderFactory[Links]):
         *,
         queue_type: QueueType = "quorum",
         max_priority: int = 10,
-        max_job_size: int = _LARGEST_JOB,
+        max_job_size: int = LARGEST_JOB,  # what RabbitMQ 4 takes unless it is told otherwise; older ones take more
         keep_failed: Keep = KEEP_FAILED,
         **connect_options: Any,
     ) -> None:
@@ -349,13 +332,8 @@ def _check_keep(arguments: ProviderArguments, keep: Keep) -> None:
 
 
 def _check_target(arguments: ProviderArguments, target: object, options: Mapping[str, Any]) -> None:
-    for option in options:
-        if option in _PARTS_OF_THE_ADDRESS:
-            example = 'RabbitMQ("amqp://user:password@host:5672/vhost")'
-            arguments.refuse_because(f"{option} is a part of the address, which comes first: {example}")
-        if option not in _CONNECT_OPTIONS:
-            known = ", ".join(sorted(_CONNECT_OPTIONS))
-            arguments.refuse_because(f"{option} is not an option of RabbitMQ or of its client; these are: {known}")
+    first = 'a part of the address, which comes first: RabbitMQ("amqp://user:password@host:5672/vhost")'
+    arguments.client_options(options, _CONNECT_OPTIONS, dict.fromkeys(_PARTS_OF_THE_ADDRESS, first))
     if not isinstance(target, str):
         if not callable(target):
             expected = "an address, or a function that makes a connection"

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from aio_pika.abc import AbstractChannel, AbstractQueue
 from aiormq.exceptions import ChannelAccessRefused, ChannelPreconditionFailed
 
-from onward.errors import QueueConfigurationError, QueueErrorCode
+from onward.errors import QueueConfigurationError
 from onward.queue.model import KEEP_FAILED, Keep
 
 QueueType: TypeAlias = Literal["quorum", "classic"]
@@ -160,7 +160,7 @@ class Topology:
         return arguments
 
     def _refused(self, problem: str, cause: Exception) -> QueueConfigurationError:
-        return QueueConfigurationError(problem, code=QueueErrorCode.INVALID_OPTION, queue_name=self.queue, cause=cause)
+        return QueueConfigurationError(problem, queue_name=self.queue, cause=cause)
 
 
 class KeptOtherwise(Exception):

@@ -121,20 +121,9 @@ def taken(
     """A job as the script that takes jobs answers. Raises msgspec.MsgspecError when its record cannot be read."""
     record = _decode(stored)
     return ActiveJob(
-        id=id.decode(),
-        name=record.name,
-        queue_name=queue_name,
-        data=record.data,
+        **_facts(record, queue_name, id, attempts, stalls, error),
         status=QueueJobStatus.ACTIVE,
-        attempts=int(attempts or 0),
-        max_attempts=record.max_attempts,
-        stalls=int(stalls or 0),
-        max_stalls=record.max_stalls,
-        created_at=record.created_at,
         processed_at=processed_at,
-        error=_text(error),
-        priority=record.priority,
-        metadata=record.metadata,
         lock_token=lock_token,
         native=record,
     )
@@ -160,30 +149,37 @@ def described(queue_name: str, description: Sequence[Any]) -> StoredJob:
     record = _readable(stored)
     status, instant = QueueJobStatus(str(_text(status))), None if at is None else moment(at)
     return QueueJob(
-        id=id.decode(),
-        name=record.name,
-        queue_name=queue_name,
-        data=record.data,
+        **_facts(record, queue_name, id, attempts, stalls, error),
         status=status,
-        attempts=int(attempts or 0),
-        max_attempts=record.max_attempts,
-        stalls=int(stalls or 0),
-        max_stalls=record.max_stalls,
-        created_at=record.created_at,
         processed_at=None if since is None else moment(since),
         completed_at=instant if status is QueueJobStatus.COMPLETED else None,
         failed_at=instant if status is QueueJobStatus.FAILED else None,
         scheduled_for=instant if status is QueueJobStatus.DELAYED else None,
         expires_at=None if expires is None else moment(expires),
-        error=_text(error),
         reason=QueueFailureReason(str(_text(reason)))
         if reason is not None and status is QueueJobStatus.FAILED
         else None,
         result=None if result is None else Raw(result),
         progress=None if progress is None else msgspec.json.decode(progress, type=Progress),
-        priority=record.priority,
-        metadata=record.metadata,
     )
+
+
+def _facts(record: Record, queue_name: str, id: bytes, attempts: Any, stalls: Any, error: Any) -> dict[str, Any]:
+    """What is known of a job, whoever has it."""
+    return {
+        "id": id.decode(),
+        "name": record.name,
+        "queue_name": queue_name,
+        "data": record.data,
+        "attempts": int(attempts or 0),
+        "max_attempts": record.max_attempts,
+        "stalls": int(stalls or 0),
+        "max_stalls": record.max_stalls,
+        "created_at": record.created_at,
+        "error": _text(error),
+        "priority": record.priority,
+        "metadata": record.metadata,
+    }
 
 
 def _readable(stored: bytes) -> Record:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from onward.errors import ConfigurationError, QueueConfigurationError, QueueErrorCode
+from onward.errors import ConfigurationError, QueueConfigurationError
 
 try:
     from aiobotocore.config import AioConfig  # type: ignore[import-untyped]
@@ -192,7 +192,6 @@ def check_name(queue_name: str) -> None:
     if not _NAME.fullmatch(queue_name):
         raise QueueConfigurationError(
             "names of SQS queues are up to 80 letters, digits, hyphens and underscores, and may end in .fifo",
-            code=QueueErrorCode.INVALID_OPTION,
             queue_name=queue_name,
         )
 
@@ -207,7 +206,6 @@ async def found_or_made(calls: Calls, queue_name: str, create: NewQueue | None) 
             raise QueueConfigurationError(
                 f"there is no SQS queue {queue_name!r} for these credentials in this region. Create it "
                 f"(aws sqs create-queue --queue-name {queue_name}), or let onward: SQS(create=NewQueue())",
-                code=QueueErrorCode.INVALID_OPTION,
                 queue_name=queue_name,
                 cause=error,
             ) from error
@@ -222,7 +220,6 @@ async def _read(calls: Calls, queue_name: str, url: str) -> QueueFacts:
     if visibility == 0:
         raise QueueConfigurationError(
             "the queue's visibility timeout is 0, so that every worker gets every job: set it to 30 seconds or so",
-            code=QueueErrorCode.INVALID_OPTION,
             queue_name=queue_name,
         )
     policy: dict[str, Any] = json.loads(attributes.get("RedrivePolicy") or "{}")

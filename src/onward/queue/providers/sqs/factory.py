@@ -1,6 +1,5 @@
 """What users make: one native client for all its queues."""
 
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
@@ -20,6 +19,7 @@ _CLIENT_OPTIONS = {
     *("aws_access_key_id", "aws_secret_access_key", "aws_session_token"),
 }
 _OTHER_NAMES = {"region_name": "region", "queue_url": "endpoint_url", "url": "endpoint_url", "profile": "session"}
+_ELSEWHERE = {option: f"called {name} here" for option, name in _OTHER_NAMES.items()}
 
 
 class SQS(ProviderFactory[Calls]):
@@ -49,7 +49,7 @@ class SQS(ProviderFactory[Calls]):
         super().__init__()
         arguments = ProviderArguments("SQS")
         _check_address(arguments, endpoint_url, region)
-        _check_options(arguments, client_options)
+        arguments.client_options(client_options, _CLIENT_OPTIONS, _ELSEWHERE)
         if client is not None and (endpoint_url or region or session is not None or client_options):
             arguments.refuse_because("client is complete: addresses, sessions and options besides it have no say")
         if create is not None:
@@ -86,15 +86,6 @@ def _check_address(arguments: ProviderArguments, endpoint_url: object, region: o
             arguments.refuse_because("endpoint_url must be an address like https://sqs.eu-west-1.amazonaws.com")
     if region is not None and not (isinstance(region, str) and region):
         arguments.refuse("region", "a name like eu-west-1", region)
-
-
-def _check_options(arguments: ProviderArguments, options: Mapping[str, Any]) -> None:
-    for option in options:
-        if option in _OTHER_NAMES:
-            arguments.refuse_because(f"{option} is called {_OTHER_NAMES[option]} here")
-        if option not in _CLIENT_OPTIONS:
-            known = ", ".join(sorted(_CLIENT_OPTIONS))
-            arguments.refuse_because(f"{option} is not an option of SQS or of its client; these are: {known}")
 
 
 def _check_new(arguments: ProviderArguments, create: object) -> None:
