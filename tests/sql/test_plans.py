@@ -555,6 +555,50 @@ def test_pruning_reads_about_as_many_rows_as_it_deletes(connection: psycopg.Conn
     assert max(found[1], entries[0]) <= passed + 3 * jobs + 100
 
 
+def test_what_waits_for_chains_that_end_is_looked_up(connection: psycopg.Connection) -> None:
+    """Whatever else is blocked, and however little the statistics know of it."""
+    waiting = 20 * BATCH
+    connection.execute(
+        "INSERT INTO plans.job (id, chain_id, chain_index, type_name, payload_version, status, rank, deferred, input, "
+        "created_at, scheduled_at, root_id, blockers, open_blockers) "
+        "SELECT id, id, 0, 'type-1', 1, 'blocked', 0, false, '1', now(), now(), id, 1, 1 "
+        "FROM (SELECT ('f' || lpad(to_hex(n), 31, '0'))::uuid FROM generate_series(1, %s) n) made(id)",
+        [waiting],
+    )
+    connection.execute(
+        "INSERT INTO plans.blocker (job_id, position, blocked_by_chain_id) "
+        "SELECT ('f' || lpad(to_hex(n), 31, '0'))::uuid, 1, lpad(to_hex(n %% %s + 1), 32, '0')::uuid "
+        "FROM generate_series(1, %s) n",
+        [RUNNING, waiting],
+    )
+    ended = [UUID(int=n) for n in range(1, 11)]
+    before = jobs_read(connection)
+
+    changes = connection.execute("SELECT change FROM plans.chains_ended(%s, now())", [ended]).fetchall()
+
+    assert changes == [("unblocked",)] * (waiting // RUNNING * len(ended))
+    # Locked; looked at, with its chain; and changed.
+    assert jobs_read(connection) - before <= 5 * len(changes)
+
+
+def test_who_looks_after_all_limits_leaves_jobs_without_one_alone(connection: psycopg.Connection) -> None:
+    before = jobs_read(connection)
+
+    connection.execute("SELECT * FROM plans.admit(%s, 0, true, NULL)", [BATCH])
+
+    assert jobs_read(connection) == before
+
+
+def jobs_read(connection: psycopg.Connection) -> int:
+    """Rows of jobs that this transaction has read so far, or entries of their indexes."""
+    row = connection.execute(
+        "SELECT seq_tup_read, idx_tup_fetch, (SELECT sum(pg_stat_get_xact_tuples_returned(indexrelid)) FROM pg_index "
+        "WHERE indrelid = relid) FROM pg_stat_xact_user_tables WHERE schemaname = 'plans' AND relname = 'job'"
+    ).fetchone()
+    assert row is not None
+    return int(row[0] + max(row[1], row[2]))
+
+
 def explained(connection: psycopg.Connection, sql: str, **parameters: Any) -> list[dict[str, Any]]:
     """Run a statement as a prepared one; every node of its plan, the root first."""
     spelled = spell(sql, "dollar")

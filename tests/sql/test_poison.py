@@ -44,6 +44,7 @@ ON_POSTGRES = [
     *itertools.product(
         ["failure_reason", "leased_by", "completed_by", "limit_key", "progress_note"], ["'odd'", "NULL"]
     ),
+    ("status", "'odd'"), ("status", "''"),
     ("progress", "'NaN'"), ("chain_id", "gen_random_uuid()"), ("root_id", "gen_random_uuid()"), ("deferred", "true"),
     ("has_dependents", "true"), ("chain_failed", "true"), ("runs_anyway", "true"), ("type_name", "''"),
 ]  # fmt: skip
@@ -167,6 +168,21 @@ async def test_a_row_spoiled_on_postgres_harms_no_other(postgres_dsn: str, drive
 
                 admin.execute("DELETE FROM poison.job")
                 await survives(POSTGRES, connection, spoil, status)
+
+
+async def test_a_status_that_there_is_not_is_shown_as_failed_with_what_it_is(postgres_dsn: str) -> None:
+    """The tables refuse none: to check each would cost all jobs more than a hand's slip is worth."""
+    async with opened(AsyncpgDriver(postgres_dsn)) as connection:
+        await connection.run(POSTGRES.migrate())
+        await connection.run(POSTGRES.start([poison := new_job()]))
+        with psycopg.connect(postgres_dsn, autocommit=True) as admin:
+            admin.execute("UPDATE poison.job SET status = 'odd' WHERE id = %s", [poison.id])
+
+        [shown] = await connection.run(POSTGRES.find_jobs([poison.id]))
+
+        assert shown.status == "failed"
+        assert "odd" in str(shown)
+        await connection.run(POSTGRES.delete([poison.id], cascade=False))
 
 
 @pytest.mark.parametrize("status", ["pending", "running", "completed", "failed", "blocked"])

@@ -10,9 +10,11 @@ DECLARE
 BEGIN
   WHILE cardinality(frontier) > 0 LOOP
     failing := '{}';
+    -- By an array, and with IS TRUE: else the planner, which knows nothing of how many there are, may read all that is
+    -- blocked, by the index of that.
     PERFORM 1 FROM /*schema*/job j
-      WHERE j.status = 'blocked'
-        AND j.id IN (SELECT b.job_id FROM /*schema*/blocker b WHERE b.blocked_by_chain_id = ANY(frontier))
+      WHERE (j.status = 'blocked') IS TRUE
+        AND j.id = ANY(ARRAY(SELECT b.job_id FROM /*schema*/blocker b WHERE b.blocked_by_chain_id = ANY(frontier)))
       ORDER BY j.id FOR NO KEY UPDATE;
     FOR changed IN
       WITH edge AS (
@@ -23,7 +25,7 @@ BEGIN
       ), verdict AS (
         SELECT j.id, e.ended, e.failed AND NOT j.runs_anyway AS fails
         FROM edge e JOIN /*schema*/job j ON j.id = e.job_id
-        WHERE j.status = 'blocked'
+        WHERE (j.status = 'blocked') IS TRUE
       )
       UPDATE /*schema*/job j SET
         open_blockers = j.open_blockers - v.ended,

@@ -15,13 +15,17 @@ BEGIN
   )
   UPDATE /*schema*/job j SET admitted_after = NULL, deferred = j.deferred FROM waiting WHERE j.id = waiting.id;
   -- Those of several limits that wait for the next begin anew. Locked first: who admits beside us may have given them a
-  -- place that only a new statement sees.
+  -- place that only a new statement sees. By an array: the planner might read the whole table for a join.
   beginners := ARRAY(
     SELECT j.id FROM /*schema*/job j
-    WHERE j.status = 'pending' AND j.id IN (
-      SELECT p.job_id FROM /*schema*/limit_place p JOIN /*schema*/job x ON x.id = p.job_id
-      WHERE split_part(p.key, '/', 1) = ANY(names) OR x.type_name = ANY(type_names))
+    WHERE j.status = 'pending' AND j.id = ANY(ARRAY(
+      SELECT p.job_id FROM /*schema*/limit_place p
+      WHERE split_part(p.key, '/', 1) = ANY(names)
+        OR (SELECT x.type_name FROM /*schema*/job x WHERE x.id = p.job_id) = ANY(type_names)))
     FOR NO KEY UPDATE SKIP LOCKED);
+  IF cardinality(beginners) = 0 THEN
+    RETURN;
+  END IF;
   WITH gone AS (
     DELETE FROM /*schema*/limit_place p WHERE p.job_id = ANY(beginners)
   ), woken AS (

@@ -91,8 +91,6 @@ CREATE TABLE /*schema*/paused_type (
 
 /*include functions/chains*/
 
-/*include functions/ending*/
-
 /*include functions/settling*/
 
 /*include functions/cancelling*/

@@ -4,7 +4,8 @@
 WITH outcome AS MATERIALIZED (
   SELECT o.*, coalesce(:now::timestamptz, statement_timestamp()) AS at
   FROM unnest(
-    :ids::uuid[], :attempts::integer[], :holders::text[], :kinds::text[], :outputs::text[], :versions::integer[], :errors::text[],
+    /*include fragments/patient_ids*/,
+    :attempts::integer[], :holders::text[], :kinds::text[], :outputs::text[], :versions::integer[], :errors::text[],
     :reasons::text[], :delays::double precision[], :ats::timestamptz[], :failures::integer[], :transients::integer[],
     :crashes::integer[], :keep_places::boolean[], :progress::double precision[], :progress_notes::text[], :completed_by::text[],
     :next_ids::uuid[], :next_type_names::text[], :next_versions::integer[], :next_ranks::integer[], :next_limit_keys::text[], :next_inputs::text[],
@@ -12,8 +13,6 @@ WITH outcome AS MATERIALIZED (
   ) AS o(id, attempt, holder, kind, output, payload_version, errors, reason, delay, scheduled_at, failures, transients, crashes,
          keep_place, progress, progress_note, completed_by, next_id, next_type_name, next_version, next_rank, next_limit_key,
          next_input, next_delay, next_scheduled_at, next_meta)
-  -- Before any row is locked, since those come from here.
-  WHERE (SELECT CASE WHEN :impatient::boolean THEN /*include fragments/impatience*/ IS NOT NULL ELSE true END)
 ), settled AS (
   UPDATE /*schema*/job job SET
     /*include fragments/settled*/,
@@ -41,8 +40,8 @@ WITH outcome AS MATERIALIZED (
   WHERE job.id = o.id AND job.attempt = o.attempt AND job.leased_by IS NOT DISTINCT FROM o.holder
     AND job.ended_at IS NULL  -- nobody holds a job that has ended: without this, "no holder" would match it
   RETURNING job.id, job.chain_id, job.chain_index, job.type_name, job.status, job.root_id, job.has_dependents,
-    job.failure_reason, o.kind, o.at, o.next_id, o.next_type_name, o.next_version, o.next_rank, o.next_limit_key,
-    o.next_input, o.next_delay, o.next_scheduled_at, o.next_meta
+    job.failure_reason, o.kind = 'complete' OR job.status = 'failed' AS ends, o.at, o.next_id, o.next_type_name,
+    o.next_version, o.next_rank, o.next_limit_key, o.next_input, o.next_delay, o.next_scheduled_at, o.next_meta
 ), continued AS (
   INSERT INTO /*schema*/job (
     /*include fragments/new_job_columns*/

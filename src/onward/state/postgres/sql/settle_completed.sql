@@ -7,10 +7,12 @@ WITH settled AS (
   FROM (
     SELECT given.*, 'complete' AS kind, :completed_by::text AS completed_by,
       coalesce(:now::timestamptz, statement_timestamp()) AS at
-    FROM unnest(:ids::uuid[], :attempts::integer[], :outputs::text[]) AS given(id, attempt, output)
-    WHERE (SELECT CASE WHEN :impatient::boolean THEN /*include fragments/impatience*/ IS NOT NULL ELSE true END)
+    FROM unnest(
+      /*include fragments/patient_ids*/,
+      :attempts::integer[], :outputs::text[]
+    ) AS given(id, attempt, output)
   ) o
   WHERE job.id = o.id AND job.attempt = o.attempt AND job.leased_by = :holder::text AND job.ended_at IS NULL
   RETURNING job.id, job.chain_id, job.chain_index, job.type_name, job.status, job.failure_reason, job.has_dependents,
-    o.kind, o.at
+    true AS ends
 ), /*include fragments/settled_chains*/
