@@ -456,6 +456,32 @@ async def test_jobs_of_a_limit_that_the_workers_code_does_not_have_yet_are_run(
             await chain.wait(timeout=timedelta(seconds=10))
 
 
+async def test_a_type_that_no_worker_serves_leaves_its_places_to_others_until_one_does(
+    make_app: Callable[..., Onward],
+) -> None:
+    shared = Limit("shared", concurrency=1)
+
+    @job("lonely", limit=shared)
+    async def lonely(attempt: Attempt[int]) -> int:
+        return attempt.input
+
+    @job("served", limit=shared)
+    async def served(attempt: Attempt[int]) -> int:
+        return attempt.input
+
+    async with make_app(lonely, served) as client, make_app(lonely) as some, make_app(served) as others:
+        first, second = await client.start(lonely, 1), await client.start(served, 2)
+        async with others.worker():
+            while not await client.limits.holding("shared"):
+                await asyncio.sleep(0.01)
+        assert [job.type_name for job in await client.limits.holding("shared")] == ["lonely"]
+
+        async with others.worker():
+            assert await second.wait(timeout=SOON) == 2
+            async with some.worker():
+                assert await first.wait(timeout=SOON) == 1
+
+
 async def test_a_lost_wake_is_made_good_by_the_worker_that_starts_next(make_app: Callable[..., Onward]) -> None:
     @job("work", limit=Limit(concurrency=1))
     async def work(attempt: Attempt[int]) -> None: ...

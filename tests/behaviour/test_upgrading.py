@@ -13,7 +13,7 @@ from onward.errors import SchemaMissing
 from onward.state.statement import Statements
 from support import SOON
 
-NEWEST = 8
+NEWEST = 9
 
 
 @job("old")

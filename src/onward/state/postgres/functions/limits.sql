@@ -1,6 +1,6 @@
--- Take from jobs of a limit, or of types, the places of those that have not started: they are held again. `deferred` stays,
+-- Take from jobs of limits, of types, or of types and versions ('type/1'), the places of those that have not started: they are held again. `deferred` stays,
 -- and is named so that the trigger hears of it.
-CREATE FUNCTION /*schema*/give_up_places(names text[], type_names text[]) RETURNS void
+CREATE FUNCTION /*schema*/give_up_places(names text[], type_names text[], unserved text[] DEFAULT '{}') RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   beginners uuid[];
@@ -10,7 +10,8 @@ BEGIN
     WHERE j.limit_key IS NOT NULL
       AND (j.status = 'running' OR j.status = 'pending' AND NOT j.deferred AND j.admitted_after = j.attempt)
       AND j.status = 'pending'
-      AND (split_part(j.limit_key, '/', 1) = ANY(names) OR j.type_name = ANY(type_names))
+      AND (split_part(j.limit_key, '/', 1) = ANY(names) OR j.type_name = ANY(type_names)
+        OR j.type_name || '/' || j.payload_version = ANY(unserved))
     FOR NO KEY UPDATE SKIP LOCKED
   )
   UPDATE /*schema*/job j SET admitted_after = NULL, deferred = j.deferred FROM waiting WHERE j.id = waiting.id;
@@ -20,7 +21,8 @@ BEGIN
     SELECT j.id FROM /*schema*/job j
     WHERE j.status = 'pending' AND j.id IN (
       SELECT p.job_id FROM /*schema*/limit_place p JOIN /*schema*/job x ON x.id = p.job_id
-      WHERE split_part(p.key, '/', 1) = ANY(names) OR x.type_name = ANY(type_names))
+      WHERE split_part(p.key, '/', 1) = ANY(names) OR x.type_name = ANY(type_names)
+        OR x.type_name || '/' || x.payload_version = ANY(unserved))
     FOR NO KEY UPDATE SKIP LOCKED);
   WITH gone AS (
     DELETE FROM /*schema*/limit_place p WHERE p.job_id = ANY(beginners)

@@ -13,5 +13,3 @@ DROP FUNCTION IF EXISTS /*schema*/set_limits(text[], integer[], double precision
 DROP FUNCTION IF EXISTS /*schema*/pause_types(text[], timestamptz);
 
 /*include functions/limiting*/
-
-/*include functions/limits*/
