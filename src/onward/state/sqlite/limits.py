@@ -151,7 +151,7 @@ async def give_up_places(
     type_names: Sequence[str] = (),
     unserved: bool = False,
 ) -> None:
-    """Have jobs of limits, of types, or of those that nobody serves, held again that have a place and have not started."""
+    """Have jobs held again that have a place and have not started: of limits, of types, or of what nobody serves."""
     given = {"names": many(list(names)), "type_names": many(list(type_names)), "unserved": unserved}
     await connection.fetch(sql("give_up_places"), given)
     rows = await connection.fetch(sql("begin_anew"), given)
