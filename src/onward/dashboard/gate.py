@@ -22,7 +22,7 @@ _LARGEST = 2 * 1024 * 1024
 _MOST_FIELDS = 2_000
 _LONGEST_TOLD = 10_000
 _PATIENCE = 2.0
-"""Seconds after which somebody looks whether the database answers at all; if so, what is done takes the time it takes."""
+"""Seconds after which somebody looks whether the database answers at all; if so, it takes the time it takes."""
 _UNKNOWN = (
     "So it is not known whether this was done: it may be, now or when the database is back. "
     "What came of it is written to the audit log once it is known, as {}."
