@@ -157,6 +157,38 @@ async def test_jobs_are_taken_while_places_are_looked_for(
 
 
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_takes_look_themselves_while_the_look_beside_them_has_no_answer(
+    make_app: Callable[..., Onward], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, looks, release = Running(), Counter[str](), asyncio.Event()
+
+    @job("work", limit=Limit(concurrency=2, key=lambda input: input.tenant))
+    async def work(attempt: Attempt[Work]) -> None:
+        await runs(attempt.input.tenant)
+
+    monkeypatch.setattr(source, "_AHEAD_WITHIN", 0.2)
+    async with make_app(work) as app:
+        worker = app.worker(concurrency=2)
+
+        async def admit(run: Run, **_: Any) -> Any:
+            if not worker._source._has_looked_ahead.is_set() and not looks["hanging"]:
+                looks["hanging"] += 1
+                await release.wait()
+            return await run()
+
+        intercept(monkeypatch, app.state, "admit", admit)
+        chains = await app.start_many([work.with_input(Work(f"tenant-{n % 20}", n)) for n in range(400)])
+        async with worker:
+            await finish(*chains)
+            is_hanging = not release.is_set()
+            release.set()
+
+    assert looks["hanging"] == 1
+    assert is_hanging
+    assert max(runs.most.values()) <= 2
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
 async def test_takes_look_themselves_while_no_connection_is_to_be_had_beside_them(
     make_app: Callable[..., Onward], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,8 @@ _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _TAKING = "take jobs"
 _LAST_LOOK = 3.0
 """Seconds a look that is under way is waited for when the worker stops."""
+_AHEAD_WITHIN = 1.0
+"""Seconds that takes wait for a look beside them."""
 _JAMMED = 0.05
 """Seconds between looks whether handlers still wait for connections."""
 
@@ -74,6 +76,7 @@ class JobSource:
         self._look: asyncio.Timeout | None = None
         self._to_look_ahead, self._has_looked_ahead = asyncio.Event(), asyncio.Event()
         self._has_looked_ahead.set()
+        self._ahead_hangs = False
         self.loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=options.concurrency, is_jammed=self._is_jammed)
         self.listener: Listener | None = None
         """There while the worker runs."""
@@ -175,6 +178,8 @@ class JobSource:
         """Whether places are looked for while jobs are taken: it takes as long as all else, and another connection of
         the server's can do so meanwhile. A file has only one who writes.
         """
+        if self._ahead_hangs:
+            return False
         if not (self._admission.can_wait and self._store.state.locks_rows and self._store.driver.is_async):
             return False
         if self._has_looked_ahead.is_set():
@@ -183,13 +188,15 @@ class JobSource:
             self._to_look_ahead.set()
         return True
 
-    async def look_ahead(self) -> None:
-        """Look for places whenever a take need not wait for it; until cancelled."""
+    async def look_ahead(self, connections: list[Reserved]) -> None:
+        """Look for places whenever a take need not wait for it; until cancelled. Its connection is told."""
         reserved = Reserved(self._store.driver)
+        connections.append(reserved)
         try:
             while True:
                 await self._to_look_ahead.wait()
                 self._to_look_ahead.clear()
+                hangs = asyncio.get_running_loop().call_later(_AHEAD_WITHIN, self._go_on_without)
                 try:
                     await reserved.use(partial(self._look_for_places, free=0))
                 except Exception as error:  # noqa: BLE001 - one turn of a loop
@@ -197,10 +204,18 @@ class JobSource:
                 else:
                     self._admission.looked_ahead()
                 finally:
+                    hangs.cancel()
+                    self._ahead_hangs = False
                     self._has_looked_ahead.set()
                     self.wake()  # it is known now when to look next
         finally:
             await to_the_end(reserved.close())
+
+    def _go_on_without(self) -> None:
+        """The look beside the takes has no answer: until it has, they look themselves."""
+        self._ahead_hangs = True
+        self._has_looked_ahead.set()
+        self.wake()
 
     async def _look_for_places(self, connection: Connection, *, free: int, has_taken: bool = False) -> bool:
         """Let jobs in; False: the database is in trouble, for which those that were taken before are not given back."""
