@@ -42,6 +42,8 @@ _LAST_LOOK = 3.0
 """Seconds a look that is under way is waited for when the worker stops."""
 _AHEAD_WITHIN = 1.0
 """Seconds that takes wait for a look beside them."""
+_CANCELLED_AT_MOST_EVERY = 0.1
+"""Seconds between looks whether running jobs are to be cancelled, in a stream of commits."""
 _JAMMED = 0.05
 """Seconds between looks whether handlers still wait for connections."""
 
@@ -81,6 +83,9 @@ class JobSource:
         self.listener: Listener | None = None
         """There while the worker runs."""
         self._woken = False
+        self._may_be_cancelled, self._look_for_cancelled_at = False, 0.0
+        self._cancelled: set[JobId] = set()
+        """Those that run here of which it is known that somebody wants them cancelled."""
         self._recovering = 0
         self._looked_in_vain = 0
 
@@ -308,7 +313,10 @@ class JobSource:
                 self._store.release(Effects(hints=[Hint(HintKind.READY, job.type_name)]))
 
     async def wait(self) -> None:
-        while not (await self._maintenance.look() or await self._admit_for_others()):
+        while True:
+            await self._look_for_cancelled()
+            if await self._maintenance.look() or await self._admit_for_others():
+                break
             expected = self._handle_hints(await self._next_hints())
             if expected is not None:
                 self._maintenance.expected = expected
@@ -322,7 +330,8 @@ class JobSource:
         assert self.listener is not None
         self.listener.has_room = has_room = self.loop.has_room
         is_jammed = self.loop.free > 0 and not has_room
-        left = max(min(self._maintenance.next_look, self._admission_due) - time.monotonic(), 0.0)
+        due = self._look_for_cancelled_at if self._may_be_cancelled else math.inf
+        left = max(min(self._maintenance.next_look, self._admission_due, due) - time.monotonic(), 0.0)
         hints = await self.listener.wait(min(left, _JAMMED) if is_jammed else left)
         self.listener.has_room = has_room = self.loop.has_room
         if hints and not has_room:
@@ -343,11 +352,26 @@ class JobSource:
             elif hint.kind is HintKind.AWAITED:
                 self._store.awaited.add(hint.key)
             elif not self._chores.hear(hint):
+                self._may_be_cancelled = self._may_be_cancelled or hint.kind is HintKind.UNKNOWN
                 self._maintenance.scan_sooner(hint)
                 expected = (expected or 0) + (hint.count if hint.kind is HintKind.READY else 0)
         if lost and self._attempts.run_any_of(lost):
             self._attempts.guardian.check_now()
         return expected
+
+    async def _look_for_cancelled(self) -> None:
+        """A hint that does not say what was committed may mean that somebody wants a job cancelled which runs here."""
+        if not self._may_be_cancelled or time.monotonic() < self._look_for_cancelled_at:
+            return
+        self._look_for_cancelled_at = time.monotonic() + _CANCELLED_AT_MOST_EVERY
+        running = {attempt.job.id for attempt in self._attempts}
+        self._cancelled &= running
+        if news := running - self._cancelled:
+            news = await self._reserved.run(self._store.state.cancel_requests(list(news)))
+        if news:
+            self._cancelled |= news
+            self._attempts.guardian.check_now()
+        self._may_be_cancelled = False
 
     def wake(self) -> None:
         self._woken = True
