@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -152,6 +153,47 @@ async def test_what_failed_is_found_by_why_by_its_error_and_by_when(running: Any
     assert await ids(failed_before=began) == set()
     with pytest.raises(ConfigurationError, match="use one of"):
         await app.jobs(reason="bad luck")
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_a_cancellation_by_another_process_reaches_a_running_handler_at_once(
+    make_app: Callable[..., Onward], monkeypatch: pytest.MonkeyPatch, *, stubborn: bool
+) -> None:
+    """On a file nobody tells of it but the commit itself; and what is known is not asked for again and again."""
+    inside, told, looks = asyncio.Event(), asyncio.Event(), 0
+
+    @job("long", lease=timedelta(minutes=10))
+    async def long(attempt: Attempt[int]) -> None:
+        inside.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            told.set()
+            if stubborn:
+                await asyncio.sleep(0.5)
+
+    async with make_app(long) as app, make_app(long) as other, app.worker(concurrency=1) as worker:
+        check_now = worker._guardian.check_now
+
+        def check() -> None:
+            nonlocal looks
+            looks += 1
+            check_now()
+
+        monkeypatch.setattr(worker._guardian, "check_now", check)
+        chain = await app.start(long, 1)
+        await inside.wait()
+
+        await other.cancel(chain.id)
+        async with asyncio.timeout(SOON.total_seconds()):
+            await told.wait()
+        for _ in range(3 * stubborn):
+            await other.start(long, 2, delay=timedelta(hours=1))
+            await asyncio.sleep(0.15)
+        with pytest.raises(ChainFailed):
+            await chain.wait(timeout=SOON)
+
+    assert looks == 1
 
 
 @pytest.mark.parametrize("phase", [False, True])

@@ -157,6 +157,38 @@ async def test_jobs_are_taken_while_places_are_looked_for(
 
 
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_takes_look_themselves_while_the_look_beside_them_has_no_answer(
+    make_app: Callable[..., Onward], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, looks, release = Running(), Counter[str](), asyncio.Event()
+
+    @job("work", limit=Limit(concurrency=2, key=lambda input: input.tenant))
+    async def work(attempt: Attempt[Work]) -> None:
+        await runs(attempt.input.tenant)
+
+    monkeypatch.setattr(source, "_AHEAD_WITHIN", 0.2)
+    async with make_app(work) as app:
+        worker = app.worker(concurrency=2)
+
+        async def admit(run: Run, **_: Any) -> Any:
+            if not worker._source._has_looked_ahead.is_set() and not looks["hanging"]:
+                looks["hanging"] += 1
+                await release.wait()
+            return await run()
+
+        intercept(monkeypatch, app.state, "admit", admit)
+        chains = await app.start_many([work.with_input(Work(f"tenant-{n % 20}", n)) for n in range(400)])
+        async with worker:
+            await finish(*chains)
+            is_hanging = not release.is_set()
+            release.set()
+
+    assert looks["hanging"] == 1
+    assert is_hanging
+    assert max(runs.most.values()) <= 2
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
 async def test_takes_look_themselves_while_no_connection_is_to_be_had_beside_them(
     make_app: Callable[..., Onward], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,6 +486,32 @@ async def test_jobs_of_a_limit_that_the_workers_code_does_not_have_yet_are_run(
         chains = await client.start_many([new.with_input(Work("a")) for _ in range(5)])
         for chain in chains:
             await chain.wait(timeout=timedelta(seconds=10))
+
+
+async def test_a_type_that_no_worker_serves_leaves_its_places_to_others_until_one_does(
+    make_app: Callable[..., Onward],
+) -> None:
+    shared = Limit("shared", concurrency=1)
+
+    @job("lonely", limit=shared)
+    async def lonely(attempt: Attempt[int]) -> int:
+        return attempt.input
+
+    @job("served", limit=shared)
+    async def served(attempt: Attempt[int]) -> int:
+        return attempt.input
+
+    async with make_app(lonely, served) as client, make_app(lonely) as some, make_app(served) as others:
+        first, second = await client.start(lonely, 1), await client.start(served, 2)
+        async with others.worker():
+            while not await client.limits.holding("shared"):
+                await asyncio.sleep(0.01)
+        assert [job.type_name for job in await client.limits.holding("shared")] == ["lonely"]
+
+        async with others.worker():
+            assert await second.wait(timeout=SOON) == 2
+            async with some.worker():
+                assert await first.wait(timeout=SOON) == 1
 
 
 async def test_a_lost_wake_is_made_good_by_the_worker_that_starts_next(make_app: Callable[..., Onward]) -> None:

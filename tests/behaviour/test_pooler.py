@@ -9,8 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward import Attempt, Limit, Onward, Schedule, job
+from onward import Attempt, Limit, Onward, Rate, Schedule, job
 from onward.conformance.queue.session import until
+from onward.errors import DatabaseUnavailable
 from onward.state.driver import Fault
 from onward.transport import STATEMENT
 from support import SOON, Run, intercept
@@ -112,6 +113,31 @@ async def test_whoever_lets_jobs_in_does_not_wait_for_a_key_that_somebody_has_lo
 
         assert app.driver.fault(raised.value) is Fault.TIMEOUT
         assert (await connection.run(app.state.admit())).types == {"work": 1}
+
+
+@pytest.mark.parametrize("table", ["limit_key", "limit_rule"])
+async def test_whoever_changes_a_limit_does_not_wait_without_end_for_what_somebody_has_locked(
+    opened: Any, postgres_dsn: str, table: str
+) -> None:
+    """All others who let jobs in wait for him meanwhile."""
+
+    @job("work", limit=Limit("one", rate=Rate(1, per=timedelta(hours=1))))
+    async def work(attempt: Attempt[int]) -> int:
+        return attempt.input
+
+    app: Onward = await opened(work, pgbouncer=True)
+    await app.limits.reset("one")
+    async with app.driver.reserved() as connection:
+        await app.start(work, 1)
+        assert (await connection.run(app.state.admit())).types == {"work": 1}
+
+    async with locked(postgres_dsn, f"SELECT FROM {app.state.schema}.{table} FOR UPDATE"):
+        with pytest.raises(DatabaseUnavailable, match="change a limit"):
+            async with asyncio.timeout(STATEMENT):  # it is tried some times
+                await app.limits.change("one", concurrency=2)
+
+    await app.limits.change("one", concurrency=3)
+    assert [one.concurrency for one in await app.limits.list()] == [3]
 
 
 async def test_a_declaration_does_not_wait_for_a_schedule_that_somebody_has_locked(

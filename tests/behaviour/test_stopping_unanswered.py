@@ -21,7 +21,7 @@ from onward.observe.observer import Observer
 from onward.state.command import Command
 from onward.state.driver import Fault
 from proxy import Proxy, proxied
-from support import Recorder
+from support import Recorder, Run, intercept
 
 KINDS = ["asyncpg", "psycopg", "sqlalchemy asyncpg", "sqlalchemy psycopg"]
 GRACE = timedelta(milliseconds=100)
@@ -239,6 +239,34 @@ async def test_a_worker_with_nothing_to_do_stops_though_the_database_does_not_an
         proxy.freeze()
         worker.stop()
         done, _ = await asyncio.wait([running], timeout=ENOUGH)
+        proxy.thaw()
+        await running
+
+    assert done
+
+
+@pytest.mark.parametrize("kind", ["asyncpg", "psycopg"])
+async def test_a_chore_whose_database_does_not_answer_does_not_keep_its_worker(
+    postgres_dsn: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have borrowed a connection of the pool, to give which back takes an answer too."""
+    monkeypatch.setattr("onward.worker.worker._LEAVE_WITHIN", 0.2)
+    monkeypatch.setattr("onward.worker.figures._FIRST_LOOK", (0.1, 0.1))
+    handler, begun = committing(Stage()), asyncio.Event()
+    async with app_on(kind, postgres_dsn, handler) as (app, proxy):
+
+        async def tend(run: Run) -> Any:
+            proxy.freeze()
+            begun.set()
+            return await run()
+
+        intercept(monkeypatch, app.state.figures, "tend", tend)  # type: ignore[arg-type]
+        worker = app.worker(grace=GRACE)
+        running = asyncio.get_running_loop().create_task(worker.run())
+        await begun.wait()
+        await asyncio.sleep(0.1)
+        worker.stop()
+        done, _ = await asyncio.wait([running], timeout=8.0)
         proxy.thaw()
         await running
 

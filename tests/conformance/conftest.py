@@ -130,7 +130,7 @@ class Place(ABC):
     admin: Any
 
     async def prepare(self, state: StateAdapter, driver: Driver) -> None:
-        limits = ("limit_rule", "limit_key", "limit_wake", "limit_place")
+        limits = ("limit_rule", "limit_key", "limit_wake", "limit_place", "unserved_type")
         tables = ("job", "blocker", "paused_type", "schedule", "worker", "figure", *limits)
         try:
             for table in tables:

@@ -21,7 +21,7 @@ from onward.state.sqlite.sqlite3 import SyncSqliteDriver
 from stateful.machine import Machine, Steps
 
 pytestmark = pytest.mark.timeout(1800)
-_TABLES = ("job", "blocker", "paused_type", "limit_rule", "limit_key", "limit_wake", "limit_place")
+_TABLES = ("job", "blocker", "paused_type", "limit_rule", "limit_key", "limit_wake", "limit_place", "unserved_type")
 _STEPS = 50
 _SHRINKS = os.environ.get("ONWARD_STATEFUL_SHRINK", "yes") == "yes"
 """Whether a failure is worth minutes of looking for a shorter one."""

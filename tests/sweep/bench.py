@@ -180,7 +180,7 @@ class Bench(ABC):
 
     def clean(self) -> None:
         """Empty the tables."""
-        limits = ("limit_rule", "limit_key", "limit_place")
+        limits = ("limit_rule", "limit_key", "limit_place", "unserved_type")
         for table in ("job", "blocker", "paused_type", "schedule", "worker", "figure", *limits):
             self.run(f"DELETE FROM {self.table(table)}")
         self.run(f"DELETE FROM {self.ledger}")

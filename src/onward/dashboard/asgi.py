@@ -95,6 +95,7 @@ class Dashboard:
         self._replays = Replays()
         self.beside = Beside(queues, flows, timeout=timeout.total_seconds())
         """Its queues and flows. To be entered while it is served alone: then it opens them, and lets them go."""
+        self._readings = Readings(timeout=timeout.total_seconds())
         self._gate = Gate(
             app,
             self._door,
@@ -102,10 +103,10 @@ class Dashboard:
             hide_payloads=hide_payloads,
             replays=self._replays,
             beside=self.beside,
+            readings=self._readings,
             also=audit,
         )
         self._hide_payloads = hide_payloads
-        self._readings = Readings(timeout=timeout.total_seconds())
         self._renderer = Renderer()
         self._files = {path.name: path.read_bytes() for path in _STATIC.iterdir() if path.is_file()}
         self._version = hashlib.sha256(b"".join(self._files[name] for name in sorted(self._files))).hexdigest()[:12]
@@ -153,6 +154,7 @@ class Dashboard:
             async with self.beside:
                 await receive()
         finally:
+            await self._gate.end()
             if opens:
                 await self.app.close()
         await send({"type": "lifespan.shutdown.complete"})

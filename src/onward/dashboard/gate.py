@@ -1,5 +1,6 @@
 """The one gate that everything goes through that changes something; what passed and what did not is written down."""
 
+import asyncio
 from datetime import UTC, datetime
 from urllib.parse import parse_qs
 from uuid import uuid4
@@ -11,14 +12,21 @@ from onward.dashboard.access import Door, Visitor
 from onward.dashboard.audit import Audit, Entry, Write
 from onward.dashboard.beside import Beside
 from onward.dashboard.page import Action, Form
-from onward.dashboard.reading import refusal_of
-from onward.dashboard.refusal import Refusal
+from onward.dashboard.reading import Readings, refusal_of
+from onward.dashboard.refusal import Away, Refusal
 from onward.dashboard.replays import Replays
+from onward.errands import Errands, to_the_end
 from onward.errors import OnwardError
 
 _LARGEST = 2 * 1024 * 1024
 _MOST_FIELDS = 2_000
 _LONGEST_TOLD = 10_000
+_PATIENCE = 2.0
+"""Seconds after which somebody looks whether the database answers at all; if so, it takes the time it takes."""
+_UNKNOWN = (
+    "So it is not known whether this was done: it may be, now or when the database is back. "
+    "What came of it is written to the audit log once it is known, as {}."
+)
 
 
 class Gate:
@@ -33,11 +41,13 @@ class Gate:
         hide_payloads: bool | None,
         replays: Replays,
         beside: Beside,
+        readings: Readings,
         also: Write | None,
     ) -> None:
         self._app, self._door, self._write = app, door, write
         self._hide_payloads, self._replays, self._audit = hide_payloads, replays, Audit(also)
-        self._beside = beside
+        self._beside, self._readings = beside, readings
+        self._errands = Errands()
 
     def may_act(self, visitor: Visitor) -> bool:
         """Whether there is anything that this visitor could do."""
@@ -73,7 +83,25 @@ class Gate:
             raise
         entry = _entry(request, form, action)
         await self._audit.asked(entry)
-        return await self._done(entry, form, action), form
+        return await self._outcome(entry, form, action), form
+
+    async def _outcome(self, entry: Entry, form: Form, action: Action) -> str:
+        """What was done. Nobody waits for a database that answers nobody: then it goes on alone, to its end."""
+        began, doing = datetime.now(UTC), self._errands.begin(self._done(entry, form, action))
+        try:
+            while not (await asyncio.wait((doing,), timeout=_PATIENCE))[0]:
+                away = await self._readings.away(self._app, began)
+                if away is not None and not doing.done():
+                    raise Away(f"{away.words} {_UNKNOWN.format(entry.id)}", since=away.since)
+        except asyncio.CancelledError:
+            doing.cancel()
+            await to_the_end(asyncio.wait((doing,)))
+            raise
+        return doing.result()
+
+    async def end(self) -> None:
+        """Nobody asks any more: what still waits for the database is given up, which is written down."""
+        await self._errands.end()
 
     async def _done(self, entry: Entry, form: Form, action: Action) -> str:
         try:

@@ -166,6 +166,15 @@ class Readings:
 
     async def _late(self, app: Onward, began: datetime) -> Refusal:
         """Whether a page asked for too much, or nobody is answered at all."""
+        return await self.away(app, began) or Refusal(
+            503,
+            f"The database did not answer within {self._timeout:g} s, and was told to stop looking. "
+            "Ask for less: a type, a status, a shorter time. "
+            "If every page says so, look at the database: onward doctor.",
+        )
+
+    async def away(self, app: Onward, began: datetime) -> Away | None:
+        """Somebody waits since then for the database: that it answers nobody, or None if it does."""
         try:
             pulse = app.health(timeout=timedelta(seconds=_PULSE))
             database = (await self._errands.within(_PULSE * 1.2, pulse)).findings[0]
@@ -174,12 +183,7 @@ class Readings:
         if database.level != "ok":
             return self._away(f"{sentence(database.message)} {sentence(database.advice or '')}".strip(), began)
         self._away_since = None
-        return Refusal(
-            503,
-            f"The database did not answer within {self._timeout:g} s, and was told to stop looking. "
-            "Ask for less: a type, a status, a shorter time. "
-            "If every page says so, look at the database: onward doctor.",
-        )
+        return None
 
     def _of(self, error: OnwardError, began: datetime) -> Refusal:
         if isinstance(error, DatabaseError) and error.fault == Fault.LOST:

@@ -787,6 +787,10 @@ class StateAdapter(Protocol):
         """
         ...
 
+    def cancel_requests(self, job_ids: Sequence[JobId]) -> Operation[set[JobId]]:
+        """Those of the jobs given, which run, that somebody wants cancelled."""
+        ...
+
     def blockers_of(self, job_ids: Sequence[JobId]) -> Operation[dict[JobId, list[Blocker]]]:
         """What jobs wait, or waited, for, in the order given when they were started."""
         ...

@@ -16,9 +16,9 @@ from onward.state.statement import Statements
 
 _KEPT = 86_400.0
 """Seconds for which a dead worker is remembered."""
-_AHEAD = 60.0
+AHEAD = 60.0
 """Seconds that a sign of life may lie in the future: a clock was set back, and whoever lives soon gives another."""
-_LATELY = 600.0
+LATELY = 600.0
 """Seconds after its promise for which a worker on a file, kept from writing by others, may still be alive."""
 _COLUMNS = (
     "id", "host", "pid", "version", "onward_version", "types", "concurrency", "started_at", "seen_at", "is_alive",
@@ -127,7 +127,7 @@ class WorkerStatements:
 
         Reads as many index entries as jobs run. A row that cannot be read is left out.
         """
-        parameters = {"ahead": _AHEAD, "lately": _LATELY, "now": self._now()}
+        parameters = {"ahead": AHEAD, "lately": LATELY, "now": self._now()}
         return self._asked("list_workers", parameters, len(_COLUMNS), self._read)
 
     # -- rows

@@ -65,15 +65,16 @@ class Chores:
             place.woken.set()
         return place is not None
 
-    async def run(self) -> None:
-        """Until cancelled."""
+    async def run(self, connections: list[Reserved]) -> None:
+        """Until cancelled. Its `connections` are told, so that they can be cut off where nobody answers."""
         async with asyncio.TaskGroup() as tasks:
             for place in self._places.values():
-                tasks.create_task(self._run(place), name=f"onward: {place.chore.name}")
+                reserved = Reserved(self._store.driver)
+                connections.append(reserved)
+                tasks.create_task(self._run(place, reserved), name=f"onward: {place.chore.name}")
 
-    async def _run(self, place: "_Place") -> None:
+    async def _run(self, place: "_Place", reserved: Reserved) -> None:
         async with place.turn:
-            reserved = Reserved(self._store.driver)
             try:
                 while True:
                     wait = await self._look(place, reserved)

@@ -20,6 +20,7 @@ class Reserved:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._connection: Connection | None = None
+        self._borrowed: Connection | None = None
         self._stack = AsyncExitStack()
         self._turn = asyncio.Lock()
 
@@ -39,6 +40,15 @@ class Reserved:
                     await self._drop(error)
                 raise
 
+    async def borrow(self, operation: Operation[T]) -> T:
+        """Run an operation on a connection of the pool instead: for what comes too seldom to keep one for it."""
+        async with self._turn:
+            try:
+                async with self._driver.connection() as self._borrowed:
+                    return await self._borrowed.run(operation)
+            finally:
+                self._borrowed = None  # not before it is given back, for which a server may be needed too
+
     def _may_be_broken(self, error: BaseException) -> bool:
         # A cancelled statement leaves the connection in the middle of something; a server that cannot write may have
         # been demoted, and another one be in its place.
@@ -54,8 +64,9 @@ class Reserved:
 
     def cut_off(self) -> None:
         """Have the operation under way, if there is one, wait no longer for the server."""
-        if self._connection is not None:
-            self._connection.cut_off()
+        for connection in (self._connection, self._borrowed):
+            if connection is not None:
+                connection.cut_off()
 
     async def close(self) -> None:
         """End the connection, and before that whatever is under way on it: some libraries free what they close."""

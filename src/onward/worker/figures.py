@@ -207,6 +207,5 @@ class TendFigures:
             return random.uniform(*_FIRST_LOOK)
         began = time.monotonic()
         # Of the pool: to hold one more for a look now and then would be too much.
-        async with self._store.driver.connection() as connection:
-            wait = await connection.run(self._store.state.figures.tend())
+        wait = await reserved.borrow(self._store.state.figures.tend())
         return wait * random.uniform(1.0, 1.1) or (time.monotonic() - began) * _PAUSE_PER_SECOND

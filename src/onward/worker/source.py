@@ -40,6 +40,10 @@ _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _TAKING = "take jobs"
 _LAST_LOOK = 3.0
 """Seconds a look that is under way is waited for when the worker stops."""
+_AHEAD_WITHIN = 1.0
+"""Seconds that takes wait for a look beside them."""
+_CANCELLED_AT_MOST_EVERY = 0.1
+"""Seconds between looks whether running jobs are to be cancelled, in a stream of commits."""
 _JAMMED = 0.05
 """Seconds between looks whether handlers still wait for connections."""
 
@@ -74,10 +78,14 @@ class JobSource:
         self._look: asyncio.Timeout | None = None
         self._to_look_ahead, self._has_looked_ahead = asyncio.Event(), asyncio.Event()
         self._has_looked_ahead.set()
+        self._ahead_hangs = False
         self.loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=options.concurrency, is_jammed=self._is_jammed)
         self.listener: Listener | None = None
         """There while the worker runs."""
         self._woken = False
+        self._may_be_cancelled, self._look_for_cancelled_at = False, 0.0
+        self._cancelled: set[JobId] = set()
+        """Those that run here of which it is known that somebody wants them cancelled."""
         self._recovering = 0
         self._looked_in_vain = 0
 
@@ -175,6 +183,8 @@ class JobSource:
         """Whether places are looked for while jobs are taken: it takes as long as all else, and another connection of
         the server's can do so meanwhile. A file has only one who writes.
         """
+        if self._ahead_hangs:
+            return False
         if not (self._admission.can_wait and self._store.state.locks_rows and self._store.driver.is_async):
             return False
         if self._has_looked_ahead.is_set():
@@ -183,13 +193,15 @@ class JobSource:
             self._to_look_ahead.set()
         return True
 
-    async def look_ahead(self) -> None:
-        """Look for places whenever a take need not wait for it; until cancelled."""
+    async def look_ahead(self, connections: list[Reserved]) -> None:
+        """Look for places whenever a take need not wait for it; until cancelled. Its connection is told."""
         reserved = Reserved(self._store.driver)
+        connections.append(reserved)
         try:
             while True:
                 await self._to_look_ahead.wait()
                 self._to_look_ahead.clear()
+                hangs = asyncio.get_running_loop().call_later(_AHEAD_WITHIN, self._go_on_without)
                 try:
                     await reserved.use(partial(self._look_for_places, free=0))
                 except Exception as error:  # noqa: BLE001 - one turn of a loop
@@ -197,10 +209,18 @@ class JobSource:
                 else:
                     self._admission.looked_ahead()
                 finally:
+                    hangs.cancel()
+                    self._ahead_hangs = False
                     self._has_looked_ahead.set()
                     self.wake()  # it is known now when to look next
         finally:
             await to_the_end(reserved.close())
+
+    def _go_on_without(self) -> None:
+        """The look beside the takes has no answer: until it has, they look themselves."""
+        self._ahead_hangs = True
+        self._has_looked_ahead.set()
+        self.wake()
 
     async def _look_for_places(self, connection: Connection, *, free: int, has_taken: bool = False) -> bool:
         """Let jobs in; False: the database is in trouble, for which those that were taken before are not given back."""
@@ -293,7 +313,10 @@ class JobSource:
                 self._store.release(Effects(hints=[Hint(HintKind.READY, job.type_name)]))
 
     async def wait(self) -> None:
-        while not (await self._maintenance.look() or await self._admit_for_others()):
+        while True:
+            await self._look_for_cancelled()
+            if await self._maintenance.look() or await self._admit_for_others():
+                break
             expected = self._handle_hints(await self._next_hints())
             if expected is not None:
                 self._maintenance.expected = expected
@@ -307,7 +330,8 @@ class JobSource:
         assert self.listener is not None
         self.listener.has_room = has_room = self.loop.has_room
         is_jammed = self.loop.free > 0 and not has_room
-        left = max(min(self._maintenance.next_look, self._admission_due) - time.monotonic(), 0.0)
+        due = self._look_for_cancelled_at if self._may_be_cancelled else math.inf
+        left = max(min(self._maintenance.next_look, self._admission_due, due) - time.monotonic(), 0.0)
         hints = await self.listener.wait(min(left, _JAMMED) if is_jammed else left)
         self.listener.has_room = has_room = self.loop.has_room
         if hints and not has_room:
@@ -328,11 +352,26 @@ class JobSource:
             elif hint.kind is HintKind.AWAITED:
                 self._store.awaited.add(hint.key)
             elif not self._chores.hear(hint):
+                self._may_be_cancelled = self._may_be_cancelled or hint.kind is HintKind.UNKNOWN
                 self._maintenance.scan_sooner(hint)
                 expected = (expected or 0) + (hint.count if hint.kind is HintKind.READY else 0)
         if lost and self._attempts.run_any_of(lost):
             self._attempts.guardian.check_now()
         return expected
+
+    async def _look_for_cancelled(self) -> None:
+        """A hint that does not say what was committed may mean that somebody wants a job cancelled which runs here."""
+        if not self._may_be_cancelled or time.monotonic() < self._look_for_cancelled_at:
+            return
+        self._look_for_cancelled_at = time.monotonic() + _CANCELLED_AT_MOST_EVERY
+        running = {attempt.job.id for attempt in self._attempts}
+        self._cancelled &= running
+        if news := running - self._cancelled:
+            news = await self._reserved.run(self._store.state.cancel_requests(list(news)))
+        if news:
+            self._cancelled |= news
+            self._attempts.guardian.check_now()
+        self._may_be_cancelled = False
 
     def wake(self) -> None:
         self._woken = True

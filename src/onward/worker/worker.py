@@ -36,6 +36,8 @@ _SETTLE_AFTER_GRACE = 5.0
 _CUT_OFF_AFTER_GRACE = 3.0
 """Seconds after which connections are cut off on which the database still has not answered."""
 _LAST_LOOK = 1.0
+_LEAVE_WITHIN = 1.0
+"""Seconds after which those are cut off that wait for an answer beside the jobs, when all jobs have ended."""
 _LOOK_WHETHER_DONE = 0.25
 
 
@@ -77,6 +79,8 @@ class Worker:
         self._guardian = guardian = self._attempts.guardian
         self._processes = Processes(registry, types, started=guardian.add_process, ended=guardian.remove_process)
         self._source = JobSource(self._attempts, store, notify, options, self._taking, scans, chores)
+        self._beside: list[Reserved] = []
+        """The connections of what it does beside its jobs."""
         self._tasks: asyncio.TaskGroup | None = None
         self.when_blocked: End | None = None
         """Ends the process, from another thread, when its loop is blocked beyond a timeout; None: not ours to end."""
@@ -139,8 +143,13 @@ class Worker:
     def _cut_off(self) -> None:
         """What still waits for a database that does not answer is given up: the worker is to end."""
         self._taking.cut_off()
+        self._cut_off_beside()
         for attempt in self._attempts:
             attempt.phases.cut_off()
+
+    def _cut_off_beside(self) -> None:
+        for reserved in self._beside:
+            reserved.cut_off()
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Work until stopped."""
@@ -184,11 +193,16 @@ class Worker:
             stack.enter_context(watch.watching())
 
     async def _work(self) -> None:
+        self._beside = []
         async with asyncio.TaskGroup() as tasks:
             settling = tasks.create_task(self._settler.run(whatever_comes=True))
             beside = [
                 tasks.create_task(work)
-                for work in (self._progress.run(), self._chores.run(), self._source.look_ahead())
+                for work in (
+                    self._progress.run(),
+                    self._chores.run(self._beside),
+                    self._source.look_ahead(self._beside),
+                )
             ]
             if self.options.burst:
                 beside.append(tasks.create_task(self._stop_when_nothing_is_left()))
@@ -197,6 +211,7 @@ class Worker:
             finally:
                 for task in beside:
                     task.cancel()
+                asyncio.get_running_loop().call_later(_LEAVE_WITHIN, self._cut_off_beside)
                 # A group that is cancelled, perhaps once more, would cancel this task too, and leave what was given
                 # back leased.
                 await to_the_end(self._settle_the_rest(settling))

@@ -11,7 +11,8 @@ from starlette.datastructures import QueryParams
 
 from browsing import Browser, streamed, text_of
 from onward import JobType, Onward, new_id
-from onward.dashboard import reading
+from onward.dashboard import gate, reading
+from onward.dashboard.audit import Entry
 from onward.dashboard.page import Ask, Page
 from onward.dashboard.pages.registry import PAGES
 from onward.dashboard.reading import Readings, key_of
@@ -145,6 +146,56 @@ async def test_a_database_that_stands_still_is_told_soon_and_with_what_was_read_
     assert live["words"].startswith("The database does not answer.")
     assert live["since"] is not None
     assert "hidden" in after.partition('id="stale"')[2].partition(">")[0]
+
+
+@pytest.mark.parametrize("client", ["postgresql", "postgresql+psycopg"])
+async def test_what_is_asked_of_a_database_that_stands_still_is_answered_and_what_came_of_it_is_written_down(
+    postgres_dsn: str, serve: Callable[..., Any], client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_PULSE", 0.3)
+    monkeypatch.setattr(gate, "_PATIENCE", 0.3)
+    schema, entries = f"t_{uuid4().hex[:12]}", list[Entry]()
+    async with (
+        proxied(postgres_dsn) as (proxy, dsn),
+        Onward(dsn.replace("postgresql", client), jobs=[charge], schema=schema, migrate=True, observers=[]) as app,
+    ):
+        browser: Browser = await serve(app, timeout=timedelta(milliseconds=500), audit=entries.append)
+        chain = await app.start(charge, {"id": 1}, delay=timedelta(hours=1))
+        await browser.visit("/chains")
+
+        proxy.freeze()
+        async with asyncio.timeout(6):
+            told = text_of(await browser.act("cancel", {"chain": str(chain.id)}, status=503))
+        assert [entry.outcome for entry in entries] == ["asked"]
+        proxy.thaw()
+        async with asyncio.timeout(30):
+            while len(entries) < 2:
+                await asyncio.sleep(0.05)
+
+        status = (await app.find_chain(chain.id)).status
+
+    assert "The database does not answer." in told
+    assert "it is not known whether this was done" in told
+    assert entries[0].id in told
+    assert (entries[1].id, entries[1].outcome, entries[1].words) == (entries[0].id, "done", "Cancelled 1 chain.")
+    assert status == "failed"
+
+
+async def test_what_takes_long_in_a_database_that_answers_is_waited_for(
+    opened: Callable[..., Any], serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "_PATIENCE", 0.01)
+    app: Onward = await opened(charge)
+    browser: Browser = await serve(app)
+    chain, cancel = await app.start(charge, {"id": 1}, delay=timedelta(hours=1)), app.cancel
+
+    async def slowly(*given: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.3)
+        return await cancel(*given, **options)
+
+    monkeypatch.setattr(app, "cancel", slowly)
+
+    assert "Cancelled 1 chain." in text_of(await browser.act("cancel", {"chain": str(chain.id)}))
 
 
 async def test_since_when_it_is_away_is_that_of_the_first_page_that_noticed() -> None:

@@ -1,6 +1,7 @@
 """Tests of cancelling and deleting chains."""
 
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
@@ -139,6 +140,16 @@ class TestCancelling:
             assert (found.status, found.reason, found.failed_at) == ("failed", "cancelled", store.clock.now)
             assert await session.statuses(step.id, waiting.id, other.id) == [None, "failed", "pending"]
             assert await session.has_ended(running.chain_id)
+
+    async def test_which_of_those_that_run_are_to_be_cancelled_is_told(self, store: Store) -> None:
+        async with store.connect() as session:
+            jobs = [store.job() for _ in range(3)]
+            await session.start(*jobs)
+            await session.take()
+            await session.cancel(jobs[0].id, jobs[2].id)
+
+            asked = [jobs[1].id, jobs[2].id, uuid4()]
+            assert await session.connection.run(store.state.cancel_requests(asked)) == {jobs[2].id}
 
     async def test_an_attempt_that_is_to_be_cancelled_is_not_for_the_short_way(self, store: Store) -> None:
         async with store.connect() as session:

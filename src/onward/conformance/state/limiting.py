@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,11 @@ from onward.conformance.state.session import (
     retrying,
 )
 from onward.conformance.state.store import Store
-from onward.model import ChainId, JobStatus
+from onward.model import ChainId, JobStatus, WorkerId
 from onward.options import several_keys
 from onward.state.contract import Admitted, JobCounts, LimitRule, SetOutcome, TakenJob
 from onward.state.driver import Fault
+from onward.state.workers import SignOfLife, WorkerRow
 
 KEY = "tenant/a"
 
@@ -46,6 +48,18 @@ async def use(session: Session, name: str = "tenant") -> dict[str, tuple[int, in
     """How many have a place, and are held, by key."""
     uses = await session.connection.run(session.state.limit_uses(name, after=None, limit=1000))
     return {one.key: (one.placed, one.held) for one in uses}
+
+
+async def serve(
+    session: Session, worker: WorkerId, *type_names: str, version: int = 1, is_stopping: bool = False, types: Any = None
+) -> None:
+    """A worker that lives says what it takes, whatever it said before."""
+    said = types if types is not None else {name: [version] for name in type_names}
+    row = WorkerRow(id=worker, host="", pid=0, version=None, onward_version="", types=said, concurrency=1)
+    await session.connection.run(session.state.workers.remove(worker))
+    await session.connection.run(
+        session.state.workers.sign(row, SignOfLife(age=0.0, promise=60.0, is_stopping=is_stopping))
+    )
 
 
 @pytest.mark.asyncio
@@ -560,6 +574,115 @@ class TestChangingLimits:
 
         assert [job.id for job in while_paused] == [second.id]
         assert [job.id for job in afterwards] == [first.id]
+
+    async def test_a_type_that_nobody_serves_takes_no_place_from_others(self, store: Store) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("shared", places=1))
+            first, second = store.job("a", limit_key="shared/"), store.job("b", limit_key="shared/")
+            await session.start(first, second)
+            await serve(session, WORKER, "a", "b")
+            await admit(session, sweep=True)
+
+            await serve(session, WORKER, "b")
+            await admit(session, sweep=True)
+            while_unserved = await admit_and_take(session, "b")
+            await session.settle(*map(completing, while_unserved))
+            assert await admit_and_take(session, "a", "b") == []
+            await serve(session, OTHER_WORKER, "a")
+            await admit(session, sweep=True)
+            afterwards = await admit_and_take(session, "a", "b")
+
+        assert [job.id for job in while_unserved] == [second.id]
+        assert [job.id for job in afterwards] == [first.id]
+
+    @pytest.mark.parametrize("why", ["gone", "stopping", "dead", "other version"])
+    async def test_who_served_a_type_and_does_no_more_leaves_its_places_to_others_in_a_while(
+        self, store: Store, why: str
+    ) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("shared", places=1))
+            first, second = store.job("a", limit_key="shared/"), store.job("b", limit_key="shared/")
+            await session.start(first, second)
+            await serve(session, OTHER_WORKER, "a")
+            await serve(session, WORKER, "b")
+            await admit(session, sweep=True)
+            assert await admit_and_take(session, "b") == []
+
+            match why:
+                case "gone":
+                    await session.connection.run(store.state.workers.remove(OTHER_WORKER))
+                case "stopping":
+                    await serve(session, OTHER_WORKER, "a", is_stopping=True)
+                case "dead":
+                    await session.connection.run(store.state.workers.bury(OTHER_WORKER))
+                case _:
+                    await serve(session, OTHER_WORKER, "a", version=2)
+            store.clock.advance(timedelta(seconds=31))
+            await serve(session, WORKER, "b")
+            taken = await admit_and_take(session, "b")
+
+        assert [job.id for job in taken] == [second.id]
+
+    async def test_however_many_types_nobody_serves_others_have_their_turn_soon(self, store: Store) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("shared", places=1))
+            await session.start(*(store.job(f"a{n}", limit_key="shared/") for n in range(5)))
+            served = store.job("b", limit_key="shared/")
+            await session.start(served)
+            await serve(session, WORKER, "b")
+            await admit(session, sweep=True)
+            store.clock.advance(timedelta(seconds=30))
+            taken: list[TakenJob] = []
+            for _ in range(6):
+                store.clock.advance(timedelta(seconds=1.1))
+                taken += await admit_and_take(session, "b")
+
+        assert [job.id for job in taken] == [served.id]
+
+    async def test_while_no_worker_is_known_places_are_kept(self, store: Store) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("shared", places=1))
+            first, second = store.job("a", limit_key="shared/"), store.job("b", limit_key="shared/")
+            await session.start(first, second)
+            await admit(session)
+
+            await admit(session, sweep=True)
+            taken = await session.take("a", "b")
+
+        assert [job.id for job in taken] == [first.id]
+
+    async def test_what_nobody_serves_and_waits_for_its_next_limit_leaves_the_first_to_others(
+        self, store: Store
+    ) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("first", places=1), LimitRule("second", places=1))
+            await session.start(store.job("b", limit_key="second/"))
+            await serve(session, WORKER, "b")
+            assert len(await admit_and_take(session, "b")) == 1
+            await session.start(store.job("a", limit_key=several_keys(["first/", "second/"])))
+            while (await admit(session)).next_in == 0:
+                pass
+            other = store.job("b", limit_key="first/")
+            await session.start(other)
+            assert await admit_and_take(session, "b") == []
+
+            await admit(session, sweep=True)
+            taken = await admit_and_take(session, "b")
+
+        assert [job.id for job in taken] == [other.id]
+
+    async def test_a_worker_whose_row_says_odd_things_keeps_nobody_from_being_let_in(self, store: Store) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("shared", places=1))
+            await session.start(store.job("b", limit_key="shared/"))
+            odd = [{}, [1], "text", 7, None, {"a": 1}, {"a": {"b": 2}}, {"a": [None, "x", [1], {}]}]
+            for n, types in enumerate(odd):
+                await serve(session, WorkerId(f"odd-{n}"), types=types)
+            await serve(session, WORKER, "b")
+
+            await admit(session, sweep=True)
+
+            assert len(await session.take("b")) == 1
 
 
 @pytest.mark.asyncio

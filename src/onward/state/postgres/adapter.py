@@ -691,6 +691,9 @@ class PostgresState:
         )
         return await looking.take(connection, await connection.run(self.schema_version()))
 
+    def cancel_requests(self, job_ids: Sequence[JobId]) -> Command[set[JobId]]:
+        return Command(self.sql("cancel_requests"), {"ids": list(job_ids)}, lambda rows: {row[0] for row in rows})
+
     def blockers_of(self, job_ids: Sequence[JobId]) -> Command[dict[JobId, list[Blocker]]]:
         return Command(self.sql("blockers_of"), {"job_ids": list(job_ids)}, _blockers)
 

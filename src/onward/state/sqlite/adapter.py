@@ -677,6 +677,10 @@ class SqliteState:
         )
         return await looking.take(connection, await connection.run(self.schema_version()))
 
+    def cancel_requests(self, job_ids: Sequence[JobId]) -> Command[set[JobId]]:
+        parameters = {"ids": many(list(job_ids))}
+        return Command(self.sql("cancel_requests"), parameters, lambda rows: {UUID(row[0]) for row in rows})
+
     @steps
     async def blockers_of(self, connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[Blocker]]:
         found: dict[JobId, list[Blocker]] = {}

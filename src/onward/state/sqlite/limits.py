@@ -10,10 +10,13 @@ from onward.state.contract import Admitted, LimitRule, SetOutcome, keys_of
 from onward.state.driver import Connection, transaction
 from onward.state.sqlite.values import duration, many
 from onward.state.statement import Statements
+from onward.state.workers import AHEAD, LATELY
 
 _MOST_AT_ONCE = 1000
 _MOST_KEYS = 1000
 """Looked at in one transaction, for which other writers wait."""
+_SWEEP_EVERY = duration(30)
+"""While jobs are held: between looks after the places of types that nobody serves."""
 _DEPLOYING = duration(600)
 """For so long after a change, who declares what was before is taken for an old worker that starts again."""
 
@@ -28,16 +31,39 @@ class Admission:
     async def admit(self, *, most: int | None, sweep: bool) -> Admitted:
         if sweep:
             await wake(self._connection, self._sql, everything=True)
-        is_woken, next_at, are_held, are_stale, is_paced = await self._next()
+        is_woken, next_at, are_held, are_stale, is_paced, is_unswept = await self._next()
+        if sweep or (are_held and is_unswept):
+            try:
+                async with transaction(self._connection):
+                    is_woken = await self._look_after_unserved() or is_woken
+            except Exception as error:
+                # The rows of workers are for people to look at: no reason to let nobody in.
+                if "no such table" not in str(error):
+                    raise
         if is_woken or are_stale or (next_at is not None and next_at <= self._now):
             async with transaction(self._connection):
                 await self._admit(most or _MOST_KEYS)
-                is_woken, next_at, are_held, _, is_paced = await self._next()
+                is_woken, next_at, are_held, _, is_paced, _ = await self._next()
         waits = [0.0] * is_woken + [1.0] * are_held + ([] if next_at is None else [(next_at - self._now) / 1_000_000])
         return Admitted(dict(self._types), min(waits, default=None), 0, bool(is_paced))
 
+    async def _look_after_unserved(self) -> bool:
+        """Have types that nobody serves give places up that others of a limit could have; whether keys were woken."""
+        given = {"now": self._now, "ahead": AHEAD, "lately": LATELY}
+        served = [row[0] for row in await self._connection.fetch(self._sql("serve_again"), given)]
+        if served:
+            await wake(self._connection, self._sql, type_names=served)
+        unserved = await self._connection.fetch(self._sql("find_unserved"), given)
+        await give_up_places(self._connection, self._sql, unserved=True)
+        # Others like them may be the next to get these places.
+        swept_at = self._now - (_SWEEP_EVERY - duration(1)) if unserved else self._now
+        await self._connection.fetch(self._sql("sweep_limits"), {"now": swept_at})
+        return bool((await self._next())[0])
+
     async def _next(self) -> Sequence[Any]:
-        return (await self._connection.fetch(self._sql("admit_next"), {"now": self._now}))[0]
+        return (await self._connection.fetch(self._sql("admit_next"), {"now": self._now, "sweep_every": _SWEEP_EVERY}))[
+            0
+        ]
 
     async def _admit(self, most: int) -> None:
         keys = [row[0] for row in await self._connection.fetch(self._sql("admit_woken"), {"most": most})]
@@ -123,10 +149,15 @@ def _outcome(rule: LimitRule, stored: Sequence[Any] | None, *, declared: bool, n
 
 
 async def give_up_places(
-    connection: Connection, sql: Statements, *, names: Sequence[str] = (), type_names: Sequence[str] = ()
+    connection: Connection,
+    sql: Statements,
+    *,
+    names: Sequence[str] = (),
+    type_names: Sequence[str] = (),
+    unserved: bool = False,
 ) -> None:
-    """Have jobs of limits, or of types, that have a place and have not started held again."""
-    given = {"names": many(list(names)), "type_names": many(list(type_names))}
+    """Have jobs held again that have a place and have not started: of limits, of types, or of what nobody serves."""
+    given = {"names": many(list(names)), "type_names": many(list(type_names)), "unserved": unserved}
     await connection.fetch(sql("give_up_places"), given)
     rows = await connection.fetch(sql("begin_anew"), given)
     if rows:

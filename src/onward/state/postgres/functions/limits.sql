@@ -1,6 +1,6 @@
--- Take from jobs of a limit, or of types, the places of those that have not started: they are held again. `deferred` stays,
--- and is named so that the trigger hears of it.
-CREATE FUNCTION /*schema*/give_up_places(names text[], type_names text[]) RETURNS void
+-- Take from jobs of limits, of types, or of types and versions ('type/1'), the places of those that have not started: they
+-- are held again. `deferred` stays, and is named so that the trigger hears of it.
+CREATE FUNCTION /*schema*/give_up_places(names text[], type_names text[], unserved text[] DEFAULT '{}') RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   beginners uuid[];
@@ -10,7 +10,8 @@ BEGIN
     WHERE j.limit_key IS NOT NULL
       AND (j.status = 'running' OR j.status = 'pending' AND NOT j.deferred AND j.admitted_after = j.attempt)
       AND j.status = 'pending'
-      AND (split_part(j.limit_key, '/', 1) = ANY(names) OR j.type_name = ANY(type_names))
+      AND (split_part(j.limit_key, '/', 1) = ANY(names) OR j.type_name = ANY(type_names)
+        OR j.type_name || '/' || j.payload_version = ANY(unserved))
     FOR NO KEY UPDATE SKIP LOCKED
   )
   UPDATE /*schema*/job j SET admitted_after = NULL, deferred = j.deferred FROM waiting WHERE j.id = waiting.id;
@@ -21,7 +22,8 @@ BEGIN
     WHERE j.status = 'pending' AND j.id = ANY(ARRAY(
       SELECT p.job_id FROM /*schema*/limit_place p
       WHERE split_part(p.key, '/', 1) = ANY(names)
-        OR (SELECT x.type_name FROM /*schema*/job x WHERE x.id = p.job_id) = ANY(type_names)))
+        OR (SELECT x.type_name = ANY(type_names) OR x.type_name || '/' || x.payload_version = ANY(unserved)
+            FROM /*schema*/job x WHERE x.id = p.job_id)))
     FOR NO KEY UPDATE SKIP LOCKED);
   IF cardinality(beginners) = 0 THEN
     RETURN;

@@ -12,6 +12,7 @@ FROM (
     SELECT rowid, limit_key, iif(json_valid(limit_keys), limit_keys, NULL) AS keys FROM /*schema*/job INDEXED BY /*schema*/job_held
     WHERE /*include fragments/held_job*/ AND limit_key = :key
       AND type_name NOT IN (SELECT type_name FROM /*schema*/paused_type)
+      AND (type_name, payload_version) NOT IN (SELECT type_name, payload_version FROM /*schema*/unserved_type)
     ORDER BY rank, scheduled_at, id
     LIMIT :most
   ) held

@@ -3,5 +3,6 @@ UPDATE /*schema*/job SET admitted_after = NULL, deferred = deferred, limit_key =
 WHERE status = 'pending' AND json_valid(limit_keys) AND id IN (
   SELECT place.job_id FROM /*schema*/limit_place place CROSS JOIN /*schema*/job waiting ON waiting.id = place.job_id
   WHERE substr(place.key, 1, instr(place.key, '/') - 1) IN (SELECT value FROM json_each(:names))
-    OR waiting.type_name IN (SELECT value FROM json_each(:type_names)))
+    OR waiting.type_name IN (SELECT value FROM json_each(:type_names))
+    OR :unserved AND (waiting.type_name, waiting.payload_version) IN (SELECT type_name, payload_version FROM /*schema*/unserved_type))
 RETURNING id, limit_keys
