@@ -1,10 +1,11 @@
 """What is asked for when a chain is started: values, checked when they are used."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, TypeAlias, TypedDict, runtime_checkable
 
+import msgspec
 from typing_extensions import TypeVar
 
 from onward.model import ChainId, Deduplication
@@ -40,12 +41,11 @@ class ChainReference(Protocol):
     def job_type(self) -> "JobType[Any, Any]": ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewChain(Generic[O_co]):
+class NewChain(msgspec.Struct, Generic[O_co], frozen=True, kw_only=True):
     """A chain to start: what `job_type.with_input(…)` makes, for `start_many` and for blockers."""
 
     job_type: "JobType[Any, O_co]"
-    input: Any = field(repr=False)  # it may have secrets
+    input: Any
     id: ChainId | None = None
     delay: timedelta | None = None
     at: datetime | None = None
@@ -53,6 +53,11 @@ class NewChain(Generic[O_co]):
     blockers: "Sequence[BlockerSource]" = ()
     deduplication: Deduplication | None = None
     meta: Mapping[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        """Without the input, which may have secrets."""
+        shown = [name for name in self.__struct_fields__ if name != "input"]
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
 class StartOptions(TypedDict, total=False):

@@ -230,16 +230,20 @@ def _status_when_started(job: Job | None) -> JobStatus | None:
 
 def _counted(chains: object) -> int:
     """How many chains these are, with those they wait for; what else may have been given is refused later."""
-    count, todo = 0, [(chains, 0)] if isinstance(chains, list | tuple) else []
-    while todo:
-        sources, depth = todo.pop()
-        count += len(sources)
+    count, depth, lists = 0, 0, [chains] if isinstance(chains, list | tuple) else []
+    while lists:
+        count += sum(map(len, lists))
         if count > MOST_JOBS or depth > _DEEPEST:
             raise StartRefused(wrong_call(count, 0) or _TOO_DEEP)
-        for source in sources:
-            blockers = source.blockers if isinstance(source, NewChain) else _NONE
-            if blockers is not _NONE and isinstance(blockers, list | tuple):
-                todo.append((blockers, depth + 1))
+        depth += 1
+        lists = [
+            source.blockers
+            for sources in lists
+            for source in sources
+            if isinstance(source, NewChain)
+            and source.blockers is not _NONE
+            and isinstance(source.blockers, list | tuple)
+        ]
     return count
 
 

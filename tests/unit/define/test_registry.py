@@ -459,5 +459,5 @@ def test_types_that_come_later_are_checked_with_those_that_are_there() -> None:
 def test_what_callers_may_say_is_what_is_kept() -> None:
     kept = {field.name for field in fields(Definition)} - {"name", "internal", "slice", "upcasters", "output_upcasters"}
     assert TypeOptions.__annotations__.keys() == kept
-    assert StartOptions.__annotations__.keys() == {field.name for field in fields(NewChain)} - {"job_type", "input"}
+    assert StartOptions.__annotations__.keys() == set(NewChain.__struct_fields__) - {"job_type", "input"}
     assert StageOptions.__annotations__.keys() == {f.name for f in fields(Stage)} - {"name", "handler", "signature"}

@@ -23,6 +23,9 @@ class Session:
 
     def __init__(self, user: str | bytes | None) -> None:
         self._user = user
+        self._told: tuple[str | bytes | None, str] | None = None
+        self._first = ""
+        """What a reset is that comes first, as it was last asked for."""
         self.needs_reset = False
         """Whether statements of the application's ran in it since it was last reset."""
         self.prepared: dict[str, Prepared] = {}
@@ -40,7 +43,10 @@ class Session:
 
         In a transaction of its own: statements before a BEGIN would join what that begins, and be undone with it.
         """
-        return f"BEGIN;{self.reset(user, unlock)};COMMIT;"
+        told = (user, unlock)
+        if told != self._told:
+            self._told, self._first = told, f"BEGIN;{self.reset(user, unlock)};COMMIT;"
+        return self._first
 
     def heed(self, code: str | None, error: BaseException) -> None:
         """What we prepared is gone (DEALLOCATE, DISCARD), or of no use since a table was altered."""
