@@ -143,13 +143,9 @@ class Worker:
     def _cut_off(self) -> None:
         """What still waits for a database that does not answer is given up: the worker is to end."""
         self._taking.cut_off()
-        self._cut_off_beside()
+        _cut_off(self._beside)
         for attempt in self._attempts:
             attempt.phases.cut_off()
-
-    def _cut_off_beside(self) -> None:
-        for reserved in self._beside:
-            reserved.cut_off()
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Work until stopped."""
@@ -211,7 +207,7 @@ class Worker:
             finally:
                 for task in beside:
                     task.cancel()
-                asyncio.get_running_loop().call_later(_LEAVE_WITHIN, self._cut_off_beside)
+                asyncio.get_running_loop().call_later(_LEAVE_WITHIN, _cut_off, self._beside)
                 # A group that is cancelled, perhaps once more, would cancel this task too, and leave what was given
                 # back leased.
                 await to_the_end(self._settle_the_rest(settling))
@@ -260,3 +256,8 @@ class Worker:
 
     def _after_cancel(self, attempt: RunningAttempt) -> Settlement | None:
         return self._source.runner.after_cancel(attempt)
+
+
+def _cut_off(connections: Sequence[Reserved]) -> None:
+    for reserved in connections:
+        reserved.cut_off()
