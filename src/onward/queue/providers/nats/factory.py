@@ -25,7 +25,7 @@ _CLIENT_OPTIONS = {
     *("tls", "tls_hostname", "tls_handshake_first", "name", "inbox_prefix", "ws_connection_headers"),
     *("connect_timeout", "ping_interval", "max_outstanding_pings", "dont_randomize"),
 }
-_ELSEWHERE = dict.fromkeys(
+_ELSEWHERE: Mapping[str, str] = dict.fromkeys(
     ("host", "port", "url", "server"), 'a part of the address, which comes first: Nats("nats://host:4222")'
 )
 
