@@ -196,6 +196,28 @@ async def test_a_cancellation_by_another_process_reaches_a_running_handler_at_on
     assert looks == 1
 
 
+async def test_so_does_one_of_its_next_attempt(make_app: Callable[..., Onward]) -> None:
+    """Right after it was brought back, while what is known of the attempt before is still remembered."""
+    inside = asyncio.Queue[int]()
+
+    @job("long", lease=timedelta(minutes=10))
+    async def long(attempt: Attempt[int]) -> None:
+        inside.put_nowait(attempt.number)
+        await asyncio.sleep(3600)
+
+    async with make_app(long) as app, make_app(long) as other, app.worker(concurrency=1):
+        chain = await app.start(long, 1)
+        for _ in range(3):
+            async with asyncio.timeout(SOON.total_seconds()):
+                await inside.get()
+            await other.cancel(chain.id)
+            with pytest.raises(ChainFailed):
+                await chain.wait(timeout=SOON)
+            await app.retry(chain)
+        async with asyncio.timeout(SOON.total_seconds()):
+            await inside.get()
+
+
 @pytest.mark.parametrize("phase", [False, True])
 async def test_a_step_that_was_to_be_cancelled_does_not_go_on(running: Any, phase: bool) -> None:
     begun, asked, ran = threading.Event(), threading.Event(), []

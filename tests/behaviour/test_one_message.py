@@ -1,12 +1,13 @@
 """BEGIN and COMMIT through SQLAlchemy, in one message with a statement of ours: what it and its client make of that."""
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
 from onward.state.command import Command
@@ -58,9 +59,9 @@ def messages(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("_ask_asyncpg", "_ask_psycopg"):
         ask: Any = getattr(one_message, name)
 
-        def noted(connection: Any, message: str, ask: Any = ask) -> Any:
+        def noted(connection: Any, message: str, sql: str, ask: Any = ask) -> Any:
             sent.append(message)
-            return ask(connection, message)
+            return ask(connection, message, sql)
 
         monkeypatch.setattr(one_message, name, noted)
     return sent
@@ -218,3 +219,46 @@ async def test_cancelled_at_any_moment_it_leaves_a_connection_that_works(
 
     assert len(await remarks(engine)) % 2 == 0
     assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_a_listener_may_say_how_its_transaction_is_isolated(
+    driver: SqlAlchemyDriver, engine: AsyncEngine, asks: bool
+) -> None:
+    """It has begun by then, and what else the listener asks would come before a level that is said again."""
+
+    def begun(connection: Any) -> None:
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        if asks:
+            connection.exec_driver_sql("SELECT 1")
+
+    event.listen(engine.sync_engine, "begin", begun)
+    async with driver.connection() as connection:
+        await connection.run(FIRST, begin=True)
+        level = (await connection.native.execute(text("SHOW transaction_isolation"))).scalar()
+        await connection.run(LAST, commit=True)
+
+    assert level == "repeatable read"
+
+
+async def test_what_fails_says_so_as_sqlalchemy_would_and_without_what_was_to_be_stored(
+    driver: SqlAlchemyDriver, engine: AsyncEngine
+) -> None:
+    async with engine.begin() as own:
+        await own.execute(text("DROP TABLE IF EXISTS answers"))
+        await own.execute(text("ALTER TABLE remarks ADD PRIMARY KEY (remark)"))
+        await own.execute(
+            text("CREATE TABLE answers (to_remark text REFERENCES remarks DEFERRABLE INITIALLY DEFERRED)")
+        )
+    secret = Command("SELECT :word::text AS word", {"word": "card 4111"}, len, "count")
+
+    async with driver.connection() as connection:
+        await connection.run(FIRST, begin=True)
+        await connection.native.execute(text("INSERT INTO answers VALUES ('nothing')"))
+        with pytest.raises(IntegrityError) as refused:
+            await connection.run(secret, commit=True)
+
+    async with engine.begin() as own:
+        await own.execute(text("DROP TABLE answers"))
+    assert "4111" not in str(refused.value)
+    assert "4111" not in "".join(traceback.format_exception(refused.value))

@@ -246,6 +246,25 @@ async def test_a_worker_with_nothing_to_do_stops_though_the_database_does_not_an
 
 
 @pytest.mark.parametrize("kind", ["asyncpg", "psycopg"])
+async def test_an_app_whose_database_does_not_answer_closes(
+    postgres_dsn: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while connections on which handlers have written are being tidied up, which takes an answer."""
+    monkeypatch.setattr("onward.state.postgres.psycopg._FAREWELL", 1.0)
+    async with app_on(kind, postgres_dsn, committing(Stage())) as (app, proxy):
+        async with app.transaction() as tx:
+            await tx.execute("SELECT 1")
+        proxy.freeze()
+        await asyncio.sleep(0.3)
+        done, _ = await asyncio.wait([closing := asyncio.get_running_loop().create_task(app.close())], timeout=8.0)
+        proxy.thaw()
+        await closing
+        await app.open()
+
+    assert done
+
+
+@pytest.mark.parametrize("kind", ["asyncpg", "psycopg"])
 async def test_a_chore_whose_database_does_not_answer_does_not_keep_its_worker(
     postgres_dsn: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -361,6 +361,8 @@ def defined(name: Any, options: Mapping[str, Any], **more: Any) -> Definition:
     if strange:
         problems = [unknown(option, known, meant=_ELSEWHERE_CALLED.get(option)) for option in strange]
         raise DefinitionError([f"{name}: {problem}" for problem in problems])
+    if isinstance(name, str):
+        name = str.__str__(name)  # a member of an enum shows as something else
     return Definition(name=name, **options, **more)
 
 

@@ -84,8 +84,8 @@ class JobSource:
         """There while the worker runs."""
         self._woken = False
         self._may_be_cancelled, self._look_for_cancelled_at = False, 0.0
-        self._cancelled: set[JobId] = set()
-        """Those that run here of which it is known that somebody wants them cancelled."""
+        self._cancelled: set[tuple[JobId, int]] = set()
+        """The attempts that run here of which it is known that somebody wants them cancelled."""
         self._recovering = 0
         self._looked_in_vain = 0
 
@@ -364,13 +364,13 @@ class JobSource:
         if not self._may_be_cancelled or time.monotonic() < self._look_for_cancelled_at:
             return
         self._look_for_cancelled_at = time.monotonic() + _CANCELLED_AT_MOST_EVERY
-        running = {attempt.job.id for attempt in self._attempts}
+        running = {(attempt.job.id, attempt.job.attempt) for attempt in self._attempts}
         self._cancelled &= running
-        if news := running - self._cancelled:
-            news = await self._reserved.run(self._store.state.cancel_requests(list(news)))
-        if news:
-            self._cancelled |= news
-            self._attempts.guardian.check_now()
+        if asked := running - self._cancelled:
+            wanted = await self._reserved.run(self._store.state.cancel_requests([job_id for job_id, _ in asked]))
+            if wanted:
+                self._cancelled |= {key for key in asked if key[0] in wanted}
+                self._attempts.guardian.check_now()
         self._may_be_cancelled = False
 
     def wake(self) -> None:

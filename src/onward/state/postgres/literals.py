@@ -5,7 +5,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from uuid import UUID
 
@@ -44,14 +44,22 @@ def _instant(value: datetime) -> str:
     return f"'{value.astimezone(UTC)}'"  # the server reads no offset with fractions of a second
 
 
+_PLAIN: dict[type[Any], Callable[[Any], Any]] = {str: str.__str__, int: int.__int__, float: float.__float__}
+"""What others make of their own kinds, such as members of an enum, they may show as something else."""
+
+
+def _written_plain(write: Callable[[Any], str], plain: Callable[[Any], Any], value: Any) -> str:
+    return write(plain(value))
+
+
 class _Writers(dict[type[Any], Callable[[Any], str]]):
     """How values of a type are written; learns what else is one of these, such as a client's own kind of UUID."""
 
     def __missing__(self, kind: type[Any]) -> Callable[[Any], str]:
         for known, write in tuple(self.items()):  # threads add to it
             if issubclass(kind, known):
-                self[kind] = write
-                return write
+                self[kind] = partial(_written_plain, write, _PLAIN[known]) if known in _PLAIN else write
+                return self[kind]
         raise TypeError(f"a value of type {kind.__name__} has no literal")
 
 

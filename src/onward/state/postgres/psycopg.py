@@ -39,6 +39,8 @@ from onward.state.process import HomeProcess, leave_to_parent
 from onward.transport import STATEMENT, UNANSWERED, UNANSWERED_IN_POOL, Patience, Reach, cut_off, has_news
 
 _NOT_OPEN = "the app is not open: use `async with app:` around this call"
+_FAREWELL = 5.0
+"""Seconds for which closing waits for a server."""
 _LOOK_AT_SERVER_AFTER = 3.0
 """Seconds without a free connection after which it is time to see whether there is still a server."""
 
@@ -115,14 +117,27 @@ class _Psycopg(ABC):
             self._leave_to_parent()
             self._pool = None if self._own_pool else self._pool
             self._home.move_in()
-        if self.is_async:
-            self._watch.end()
-            await self._errands.end()
-        if self._own_pool and self._pool is not None:
-            pool, cache, self._pool, self._cache = self._pool, self._cache, None, None
-            if cache is not None:
-                await cache.close()
-            await answer(pool.close())
+        # To give a connection back, or to reset it, takes an answer, which may not come.
+        patience = asyncio.get_running_loop().call_later(_FAREWELL, self._cut_off_all) if self.is_async else None
+        try:
+            if self.is_async:
+                self._watch.end()
+                await self._errands.end()
+            if self._own_pool and self._pool is not None:
+                pool, cache, self._pool, self._cache = self._pool, self._cache, None, None
+                if cache is not None:
+                    await cache.close()
+                await answer(pool.close())
+        finally:
+            if patience is not None:
+                patience.cancel()
+
+    def _cut_off_all(self) -> None:
+        """Have nobody wait for the server any more on a connection of ours."""
+        if self._own_pool:
+            for raw in list(self._sessions):
+                with suppress(psycopg.Error):
+                    cut_off(raw.pgconn.socket)
 
     def _leave_to_parent(self) -> None:
         """In a child of the process that opened the driver: forget all that it opened."""

@@ -25,11 +25,10 @@ from onward.state.driver import (
     run_in_turn,
     run_now,
 )
-from onward.state.postgres.literals import inlined
 from onward.state.postgres.settings import fault_of_code
 from onward.state.sqlalchemy.after_commit import after_commit
 from onward.state.sqlalchemy.checks import sqlstate
-from onward.state.sqlalchemy.one_message import begin_with, commit_with, takes_one_message
+from onward.state.sqlalchemy.one_message import begin_with, commit_with, has_begun, takes_one_message
 from onward.state.sqlalchemy.work import (
     WriterBusy,
     client,
@@ -108,17 +107,17 @@ class JoinedConnection(PlainConnection):
             if begin and not commit:
                 return self._begin_with(target, first)
             if commit and not begin and self._can_commit_with(target):
-                self.commit_now(target, is_sound=True, last=inlined(first.sql, first.parameters))
+                self.commit_now(target, is_sound=True, last=first)
                 return first.read(())
         return run_now(run_in_turn(_Inside(self, target), first, *more, begin=begin, commit=commit))
 
     def _begin_with(self, target: Any, command: Command[T]) -> T:
         self.begin_now(target, watched=False)
         try:
-            if not takes_one_message(self._enter(target)):
+            if has_begun(self._enter(target)) or not takes_one_message(self._enter(target)):
                 return command.read(self.fetch_directly(target, command.sql, command.parameters))
             with self._patience:
-                count = self._within(target, begin_with, inlined(command.sql, command.parameters))
+                count = self._within(target, begin_with, command)
         except BaseException:
             self.roll_back_now(target)
             raise
@@ -235,7 +234,9 @@ class JoinedConnection(PlainConnection):
             raise
         self._begun = True
 
-    def commit_now(self, target: Connection | Session, *, is_sound: bool = False, last: str | None = None) -> None:
+    def commit_now(
+        self, target: Connection | Session, *, is_sound: bool = False, last: Command[Any] | None = None
+    ) -> None:
         """`last`: in one message with a last statement of ours."""
         self._ended()
         try:

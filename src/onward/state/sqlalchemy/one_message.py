@@ -6,14 +6,16 @@ of it, and so does SQLAlchemy's wrapping of asyncpg, in attributes that are nobo
 other names than here, statements go one by one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from onward.state.command import Command
 from onward.state.driver import run_now
+from onward.state.postgres.literals import inlined
 from onward.state.postgres.settings import hide_row
 
 T = TypeVar("T")
@@ -33,28 +35,38 @@ def takes_one_message(connection: Connection) -> bool:
     return False
 
 
-def begin_with(connection: Connection, statement: str) -> int:
+def has_begun(connection: Connection) -> bool:
+    """Whether the server knows of its transaction already: who listens to "begin" may have asked something."""
+    raw = _client(connection)
+    if connection.dialect.driver == "asyncpg":
+        return bool(raw.is_in_transaction())
+    return connection.dialect.driver != "psycopg" or bool(raw.pgconn.transaction_status != 0)
+
+
+def begin_with(connection: Connection, command: Command[Any]) -> int:
     """Begin on the server; how many rows a statement of ours gave there. Whatever comes of it can be rolled back."""
+    statement = inlined(command.sql, command.parameters)
     if connection.dialect.driver == "asyncpg":
         adapted: Any = connection.connection.dbapi_connection
         _note_begun(adapted)
-        answer: str = _ask_asyncpg(connection, f"{_begin(adapted.isolation_level)};{statement}")
+        answer: str = _ask_asyncpg(connection, f"{_begin(adapted.isolation_level)};{statement}", command.sql)
         last = answer.rpartition(" ")[2]
         return int(last) if last.isdigit() else 0
     level = _client(connection).isolation_level
-    return _ask_psycopg(connection, f"{_begin(level and level.name)};{statement}")
+    return _ask_psycopg(connection, f"{_begin(level and level.name)};{statement}", command.sql)
 
 
-def commit_with(connection: Connection, statement: str) -> None:
+def commit_with(connection: Connection, command: Command[Any]) -> None:
     """Run a statement of ours and commit on the server; SQLAlchemy finds nothing left to commit.
 
     If that fails there is something to be rolled back.
     """
+    message = f"{inlined(command.sql, command.parameters)};COMMIT"
     if connection.dialect.driver == "asyncpg":
-        _ask_asyncpg(connection, f"{statement};COMMIT")
+        _ask_asyncpg(connection, message, command.sql)
         _note_ended(connection.connection.dbapi_connection)
     else:
-        _ask_psycopg(connection, f"{statement};COMMIT")
+        _ask_psycopg(connection, message, command.sql)
 
 
 def _begin(level: str | None) -> str:
@@ -62,7 +74,10 @@ def _begin(level: str | None) -> str:
 
 
 def ask_past(connection: Connection, sql: str, ask: Callable[[Any], T]) -> T:
-    """What the wrapping of an asyncpg connection answers; what the client raises, in SQLAlchemy's words."""
+    """What the wrapping of an asyncpg connection answers; what the client raises, in SQLAlchemy's words.
+
+    `sql` is what these show: without values, which may be payloads.
+    """
     adapted: Any = connection.connection.dbapi_connection
     raw = adapted.driver_connection
     try:
@@ -71,15 +86,27 @@ def ask_past(connection: Connection, sql: str, ask: Callable[[Any], T]) -> T:
         if raw.is_closed():
             with suppress(DBAPIError):
                 connection.exec_driver_sql("SELECT 1")  # so that SQLAlchemy, too, hears of it
-        raise _in_words(connection, sql, error, is_lost=raw.is_closed()) from error
+        raise _in_words(connection, sql, _translated(adapted, error), is_lost=raw.is_closed()) from error
 
 
-def _ask_asyncpg(connection: Connection, message: str) -> str:
-    said: str = ask_past(connection, message, lambda adapted: adapted.run_async(lambda raw: raw.execute(message)))
+def _translated(adapted: Any, error: Exception) -> Exception:
+    """An error of asyncpg's as one of those that SQLAlchemy knows apart, such as that of a constraint."""
+    kinds: Mapping[type, Callable[[str], Exception]] = getattr(adapted.dbapi, "_asyncpg_error_translate", {})
+    kind = next((kinds[known] for known in type(error).__mro__ if known in kinds), None)
+    if kind is None:
+        return error
+    translated: Any = kind(f"{type(error)}: {error}")
+    translated.pgcode = translated.sqlstate = getattr(error, "sqlstate", None)
+    translated.__cause__ = error
+    return cast(Exception, translated)
+
+
+def _ask_asyncpg(connection: Connection, message: str, sql: str) -> str:
+    said: str = ask_past(connection, sql, lambda adapted: adapted.run_async(lambda raw: raw.execute(message)))
     return said
 
 
-def _ask_psycopg(connection: Connection, message: str) -> int:
+def _ask_psycopg(connection: Connection, message: str, sql: str) -> int:
     import psycopg
 
     from onward.state.postgres.psycopg_connection import send
@@ -95,7 +122,7 @@ def _ask_psycopg(connection: Connection, message: str) -> int:
         if is_lost:
             with suppress(DBAPIError):
                 connection.exec_driver_sql("SELECT 1")
-        raise _in_words(connection, message, error, is_lost=is_lost) from error
+        raise _in_words(connection, sql, error, is_lost=is_lost) from error
 
 
 def _in_words(connection: Connection, sql: str, error: Exception, *, is_lost: bool) -> BaseException:

@@ -29,7 +29,7 @@ BEGIN
       UPDATE /*schema*/limit_sweep SET swept_at = at - interval '29 seconds';
     END IF;
   END IF;
-EXCEPTION WHEN undefined_table OR insufficient_privilege OR lock_not_available THEN
+EXCEPTION WHEN undefined_table OR insufficient_privilege OR lock_not_available OR data_exception THEN
   NULL;  -- the rows of workers are for people to look at: no reason to let nobody in
 END $$;
 
