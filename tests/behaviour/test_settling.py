@@ -15,6 +15,7 @@ import pytest
 from onward import Attempt, Backoff, ChainFailed, Next, Onward, job
 from onward.conformance.queue.session import until
 from onward.lifecycle.store import Store
+from onward.lifecycle.transaction import OpenTransaction
 from onward.model import Progress, new_id
 from onward.observe import events
 from onward.state.contract import Settlement, TakenJob
@@ -167,16 +168,15 @@ async def test_a_phase_whose_commit_fails_is_run_again_without_counting(
 
     app: Onward = await running(commits)
     errors = _transient(app.store, target)[:3]
-    abandon = app.store.abandon
+    commit = OpenTransaction.commit
 
-    async def fail(tx: Any, last: Any = None) -> None:
+    async def fail(tx: OpenTransaction, last: Any = None) -> None:
         if errors:
-            await abandon(tx)
+            await tx.rollback()
             raise errors.pop()
         await commit(tx, last)
 
-    commit = app.store.commit
-    monkeypatch.setattr(app.store, "commit", fail)
+    monkeypatch.setattr(OpenTransaction, "commit", fail)
 
     assert await (await app.start(commits, 7)).wait(timeout=SOON) == (4, 0)
 
