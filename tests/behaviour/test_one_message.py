@@ -29,8 +29,8 @@ def client(request: pytest.FixtureRequest) -> str:
 async def engine(postgres_dsn: str, client: str) -> AsyncIterator[AsyncEngine]:
     engine = create_async_engine(postgres_dsn.replace("postgresql", f"postgresql+{client}", 1), pool_size=1)
     async with engine.begin() as connection:
-        await connection.execute(text("DROP TABLE IF EXISTS remarks"))
-        await connection.execute(text("CREATE TABLE remarks (remark text)"))
+        await connection.execute(text("DROP TABLE IF EXISTS said_remarks"))
+        await connection.execute(text("CREATE TABLE said_remarks (remark text)"))
     yield engine
     await engine.dispose()
 
@@ -44,12 +44,12 @@ async def driver(engine: AsyncEngine) -> AsyncIterator[SqlAlchemyDriver]:
 
 
 async def remark(tx: Any, said: str) -> None:
-    await tx.execute(text("INSERT INTO remarks VALUES (:said)"), {"said": said})
+    await tx.execute(text("INSERT INTO said_remarks VALUES (:said)"), {"said": said})
 
 
 async def remarks(engine: AsyncEngine) -> list[str]:
     async with engine.connect() as connection:
-        return list((await connection.execute(text("SELECT remark FROM remarks ORDER BY 1"))).scalars())
+        return list((await connection.execute(text("SELECT remark FROM said_remarks ORDER BY 1"))).scalars())
 
 
 @pytest.fixture
@@ -160,10 +160,10 @@ async def test_the_application_may_nest_a_transaction_of_its_clients_own(
         raw: Any = (await connection.native.get_raw_connection()).driver_connection
         with pytest.raises(ZeroDivisionError):
             async with raw.transaction():
-                await raw.execute("INSERT INTO remarks VALUES ('undone')")
+                await raw.execute("INSERT INTO said_remarks VALUES ('undone')")
                 raise ZeroDivisionError
         async with raw.transaction():
-            await raw.execute("INSERT INTO remarks VALUES ('kept')")
+            await raw.execute("INSERT INTO said_remarks VALUES ('kept')")
         await connection.run(LAST, commit=True)
         assert not raw.is_in_transaction() if hasattr(raw, "is_in_transaction") else raw.info.transaction_status == 0
 
@@ -172,7 +172,7 @@ async def test_the_application_may_nest_a_transaction_of_its_clients_own(
 
 async def test_who_listens_for_a_commit_can_still_write(driver: SqlAlchemyDriver, engine: AsyncEngine) -> None:
     def last_words(connection: Any) -> None:
-        connection.exec_driver_sql("INSERT INTO remarks VALUES ('last words')")
+        connection.exec_driver_sql("INSERT INTO said_remarks VALUES ('last words')")
 
     event.listen(engine.sync_engine, "commit", last_words)
     async with driver.connection() as connection:
@@ -185,7 +185,7 @@ async def test_who_listens_for_a_commit_can_still_write(driver: SqlAlchemyDriver
 
 async def test_what_waits_in_a_session_is_written(engine: AsyncEngine) -> None:
     def last_words(session: Any) -> None:
-        session.execute(text("INSERT INTO remarks VALUES ('of a session')"))
+        session.execute(text("INSERT INTO said_remarks VALUES ('of a session')"))
 
     driver = SqlAlchemyDriver(async_sessionmaker(engine))
     await driver.open()
@@ -246,9 +246,9 @@ async def test_what_fails_says_so_as_sqlalchemy_would_and_without_what_was_to_be
 ) -> None:
     async with engine.begin() as own:
         await own.execute(text("DROP TABLE IF EXISTS answers"))
-        await own.execute(text("ALTER TABLE remarks ADD PRIMARY KEY (remark)"))
+        await own.execute(text("ALTER TABLE said_remarks ADD PRIMARY KEY (remark)"))
         await own.execute(
-            text("CREATE TABLE answers (to_remark text REFERENCES remarks DEFERRABLE INITIALLY DEFERRED)")
+            text("CREATE TABLE answers (to_remark text REFERENCES said_remarks DEFERRABLE INITIALLY DEFERRED)")
         )
     secret = Command("SELECT :word::text AS word", {"word": "card 4111"}, len, "count")
 
