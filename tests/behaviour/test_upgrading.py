@@ -13,7 +13,7 @@ from onward.errors import SchemaMissing
 from onward.state.statement import Statements
 from support import SOON
 
-NEWEST = 9
+NEWEST = {"postgres": 10, "sqlite": 9}
 
 
 @job("old")
@@ -31,12 +31,14 @@ def write(app: Onward, target: str, sql: str) -> None:
         file.close()
 
 
-@pytest.mark.parametrize("version", range(1, NEWEST))
+@pytest.mark.parametrize("version", range(1, max(NEWEST.values())))
 async def test_what_an_older_version_has_stored_runs_in_the_newest(
     make_app: Callable[..., Onward], target: str, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     app, every = make_app(old, migrate=False), Statements.migrations
-    assert app.state.newest_version == NEWEST
+    assert app.state.newest_version == NEWEST[app.state.dialect]
+    if version == app.state.newest_version:
+        pytest.skip("nothing to be brought up")
     with monkeypatch.context() as patch:
         patch.setattr(Statements, "migrations", lambda self: [one for one in every(self) if one[0] <= version])
         async with make_app(old):

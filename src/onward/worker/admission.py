@@ -24,7 +24,7 @@ _LOOK_BACK_EVERY = 0.25
 """Seconds for which it goes on after what it has seen; see `worker/take_cursor.py`."""
 _EAGER_FOR = 60.0
 """Seconds after jobs were let in for which a worker whose types have no limit looks before every take, too."""
-_AT_MOST_AHEAD = 0.1
+_AT_MOST_AHEAD = 0.05
 """Seconds for which a worker that finds enough to take does so without a look: many places are given for less than one
 at a time. And for which it goes on to do so while a look is under way beside its takes. A job with a better rank waits
 for no longer than both, nor does one of another key."""

@@ -124,7 +124,9 @@ BEGIN
     INSERT INTO /*schema*/limit_key (key, name)
       SELECT k, split_part(k, '/', 1) FROM unnest(keys) WITH ORDINALITY w(k, place)
       WHERE NOT EXISTS (SELECT FROM /*schema*/limit_key l WHERE l.key = k) ORDER BY w.place ON CONFLICT DO NOTHING;
-    locked := ARRAY(SELECT l.key FROM /*schema*/limit_key l WHERE l.key = ANY(keys) ORDER BY l.key FOR NO KEY UPDATE);
+    -- A look into the index for each: ANY would compare each key of the table with all of them.
+    locked := ARRAY(
+      SELECT l.key FROM unnest(keys) w(key) JOIN /*schema*/limit_key l ON l.key = w.key ORDER BY l.key FOR NO KEY UPDATE OF l);
     IF cardinality(locked) < cardinality(keys) THEN  -- one was idle, and cleared away at this moment
       INSERT INTO /*schema*/limit_wake (key) SELECT k FROM unnest(keys) k WHERE NOT k = ANY(locked);
     END IF;
@@ -146,7 +148,8 @@ BEGIN
     WITH room AS MATERIALIZED (
       SELECT k.key, k.wake_at, k.stale_at, r.every, r.burst, p.tat, u.waiting, r.places - u.placed AS places,
         r.burst - ceil(round((extract(epoch FROM p.tat - at) / r.every)::numeric, 6)) AS slots
-      FROM /*schema*/limit_key k LEFT JOIN /*schema*/limit_rule r ON r.name = k.name
+      FROM unnest(locked) w(key) JOIN /*schema*/limit_key k ON k.key = w.key
+        LEFT JOIN /*schema*/limit_rule r ON r.name = k.name
         CROSS JOIN LATERAL (
           SELECT count(*) AS placed, count(*) FILTER (WHERE status = 'pending') AS waiting
           FROM (
@@ -160,7 +163,6 @@ BEGIN
             -- Not more than a burst ahead, whatever the clock was.
             THEN greatest(least(coalesce(k.tat, at), at + make_interval(secs => r.every * r.burst)),
               at + make_interval(secs => r.every * u.waiting)) END AS tat) p
-      WHERE k.key = ANY(locked)
     ), chosen AS MATERIALIZED (
       SELECT room.*, ARRAY(
         SELECT j.id FROM /*schema*/job j

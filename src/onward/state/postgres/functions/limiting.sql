@@ -30,10 +30,6 @@ DECLARE
   is_held   boolean := false;
   is_moved  boolean := true;
 BEGIN
-  -- First, and alone: every take comes here.
-  IF NEW.status = 'running' THEN
-    RETURN NULL;
-  END IF;
   had_place := OLD.status = 'running'
     OR OLD.status = 'pending' AND NOT OLD.deferred AND OLD.admitted_after IS NOT DISTINCT FROM OLD.attempt;
   was_held := OLD.status = 'pending' AND NOT OLD.deferred AND NOT had_place;
@@ -55,13 +51,13 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- After, not before: a job is not locked once more for it. Jobs without a limit pay for a look at one column, which is all
--- that WHEN says: it is made ready anew for every statement. Who gives a place changes none of these columns, and who takes
--- one away names one of them.
+-- After, not before: a job is not locked once more for it. Jobs without a limit pay for a look at one column, takes for a look
+-- at two: what WHEN says is made ready anew for every statement, and is short. Who gives a place changes none of these columns,
+-- and who takes one away names one of them.
 CREATE TRIGGER job_held_new AFTER INSERT ON /*schema*/job FOR EACH ROW
   WHEN (NEW.limit_key IS NOT NULL) EXECUTE FUNCTION /*schema*/begin_limit();
 CREATE TRIGGER job_held_again AFTER UPDATE OF status, deferred, attempt ON /*schema*/job FOR EACH ROW
-  WHEN (NEW.limit_key IS NOT NULL) EXECUTE FUNCTION /*schema*/wake_limit();
+  WHEN (NEW.limit_key IS NOT NULL AND NEW.status <> 'running') EXECUTE FUNCTION /*schema*/wake_limit();
 CREATE TRIGGER job_place_gone AFTER DELETE ON /*schema*/job FOR EACH ROW
   WHEN (OLD.limit_key IS NOT NULL) EXECUTE FUNCTION /*schema*/wake_limit();
 
