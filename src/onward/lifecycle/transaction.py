@@ -1,18 +1,19 @@
 """An open transaction: what `app.transaction()` and the phases of a handler hand out."""
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
+from msgspec.structs import astuple
+
 from onward.errors import ConfigurationError, TransactionClosed, TransactionError, require
+from onward.lifecycle.effects import Effects
 from onward.options import wrong_function, wrong_kind
 from onward.state.command import Operation
 from onward.state.driver import Connection, run_now
 from onward.state.statement import spell
 
 T = TypeVar("T")
-logger = logging.getLogger("onward")
 
 
 class NamedRow:
@@ -52,7 +53,6 @@ class OpenTransaction:
     """Whether operations of ours other than its own took part."""
     is_open = True
     _takes_statements = True
-    _is_committed = False
     _savepoints = 0
 
     def __init__(self, link: Connection, by_native: "dict[int, OpenTransaction]") -> None:
@@ -62,7 +62,8 @@ class OpenTransaction:
             by_native[id(link.native)] = self
         self.errors: list[Exception] = []
         """What the database answered to statements of the user's that failed."""
-        self._actions: list[Callable[[], None]] = []
+        self.effects = Effects()
+        """What follows its commit."""
         self._may_have_ended = link.native is not None
         """Whether the application may have ended it by hand, through a connection that it has or by a statement."""
 
@@ -107,12 +108,15 @@ class OpenTransaction:
     async def savepoint(self) -> AsyncIterator[None]:
         self.check()
         self._savepoints += 1
-        name, kept = f"onward_{self._savepoints}", len(self._actions)
+        name = f"onward_{self._savepoints}"
+        lists = astuple(self.effects)
+        kept = [len(each) for each in lists]
         await self.link.script(f"SAVEPOINT {name}")
         try:
             yield
         except BaseException:
-            del self._actions[kept:]
+            for each, length in zip(lists, kept, strict=True):
+                del each[length:]
             await self.link.script(f"ROLLBACK TO SAVEPOINT {name}")
             raise
         finally:
@@ -122,11 +126,7 @@ class OpenTransaction:
         if not self.is_open:
             raise TransactionClosed("the transaction has ended: nothing can be added to its commit")
         require(wrong_function("action", action, of="without parameters"))
-        self.then(action)
-
-    def then(self, action: Callable[[], None]) -> None:
-        """Have something of ours follow the commit."""
-        self._actions.append(action)
+        self.effects.actions.append(action)
 
     def check(self) -> None:
         """Raise unless the transaction still takes statements."""
@@ -162,7 +162,7 @@ class OpenTransaction:
             self._by_native.pop(id(self.link.native), None)
 
     async def commit(self, last: Operation[Any] | None = None) -> None:
-        """Commit, with a last operation of ours if there is one. What waited for it follows by `follow()`."""
+        """Commit, with a last operation of ours if there is one."""
         self._forget()
         try:
             if self._may_have_ended:
@@ -174,18 +174,6 @@ class OpenTransaction:
         finally:
             self.is_open = False
             self.link.resume()  # the connection may be the caller's own
-        self._is_committed = True
-
-    def follow(self) -> None:
-        """Do what was to be done after the commit, if there was one."""
-        if self._is_committed:
-            for action in self._actions:
-                _run_after_commit(action)
-
-    def follow_after_all(self) -> None:
-        """The same for a commit that failed, and was then seen to have gone through."""
-        self._is_committed = True
-        self.follow()
 
     async def _insist(self) -> None:
         """What the application has ended itself is not committed, nor does anything of ours follow it."""
@@ -202,16 +190,6 @@ class OpenTransaction:
             await self.link.rollback()
         finally:
             self.link.resume()
-
-
-def _run_after_commit(action: Callable[[], None]) -> None:
-    """What it raises is logged and goes no further: the work is committed, and others wait to be told."""
-    try:
-        action()
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        logger.exception("an action after a commit failed; the commit itself has succeeded")
 
 
 class SyncView:

@@ -196,14 +196,14 @@ class Phases:
             held = job if self._is_held and not tx.is_joined else None
             # What follows, unless more is heard of it: what changed for others has been told by nobody then.
             told = [Change(job.id, job.chain_id, job.type_name, "settled", JobStatus.COMPLETED)]
-            tx.then(lambda: self.store.release(self.store.effects_of.settlements([settlement], told)))
+            tx.effects.actions.append(lambda: self.store.release(self.store.effects_of.settlements([settlement], told)))
             settle = self.store.state.settle([settlement], held=held).then(partial(self._insist, told))
             try:
                 await self._commit(settle)
             except Exception as error:
                 if not await self._went_through(error):
                     raise
-                tx.follow_after_all()
+                self.store.release(tx.effects)
             self.stage, self.settled = "settled", settlement
         except _Cancelled:
             return settlement_of_cancel(job, self._workplace.worker)
@@ -228,7 +228,7 @@ class Phases:
         assert tx is not None
         try:
             await tx.commit(last)
-            tx.follow()
+            self.store.release(tx.effects)
         finally:
             await self._close()
 
