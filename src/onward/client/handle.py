@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any, Generic
 
+import msgspec
 from typing_extensions import TypeVar
 
 from onward.client.arguments import Asked
@@ -15,22 +16,17 @@ O_co = TypeVar("O_co", covariant=True)
 I_co = TypeVar("I_co", covariant=True, default=Any)
 
 
-class ChainHandle(Generic[O_co, I_co]):
+class ChainHandle(msgspec.Struct, Generic[O_co, I_co], eq=False):
     """A chain and the types of its output and input. Made by `app.start(…)` and `app.chain(…)`.
 
     It knows its type: used for a chain that began with another type, it raises ChainOfAnotherType.
     """
 
-    __slots__ = ("_operations", "duplicate", "id", "job_type")
-
-    def __init__(
-        self, operations: Operations, job_type: JobType[Any, O_co], id: ChainId, *, duplicate: bool = False
-    ) -> None:
-        self._operations = operations
-        self.id = id
-        self.job_type = job_type
-        self.duplicate = duplicate
-        """Whether `start` found a chain with the same deduplication key instead of starting one."""
+    _operations: Operations
+    job_type: JobType[Any, O_co]
+    id: ChainId
+    duplicate: bool = False
+    """Whether `start` found a chain with the same deduplication key instead of starting one."""
 
     async def wait(self, *, timeout: timedelta | None = None) -> O_co:
         """The output, once the chain has completed. Raises ChainFailed, ChainNotFound and WaitTimeout."""
@@ -45,19 +41,14 @@ class ChainHandle(Generic[O_co, I_co]):
         return f"<ChainHandle {self.job_type.name!r} {self.id}>"
 
 
-class SyncChainHandle(Generic[O_co, I_co]):
+class SyncChainHandle(msgspec.Struct, Generic[O_co, I_co], eq=False):
     """`ChainHandle` for code without an event loop."""
 
-    __slots__ = ("_operations", "duplicate", "id", "job_type")
-
-    def __init__(
-        self, operations: Operations, job_type: JobType[Any, O_co], id: ChainId, *, duplicate: bool = False
-    ) -> None:
-        self._operations = operations
-        self.id = id
-        self.job_type = job_type
-        self.duplicate = duplicate
-        """Whether `start` found a chain with the same deduplication key instead of starting one."""
+    _operations: Operations
+    job_type: JobType[Any, O_co]
+    id: ChainId
+    duplicate: bool = False
+    """Whether `start` found a chain with the same deduplication key instead of starting one."""
 
     def wait(self, *, timeout: timedelta | None = None) -> O_co:
         """The output, once the chain has completed. Raises ChainFailed, ChainNotFound and WaitTimeout."""

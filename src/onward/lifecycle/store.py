@@ -11,9 +11,15 @@ from typing import Any, TypeVar
 
 from onward.errors import DatabaseError, DatabaseLocked, DatabaseUnavailable, OnwardError, TransactionUnsuitable
 from onward.lifecycle.announcer import Announcer
-from onward.lifecycle.context import OpenMark, open_transaction, refuse_inside_transaction, unmark
 from onward.lifecycle.effects import Awaited, Effects, EffectsOf, describe
-from onward.lifecycle.transaction import OpenTransaction, SyncView
+from onward.lifecycle.transaction import (
+    Mark,
+    OpenTransaction,
+    SyncView,
+    open_here,
+    refuse_inside_transaction,
+    unmark,
+)
 from onward.notify.contract import Hint, NotifyAdapter
 from onward.observe import events
 from onward.observe.observer import Observers
@@ -46,7 +52,8 @@ class Store:
         self.effects_of = EffectsOf(observers, awaited)
         self._notify, self._announcer = notify, announcer
         self._identity: str | None = None
-        self._ours: dict[int, OpenTransaction] = {}
+        self.open: dict[int, OpenTransaction] = {}
+        """Transactions of ours, by the object of the client library's that the user has of each."""
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._warned = False
 
@@ -204,10 +211,6 @@ class Store:
 
     # -- transactions
 
-    def transaction(self, native: object = None) -> "TransactionBlock":
-        """A transaction of ours, on a connection of the pool or on the caller's own, idle one."""
-        return TransactionBlock(self, native)
-
     async def commit(self, tx: OpenTransaction) -> None:
         """Commit a transaction of ours, perhaps with the hints of what was done in it. Its effects are released by
         whoever has given its connection back.
@@ -231,10 +234,6 @@ class Store:
             raise TransactionUnsuitable("the connection is already in a transaction: pass it as tx= instead")
         return wrapped
 
-    def own(self, link: Connection) -> OpenTransaction:
-        """The transaction that was begun on a connection, as ours."""
-        return OpenTransaction(link, self._ours)
-
     def handed_out(self, tx: OpenTransaction) -> Any:
         """What the user gets: the client library's own object, or Onward's `Transaction`."""
         if tx.link.native is not None:
@@ -244,7 +243,7 @@ class Store:
     async def _join(self, tx: object) -> tuple[Connection, OpenTransaction | None]:
         """The connection of the caller's transaction; and that transaction, if it is one of ours."""
         own = tx.inner if isinstance(tx, SyncView) else tx if isinstance(tx, OpenTransaction) else None
-        own = own or self._ours.get(id(tx))
+        own = own or self.open.get(id(tx))
         if own is not None:
             own.check()
             own.is_joined = True
@@ -311,11 +310,14 @@ class Store:
 
 
 class TransactionBlock:
-    """`async with`: gives what the user gets of the transaction, and commits or rolls back."""
+    """`async with`: a transaction of ours, on a connection of the pool or on the caller's own, idle one.
+
+    It gives what the user gets of the transaction, and commits or rolls back.
+    """
 
     __slots__ = ("_lent", "_mark", "_native", "_store", "_tx")
 
-    def __init__(self, store: Store, native: object) -> None:
+    def __init__(self, store: Store, native: object = None) -> None:
         self._store, self._native = store, native
 
     async def __aenter__(self) -> Any:
@@ -334,8 +336,8 @@ class TransactionBlock:
         except Exception as error:
             store.raise_in_words(error, "begin a transaction")
             raise
-        self._tx = store.own(link)
-        self._mark: Token[OpenMark | None] = open_transaction.set(self._tx)
+        self._tx = OpenTransaction(link, store.open)
+        self._mark: Token[Mark] = open_here.set(self._tx)
         return store.handed_out(self._tx)
 
     async def __aexit__(

@@ -1,12 +1,13 @@
 """An open transaction: what `app.transaction()` and the phases of a handler hand out."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar, Token
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec.structs import astuple
 
-from onward.errors import ConfigurationError, TransactionClosed, TransactionError, require
+from onward.errors import ConfigurationError, TransactionClosed, TransactionError, TransactionOpen, require
 from onward.lifecycle.effects import Effects
 from onward.options import wrong_function, wrong_kind
 from onward.state.command import Operation
@@ -155,15 +156,15 @@ class OpenTransaction:
             self._takes_statements = True
             self.link.resume()
 
-    def _forget(self) -> None:
-        """It ends: whoever has the client library's object has a transaction of ours no longer."""
+    def _end(self) -> None:
+        """Whoever has the client library's object has a transaction of ours no longer."""
         self.suspend()
         if self.link.native is not None:
             self._by_native.pop(id(self.link.native), None)
 
     async def commit(self, last: Operation[Any] | None = None) -> None:
         """Commit, with a last operation of ours if there is one."""
-        self._forget()
+        self._end()
         try:
             if self._may_have_ended:
                 await self._insist()
@@ -184,12 +185,46 @@ class OpenTransaction:
             raise
 
     async def rollback(self) -> None:
-        self._forget()
+        self._end()
         self.is_open = False
         try:
             await self.link.rollback()
         finally:
             self.link.resume()
+
+
+class NothingElse:
+    """In place of a transaction: for code that may write in its own, and nowhere else."""
+
+    is_open = True
+
+    def __init__(self, refusal: str) -> None:
+        self.refusal = refusal
+
+
+Mark: TypeAlias = OpenTransaction | NothingElse | None
+open_here: ContextVar[Mark] = ContextVar("onward_transaction", default=None)
+"""The transaction that is open around a call."""
+
+
+def unmark(mark: Token[Mark]) -> None:
+    """The block is left. Whoever leaves it in another task or thread than it was entered in has no mark to take away,
+    and the one that stays behind is of a transaction that has ended.
+    """
+    with suppress(ValueError):
+        open_here.reset(mark)
+
+
+def refuse_inside_transaction(doing: str, *, joins: bool = True) -> None:
+    """Raise TransactionOpen if an Onward transaction is open in this context; `joins`: there is a tx= to join it."""
+    mark = open_here.get()
+    if isinstance(mark, NothingElse):
+        raise TransactionOpen(f"{doing}: {mark.refusal}")
+    if mark is not None and mark.is_open:
+        how, else_ = (" without tx=", "pass tx=tx to join it, or ") if joins else ("", "")
+        raise TransactionOpen(
+            f"{doing}{how} while a transaction of Onward's is open here: {else_}call it after the block"
+        )
 
 
 class SyncView:

@@ -72,6 +72,7 @@ _MOST_WAKES = 4000
 """Looked at in one admission: of a thousand keys they are often several each."""
 _LONGEST_WINDOW = 3e9
 """Seconds, about a century: the server cannot subtract much more from a time."""
+_IS_PLAIN = attrgetter("is_plain")
 _FIRST = "00000000-0000-0000-0000-000000000000"
 _MIGRATION_LOCK = 7_036_874_417_766_406
 """One process migrates at a time; the number only has to be ours."""
@@ -159,7 +160,7 @@ class PostgresState:
     # -- start
 
     def start(self, jobs: Sequence[NewJob], *, repeated: bool = False) -> Operation[Sequence[Started]]:
-        if all(job.is_plain for job in jobs):
+        if all(map(_IS_PLAIN, jobs)):
             name, columns = ("start", _columns(jobs)) if repeated else _plain_start(jobs)
             parameters = {"now": self.clock(), **columns}
             started = [Started(job.id, JobStatus.PENDING, False) for job in jobs]
