@@ -25,7 +25,8 @@ class Carried(NamedTuple):
 
     command: Command[None]
     hints: Sequence[Hint]
-    """To be posted if it comes to nothing."""
+    waiting: Sequence[Hint]
+    """Those among them that wait for no commit: to be posted again if this one comes to nothing."""
 
 
 class Announcer(Protocol):
@@ -78,11 +79,11 @@ class BackgroundAnnouncer:
         command = self._notify.command(merged_hints)
         if command is None:
             return None
-        self._hints = []
+        waiting, self._hints = self._hints, []
         self._next_carried = self._loop.time() + _BETWEEN_ROUNDS
         # A little later than the next that are carried: in a stream of starts, those take along what waits.
         self._next_round = self._next_carried + _BETWEEN_ROUNDS
-        return Carried(command, merged_hints)
+        return Carried(command, merged_hints, waiting)
 
     def post_from_thread(self, hints: Sequence[Hint]) -> None:
         """`post` for code that runs in another thread than the event loop."""

@@ -123,7 +123,7 @@ class Store:
         try:
             answer = await run(carried.command)
         except BaseException:
-            self._announcer.post(carried.hints)  # there may be those of others among them
+            self._announcer.post(carried.waiting)
             raise
         if self.observers.wants(events.HintsSent):
             self.observers.emit(events.HintsSent(count=len(carried.hints)))

@@ -156,15 +156,10 @@ class OpenTransaction:
             self._takes_statements = True
             self.link.resume()
 
-    def _end(self) -> None:
-        """Whoever has the client library's object has a transaction of ours no longer."""
-        self.suspend()
-        if self.link.native is not None:
-            self._by_native.pop(id(self.link.native), None)
-
     async def commit(self, last: Operation[Any] | None = None) -> None:
         """Commit, with a last operation of ours if there is one."""
-        self._end()
+        self.suspend()
+        self._by_native.pop(id(self.link.native), None)
         try:
             if self._may_have_ended:
                 await self._insist()
@@ -185,7 +180,8 @@ class OpenTransaction:
             raise
 
     async def rollback(self) -> None:
-        self._end()
+        self.suspend()
+        self._by_native.pop(id(self.link.native), None)
         self.is_open = False
         try:
             await self.link.rollback()

@@ -120,7 +120,8 @@ class NotifyAdapter(Protocol):
 
 def merged(hints: Sequence[Hint]) -> list[Hint]:
     """At most one hint per kind and key, with the counts added up."""
-    counts: dict[tuple[HintKind, str], int] = {}
+    found: dict[tuple[HintKind, str], Hint] = {}
     for hint in hints:
-        counts[hint.kind, hint.key] = counts.get((hint.kind, hint.key), 0) + hint.count
-    return [Hint(kind, key, count) for (kind, key), count in counts.items()]
+        same = found.get((hint.kind, hint.key))
+        found[hint.kind, hint.key] = hint if same is None else Hint(hint.kind, hint.key, same.count + hint.count)
+    return list(found.values())
