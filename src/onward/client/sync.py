@@ -39,7 +39,8 @@ from onward.lifecycle.effects import Awaited, describe
 from onward.lifecycle.store import Store, TransactionBlock
 from onward.lifecycle.transaction import as_sync
 from onward.model import Blocker, Chain, ChainId, Job, JobId, Page
-from onward.notify.contract import Hint, NotifyAdapter, merged
+from onward.notify.contract import Hint, NotifyAdapter
+from onward.notify.encoding import merged
 from onward.observe import events
 from onward.observe.observer import Observers
 from onward.operating import Explanation, Health, Stats, WorkerInfo

@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from onward.lifecycle.effects import describe
-from onward.notify.contract import Changed, Hint, NotifyAdapter, merged
+from onward.notify.contract import Changed, Hint, NotifyAdapter
+from onward.notify.encoding import merged
 from onward.observe import events
 from onward.observe.observer import Observers
 from onward.state.command import Command

@@ -116,12 +116,3 @@ class NotifyAdapter(Protocol):
         A hint about ready jobs wakes about as many listeners as there are jobs; the others reach every listener.
         """
         ...
-
-
-def merged(hints: Sequence[Hint]) -> list[Hint]:
-    """At most one hint per kind and key, with the counts added up."""
-    found: dict[tuple[HintKind, str], Hint] = {}
-    for hint in hints:
-        same = found.get((hint.kind, hint.key))
-        found[hint.kind, hint.key] = hint if same is None else Hint(hint.kind, hint.key, same.count + hint.count)
-    return list(found.values())
