@@ -3,7 +3,6 @@
 from datetime import timedelta
 from typing import Any, Generic
 
-import msgspec
 from typing_extensions import TypeVar
 
 from onward.client.arguments import Asked
@@ -16,17 +15,22 @@ O_co = TypeVar("O_co", covariant=True)
 I_co = TypeVar("I_co", covariant=True, default=Any)
 
 
-class ChainHandle(msgspec.Struct, Generic[O_co, I_co], eq=False):
+class ChainHandle(Generic[O_co, I_co]):
     """A chain and the types of its output and input. Made by `app.start(…)` and `app.chain(…)`.
 
     It knows its type: used for a chain that began with another type, it raises ChainOfAnotherType.
     """
 
-    _operations: Operations
-    job_type: JobType[Any, O_co]
-    id: ChainId
-    duplicate: bool = False
-    """Whether `start` found a chain with the same deduplication key instead of starting one."""
+    __slots__ = ("_operations", "duplicate", "id", "job_type")
+
+    def __init__(
+        self, operations: Operations, job_type: JobType[Any, O_co], id: ChainId, *, duplicate: bool = False
+    ) -> None:
+        self._operations = operations
+        self.id = id
+        self.job_type = job_type
+        self.duplicate = duplicate
+        """Whether `start` found a chain with the same deduplication key instead of starting one."""
 
     async def wait(self, *, timeout: timedelta | None = None) -> O_co:
         """The output, once the chain has completed. Raises ChainFailed, ChainNotFound and WaitTimeout."""
@@ -41,14 +45,19 @@ class ChainHandle(msgspec.Struct, Generic[O_co, I_co], eq=False):
         return f"<ChainHandle {self.job_type.name!r} {self.id}>"
 
 
-class SyncChainHandle(msgspec.Struct, Generic[O_co, I_co], eq=False):
+class SyncChainHandle(Generic[O_co, I_co]):
     """`ChainHandle` for code without an event loop."""
 
-    _operations: Operations
-    job_type: JobType[Any, O_co]
-    id: ChainId
-    duplicate: bool = False
-    """Whether `start` found a chain with the same deduplication key instead of starting one."""
+    __slots__ = ("_operations", "duplicate", "id", "job_type")
+
+    def __init__(
+        self, operations: Operations, job_type: JobType[Any, O_co], id: ChainId, *, duplicate: bool = False
+    ) -> None:
+        self._operations = operations
+        self.id = id
+        self.job_type = job_type
+        self.duplicate = duplicate
+        """Whether `start` found a chain with the same deduplication key instead of starting one."""
 
     def wait(self, *, timeout: timedelta | None = None) -> O_co:
         """The output, once the chain has completed. Raises ChainFailed, ChainNotFound and WaitTimeout."""
