@@ -232,13 +232,13 @@ def _counted(chains: object) -> int:
     """How many chains these are, with those they wait for; what else may have been given is refused later."""
     count, found = 0, [(0, chains)]
     for depth, sources in found:  # which grows meanwhile
-        if sources is _NONE or not isinstance(sources, list | tuple):
+        if not isinstance(sources, list | tuple):
             continue
         count += len(sources)
         if count > MOST_JOBS or depth > _DEEPEST:
             raise StartRefused(wrong_call(count, 0) or _TOO_DEEP)
         for source in sources:
-            if isinstance(source, NewChain):
+            if isinstance(source, NewChain) and source.blockers is not _NONE:
                 found.append((depth + 1, source.blockers))
     return count
 

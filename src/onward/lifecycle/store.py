@@ -52,7 +52,7 @@ class Store:
         self.effects_of = EffectsOf(observers, awaited)
         self._notify, self._announcer = notify, announcer
         self._identity: str | None = None
-        self.open: dict[int, OpenTransaction] = {}
+        self.transactions: dict[int, OpenTransaction] = {}
         """Transactions of ours, by the object of the client library's that the user has of each."""
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._warned = False
@@ -243,7 +243,7 @@ class Store:
     async def _join(self, tx: object) -> tuple[Connection, OpenTransaction | None]:
         """The connection of the caller's transaction; and that transaction, if it is one of ours."""
         own = tx.inner if isinstance(tx, SyncView) else tx if isinstance(tx, OpenTransaction) else None
-        own = own or self.open.get(id(tx))
+        own = own or self.transactions.get(id(tx))
         if own is not None:
             own.check()
             own.is_joined = True
@@ -336,7 +336,7 @@ class TransactionBlock:
         except Exception as error:
             store.raise_in_words(error, "begin a transaction")
             raise
-        self._tx = OpenTransaction(link, store.open)
+        self._tx = OpenTransaction(link, store.transactions)
         self._mark: Token[Mark] = open_here.set(self._tx)
         return store.handed_out(self._tx)
 

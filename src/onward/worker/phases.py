@@ -167,7 +167,7 @@ class Phases:
             self._is_held = await link.run(hold, begin=True)
         else:
             await link.begin()
-        self.tx = tx = OpenTransaction(link, store.open)
+        self.tx = tx = OpenTransaction(link, store.transactions)
         self._began = time.monotonic()
         if locked and not self._is_held:
             await link.run(store.state.lock_attempt(job_id=job.id, attempt=job.attempt, holder=holder))

@@ -83,7 +83,7 @@ class RehearsedPhases:
             link = await lending.__aenter__()
             self._lending = lending
             await link.begin()
-            self.tx = OpenTransaction(cast(Any, _Recorded(link, self._statements)), self.store.open)
+            self.tx = OpenTransaction(cast(Any, _Recorded(link, self._statements)), self.store.transactions)
         return self.tx
 
     async def enter(self, phase: PhaseKind) -> OpenTransaction:
