@@ -161,7 +161,7 @@ class PostgresState:
 
     def start(self, jobs: Sequence[NewJob], *, repeated: bool = False) -> Operation[Sequence[Started]]:
         if all(map(_IS_PLAIN, jobs)):
-            name, columns = ("start", _columns(jobs)) if repeated else _plain_start(jobs)
+            name, columns = ("start", _columns(jobs)) if repeated or not jobs else _plain_start(jobs)
             parameters = {"now": self.clock(), **columns}
             started = [Started(job.id, JobStatus.PENDING, False) for job in jobs]
             return Command(self.sql(name), parameters, lambda _: started, "nothing")
