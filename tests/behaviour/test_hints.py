@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from contextvars import Context
 from datetime import timedelta
 from typing import Any
@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from onward import Attempt, Onward, RunningJob, WaitTimeout, job
+from onward.errors import TransactionUnsuitable
 from onward.notify.contract import Changed, Hint, HintKind, ignore
 from onward.notify.memory import MemoryNotify, NoNotify
 from onward.notify.vetting import read_payload
@@ -235,6 +236,66 @@ async def test_half_of_the_transactions_roll_back_and_leave_no_hint_no_event_and
     assert len(recorder.of(events.ChainStarted)) == len(recorder.of(events.AttemptStarted)) == 1 + scale(1000)
     if target.startswith("postgres"):
         assert sum(hint.count for hint in hints if hint.kind is HintKind.READY) == scale(1000)
+
+
+@pytest.fixture(params=["asyncpg", "psycopg"])
+def postgres_target(request: pytest.FixtureRequest, postgres_dsn: str) -> str:
+    return postgres_dsn.replace("postgresql", f"postgresql+{request.param}", 1)
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_the_hints_of_a_transaction_leave_with_its_commit(
+    opened: Any, recorder: Recorder, postgres_target: str, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app: Onward = await opened(double, target=postgres_target)
+    hints, announced = list[Hint](), list[Hint]()
+
+    async def announce(given: Any) -> None:
+        announced.extend(given)
+
+    monkeypatch.setattr(app._notify, "announce", announce)
+    async with eavesdropping(postgres_dsn, app, hints):
+        async with app.transaction() as tx:
+            async with tx.savepoint():
+                await app.start(double, 1, tx=tx)
+            with pytest.raises(ZeroDivisionError):
+                async with tx.savepoint():
+                    await app.start(double, 2, tx=tx)
+                    raise ZeroDivisionError
+            await app.start(double, 3, tx=tx)
+        async with asyncio.timeout(SOON.total_seconds()):
+            while not hints:
+                await asyncio.sleep(0.01)
+
+    assert [(hint.kind, hint.key, hint.count) for hint in hints] == [(HintKind.READY, "double", 2)]
+    assert announced == []
+    assert [event.count for event in recorder.of(events.HintsSent)] == [1]
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_a_commit_that_fails_takes_no_hints_of_others_with_it_and_leaves_none_of_its_own(
+    opened: Any, postgres_target: str, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app: Onward = await opened(double, target=postgres_target)
+    announced = list[Hint]()
+
+    async def announce(given: Any) -> None:
+        announced.extend(given)
+
+    monkeypatch.setattr(app._notify, "announce", announce)
+    other = Hint(HintKind.ENDED, "another's")
+    with pytest.raises(TransactionUnsuitable, match="an earlier statement in it had failed"):
+        async with app.transaction() as tx:
+            await app.start(double, 1, tx=tx)
+            with suppress(Exception):
+                await tx.execute("INSERT INTO no_such_table VALUES (1)")
+            app._announcer.post([other])  # it waits for nobody, and is taken along
+
+    async with asyncio.timeout(SOON.total_seconds()):
+        while not announced:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    assert announced == [other]
 
 
 def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -24,7 +24,7 @@ from onward.client.listing import Listing
 from onward.client.operations import ANOTHER_LOOP, Operations
 from onward.client.pruning import PruneOptions
 from onward.client.schedules import ScheduleOperations, Schedules
-from onward.client.schema import opened_before_fork, prepare_schema
+from onward.client.schema import prepare_schema
 from onward.client.sync import SyncOnward
 from onward.connect import Connected, connect
 from onward.crypto import Encryption
@@ -41,7 +41,7 @@ from onward.errors import ConfigurationError, DefinitionError, require
 from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, Posting, ThreadAnnouncer
 from onward.lifecycle.effects import Awaited, describe
 from onward.lifecycle.pruning import kept_by
-from onward.lifecycle.store import Store
+from onward.lifecycle.store import Store, TransactionBlock
 from onward.model import Blocker, Chain, ChainId, Job, JobId, Page, Retention
 from onward.notify.contract import NotifyAdapter
 from onward.observe import events
@@ -60,7 +60,6 @@ from onward.options import (
 )
 from onward.state.contract import JobCounts
 from onward.state.driver import NO_SYNC_DRIVER, Driver, run_now
-from onward.state.process import Process
 from onward.state.statement import checked_identifier
 from onward.worker.chores import Chore, Chores
 from onward.worker.figures import TendFigures
@@ -187,9 +186,7 @@ class Onward:
         )
         self._store = self._make_store(self.driver, self._announcer)
         self._awaiting = Awaiting(self._store, self._notify, self._announcer)
-        self._ready = Operations(self.registry, self._store, self._awaiting.wait)
-        self._opened_in: int | None = None
-        """The process."""
+        self._operations = Operations(self.registry, self._store, self._awaiting.wait)
         self._sync_driver = self._driver_for_threads()
         self._probe = self._make_probe()
         self._scans: Scans = {}
@@ -212,21 +209,9 @@ class Onward:
     ) -> None:
         await self.close()
 
-    @property
-    def _operations(self) -> Operations:
-        if self._opened_in != Process.id:
-            self._refuse_after_fork()
-            raise ConfigurationError("the app is not open: use `async with app:` around this call")
-        return self._ready.here()
-
-    def _refuse_after_fork(self) -> None:
-        if self._opened_in not in (None, Process.id):
-            assert self._opened_in is not None
-            raise ConfigurationError(opened_before_fork("the app", self._opened_in))
-
     async def open(self) -> None:
         """Connect, and check or make the tables."""
-        self._refuse_after_fork()
+        self._operations.refuse_after_fork()
         if not self._opening.acquire(blocking=False):
             raise ConfigurationError(
                 "the app is just being opened by another task or thread: open it once, and share it"
@@ -268,16 +253,16 @@ class Onward:
             self._chores.reset()
             self._probe = self._make_probe()
             self._stack, self._loop = stack.pop_all(), asyncio.get_running_loop()
-            self._opened_in, self._ready.tasks, self._ready.loop = Process.id, tasks, self._loop
+            self._operations.opened(self._loop, tasks)
 
     async def close(self) -> None:
         """Send what has not left yet, and disconnect."""
         if self._stack is not None:
-            self._refuse_after_fork()
+            self._operations.refuse_after_fork()
             if self._loop is not asyncio.get_running_loop():
                 is_over = self._loop is None or self._loop.is_closed()
                 raise ConfigurationError(_NEVER_CLOSED if is_over else f"close() in vain: {ANOTHER_LOOP}")
-            stack, self._stack, self._opened_in = self._stack, None, None
+            stack, self._stack, self._operations.opened_in = self._stack, None, None
             await to_the_end(stack.aclose())
 
     def _driver_for_threads(self) -> Driver | None:
@@ -334,7 +319,7 @@ class Onward:
 
         It gives an `onward.Transaction`, or the object of the library the app was built on.
         """
-        return self._operations.store.transaction(connection)
+        return TransactionBlock(self._operations.here().store, connection)
 
     # -- start
 
@@ -352,21 +337,21 @@ class Onward:
         `blockers`, the chains it waits for; `deduplication`.
         """
         chain = NewChain(job_type=job_type, input=input, **options)
-        started = (await self._operations.start([chain], tx=tx))[0]
-        return ChainHandle(self._ready, job_type, started.id, duplicate=started.duplicate)
+        started = (await self._operations.here().start([chain], tx=tx))[0]
+        return ChainHandle(self._operations, job_type, started.id, duplicate=started.duplicate)
 
     async def start_many(self, chains: Sequence[NewChain[O]], *, tx: object = None) -> list[ChainHandle[O]]:
         """Start chains made by `job_type.with_input(…)`, all or none; returns their handles in order."""
-        started = await self._operations.start(chains, tx=tx)
+        started = await self._operations.here().start(chains, tx=tx)
         return [
-            ChainHandle(self._ready, chain.job_type, answer.id, duplicate=answer.duplicate)
+            ChainHandle(self._operations, chain.job_type, answer.id, duplicate=answer.duplicate)
             for chain, answer in zip(chains, started, strict=True)
         ]
 
     def chain(self, job_type: JobType[I, O], id: ChainId) -> ChainHandle[O, I]:
         """The handle of a stored chain that began with this type; used for one of another type, it raises."""
         self.registry.entry(job_type)
-        return ChainHandle(self._ready, job_type, checked_id("id", id))
+        return ChainHandle(self._operations, job_type, checked_id("id", id))
 
     # -- change
 
@@ -382,7 +367,7 @@ class Onward:
         self, chain: ChainReference | ChainId, *, tx: object = None
     ) -> AbstractAsyncContextManager[Completion[Any, Any]]:
         """Complete the job a chain has come to, without a worker; it is locked within the block."""
-        return self._operations.complete(asked("complete", chain), tx=tx)
+        return self._operations.here().complete(asked("complete", chain), tx=tx)
 
     async def cancel(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
         """Fail waiting jobs at once and ask running ones to stop; an output that commits first wins.
@@ -391,19 +376,19 @@ class Onward:
 
         With `cascade` also the chains they wait for, and so on, as far as nothing else unfinished waits for those.
         """
-        return await self._operations.cancel(asked("cancel", *chains), cascade=cascade, tx=tx)
+        return await self._operations.here().cancel(asked("cancel", *chains), cascade=cascade, tx=tx)
 
     async def retry(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
         """Run failed chains again, all or none; jobs that failed only through them wait again. Returns how many."""
-        return await self._operations.retry(asked("retry", *chains), tx=tx)
+        return await self._operations.here().retry(asked("retry", *chains), tx=tx)
 
     async def trigger(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
         """Run scheduled jobs now; returns how many."""
-        return await self._operations.trigger(asked("trigger", *chains), tx=tx)
+        return await self._operations.here().trigger(asked("trigger", *chains), tx=tx)
 
     async def delete(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
         """Delete whole chains, with `cascade` also the chains they wait for; returns how many."""
-        return await self._operations.delete(asked("delete", *chains), cascade=cascade, tx=tx)
+        return await self._operations.here().delete(asked("delete", *chains), cascade=cascade, tx=tx)
 
     async def prune(self, *job_types: Step[Any, Any] | str, **options: Unpack[PruneOptions]) -> int:
         """Delete chains that have ended, now, as workers do in the background; returns how many.
@@ -413,21 +398,21 @@ class Onward:
         number so far after each batch; `dry_run`, only count. Each batch is committed; what something unfinished waits
         for is kept.
         """
-        return await self._operations.prune(type_names(job_types), options)
+        return await self._operations.here().prune(type_names(job_types), options)
 
     async def pause(self, *job_types: Step[Any, Any] | str, tx: object = None) -> None:
         """Have workers leave these types alone; what runs goes on."""
-        await self._operations.pause(type_names(job_types), tx=tx)
+        await self._operations.here().pause(type_names(job_types), tx=tx)
 
     async def resume(self, *job_types: Step[Any, Any] | str, tx: object = None) -> None:
         """Have workers take these types again."""
-        await self._operations.resume(type_names(job_types), tx=tx)
+        await self._operations.here().resume(type_names(job_types), tx=tx)
 
     # -- read
 
     async def depths(self) -> dict[str, JobCounts]:
         """How many jobs of each type of the app are pending, scheduled, running and failed, and the oldest's age."""
-        return await self._operations.depths()
+        return await self._operations.here().depths()
 
     async def stats(self, *, more_than: int | None = None) -> Stats:
         """How every type is doing, those that the app does not know included, and all together: how many are blocked,
@@ -448,11 +433,11 @@ class Onward:
         >>> asyncio.run(main())
         1
         """
-        return await self._operations.stats(more_than=more_than)
+        return await self._operations.here().stats(more_than=more_than)
 
     async def paused(self, *, tx: object = None) -> Sequence[str]:
         """The types that workers leave alone."""
-        return await self._operations.paused(tx=tx)
+        return await self._operations.here().paused(tx=tx)
 
     async def workers(self, *, tx: object = None) -> Sequence[WorkerInfo]:
         """Who works, and what each runs: those that live first, then those that died within a day.
@@ -472,7 +457,7 @@ class Onward:
         >>> asyncio.run(main())
         alive 1.4 {'greet': (2,)} 5 0
         """
-        return await self._operations.workers(tx=tx)
+        return await self._operations.here().workers(tx=tx)
 
     async def health(self, **options: Unpack[HealthOptions]) -> Health:
         """Whether jobs get done: the database answers, its tables are right, hints arrive, workers live and take what
@@ -496,7 +481,7 @@ class Onward:
         """
         if not self.driver.is_async:
             raise ConfigurationError(_ON_SYNC)
-        if self._opened_in is None:
+        if self._operations.opened_in is None:
             anew = self.reached_anew()
             notify = anew.notify if self._own_notify else None
             return await Probe(anew.state, anew.driver, notify, self.registry).ask(options, is_open=False)
@@ -505,11 +490,11 @@ class Onward:
 
     async def find_job(self, id: JobId, *, tx: object = None) -> Job | None:
         """A stored job."""
-        return await self._operations.find_job(id, tx=tx)
+        return await self._operations.here().find_job(id, tx=tx)
 
     async def find_chain(self, id: ChainId, *, tx: object = None) -> Chain | None:
         """A stored chain."""
-        return await self._operations.find_chain(id, tx=tx)
+        return await self._operations.here().find_chain(id, tx=tx)
 
     async def explain(self, id: JobId | ChainId, *, tx: object = None) -> Explanation:
         """Why a job is where it is, in a sentence and in facts; of a chain, the job it has come to.
@@ -526,7 +511,7 @@ class Onward:
         awaits_completion - It awaits completion: its type 'orders.approve' has no handler, and app.complete(…) is to
         end it.
         """
-        return await self._operations.explain(id, ageing=self._ageing, tx=tx)
+        return await self._operations.here().explain(id, ageing=self._ageing, tx=tx)
 
     def jobs(
         self, *, after: JobId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
@@ -540,7 +525,8 @@ class Onward:
         `among`: look through no more than so many jobs for a page; it may be short, and still have a next one.
         """
         wanted = filter_of(filters)
-        return _listing(lambda place: self._operations.jobs(wanted, after=place, limit=limit, tx=tx), after, limit)
+        here = self._operations.here
+        return _listing(lambda place: here().jobs(wanted, after=place, limit=limit, tx=tx), after, limit)
 
     def chains(
         self, *, after: ChainId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
@@ -550,28 +536,30 @@ class Onward:
         Filters, pages and iteration: those of `jobs`.
         """
         wanted = filter_of(filters)
-        return _listing(lambda place: self._operations.chains(wanted, after=place, limit=limit, tx=tx), after, limit)
+        here = self._operations.here
+        return _listing(lambda place: here().chains(wanted, after=place, limit=limit, tx=tx), after, limit)
 
     async def blockers_of(self, job_id: JobId, *, tx: object = None) -> Sequence[Blocker]:
         """The chains a job waits, or waited, for."""
-        return await self._operations.blockers_of(job_id, tx=tx)
+        return await self._operations.here().blockers_of(job_id, tx=tx)
 
     def blocked_by(
         self, chain: ChainReference | ChainId, *, after: JobId | None = None, limit: int = 100, tx: object = None
     ) -> Listing[Job]:
         """The jobs that wait, or waited, for a chain, newest first: a page, or all, as `jobs` does."""
         of = asked("blocked_by", chain)
-        return _listing(lambda place: self._operations.blocked_by(of, after=place, limit=limit, tx=tx), after, limit)
+        here = self._operations.here
+        return _listing(lambda place: here().blocked_by(of, after=place, limit=limit, tx=tx), after, limit)
 
     @property
     def schedules(self) -> Schedules:
         """What is started by itself: `list`, `pause`, `resume`, `run`, `change`, `reset`, `forget`."""
-        return Schedules(ScheduleOperations(lambda: self._operations, lambda: self._schedules), self._ready)
+        return Schedules(ScheduleOperations(self._operations.here, lambda: self._schedules), self._operations)
 
     @property
     def limits(self) -> Limits:
         """How many may run, and who does: `list`, `keys`, `holding`, `waiting`, `change`, `reset`."""
-        return Limits(LimitOperations(lambda: self._operations))
+        return Limits(LimitOperations(self._operations.here))
 
     # -- work
 
@@ -591,7 +579,7 @@ class Onward:
         checked = WorkerOptions(**options)
         types = self.registry.handled() if jobs is None else _chosen(self.registry, jobs)
         if self.is_open:
-            self._ready.here()
+            self._operations.here()
         return Worker(
             registry=self.registry,
             store=self._store,
@@ -614,7 +602,7 @@ class Onward:
 
         What it does elsewhere is done. The job is not touched: it is neither taken nor settled.
         """
-        store = self._operations.store
+        store = self._operations.here().store
         async with opened(self._resources) as provided:
             return await rehearse(self.registry, store, self._sync_store(), checked_id("id", id), provided)
 

@@ -16,6 +16,7 @@ from onward.client.completion import Completion, current_job
 from onward.client.explaining import explanation
 from onward.client.pruning import PruneOptions, count, prune, rules_of
 from onward.client.queries import page, page_of, shown
+from onward.client.schema import opened_before_fork
 from onward.client.stats import stats
 from onward.client.waiting import Deadline, why_not_ended
 from onward.define.registry import Registry
@@ -30,10 +31,10 @@ from onward.errors import (
     WaitTimeout,
     require,
 )
-from onward.lifecycle.context import refuse_inside_transaction
 from onward.lifecycle.effects import Effects
 from onward.lifecycle.start import plan_chains, start_jobs
-from onward.lifecycle.store import Store
+from onward.lifecycle.store import Store, TransactionBlock
+from onward.lifecycle.transaction import refuse_inside_transaction
 from onward.model import (
     Blocker,
     Chain,
@@ -52,6 +53,7 @@ from onward.options import given, wrong_duration, wrong_flag, wrong_number
 from onward.state.command import Operation, Steps
 from onward.state.contract import Change, Filter, JobCounts, Started
 from onward.state.driver import Connection
+from onward.state.process import Process
 
 _MOST_BLOCKERS_TOLD = 10
 """A chain may fail through one that failed through another: so far the message goes back."""
@@ -71,14 +73,28 @@ class Operations:
         self._wait_for = wait_for
         self.tasks: asyncio.TaskGroup | None = None
         """The app's, while it is open; none without an event loop."""
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self.opened_in: int | None = None
+        """The process."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         """In which the app is open: what it has opened belongs to it."""
 
+    def opened(self, loop: asyncio.AbstractEventLoop, tasks: asyncio.TaskGroup) -> None:
+        """From now on they can be used."""
+        self.opened_in, self._loop, self.tasks = Process.id, loop, tasks
+
     def here(self) -> "Operations":
-        """These operations, if they can be used in the event loop that runs here."""
-        if self.loop is not None and asyncio._get_running_loop() not in (None, self.loop):
+        """These operations, if the app is open, in this process and in the event loop that runs here."""
+        if self.opened_in != Process.id:
+            self.refuse_after_fork()
+            raise ConfigurationError("the app is not open: use `async with app:` around this call")
+        if asyncio._get_running_loop() not in (None, self._loop):
             raise ConfigurationError(ANOTHER_LOOP)
         return self
+
+    def refuse_after_fork(self) -> None:
+        """Raise in a child of the process in which the app is open."""
+        if self.opened_in is not None and self.opened_in != Process.id:
+            raise ConfigurationError(opened_before_fork("the app", self.opened_in))
 
     # -- start
 
@@ -148,7 +164,7 @@ class Operations:
         if tx is not None:
             yield await self._completion(asked, tx)
             return
-        async with self.store.transaction() as own:
+        async with TransactionBlock(self.store) as own:
             yield await self._completion(asked, own)
 
     async def _completion(self, asked: Asked, tx: object) -> Completion[Any, Any]:

@@ -36,10 +36,11 @@ from onward.define.schedule import Declared
 from onward.errors import ConfigurationError
 from onward.lifecycle.announcer import Posting, ThreadAnnouncer
 from onward.lifecycle.effects import Awaited, describe
-from onward.lifecycle.store import Store
+from onward.lifecycle.store import Store, TransactionBlock
 from onward.lifecycle.transaction import as_sync
 from onward.model import Blocker, Chain, ChainId, Job, JobId, Page
-from onward.notify.contract import Hint, NotifyAdapter, merged
+from onward.notify.contract import Hint, NotifyAdapter
+from onward.notify.encoding import merged
 from onward.observe import events
 from onward.observe.observer import Observers
 from onward.operating import Explanation, Health, Stats, WorkerInfo
@@ -148,7 +149,7 @@ class SyncOnward:
 
     def transaction(self, connection: object = None) -> AbstractContextManager[Any]:
         """A transaction to write your data and start chains in; on an idle connection of your own if you pass one."""
-        return as_sync(self._operations.store.transaction(connection))
+        return as_sync(TransactionBlock(self._operations.store, connection))
 
     # -- start
 

@@ -63,7 +63,10 @@ class Codec:
         if len(data) > self.limits.bytes:
             limit = f"the limit of {self.limits.bytes:,} ({self.limits.option}=)"
             self._refuse("$", f"{len(data):,} bytes of JSON, more than {limit}")
-        self._refuse_what_databases_cannot_keep(value, data)
+        # The bytes tell cheaply when a closer look is needed: NaN and infinity are written as null.
+        is_short = len(data) <= self.limits.depth
+        if b"null" in data or b"\\u0000" in data or not (is_short or self._is_flat(data)):
+            self._refuse_what_databases_cannot_keep(value)
         text = data.decode()
         self.decode(text)
         return text
@@ -109,11 +112,7 @@ class Codec:
     def _refuse(self, field: str, problem: str) -> NoReturn:
         raise PayloadError(job_type=self.job_type, part=self.part, field=field, problem=problem) from None
 
-    def _refuse_what_databases_cannot_keep(self, value: Any, data: bytes) -> None:
-        # The bytes tell cheaply when a closer look is needed: NaN and infinity are written as null.
-        is_short = len(data) <= self.limits.depth
-        if b"null" not in data and b"\\u0000" not in data and (is_short or not self._may_be_deep(data)):
-            return
+    def _refuse_what_databases_cannot_keep(self, value: Any) -> None:
         plain = msgspec.to_builtins(value, enc_hook=encode_foreign, str_keys=True)
         for path, depth, item in _walk(plain):
             if depth > self.limits.depth:
@@ -123,8 +122,8 @@ class Codec:
             if isinstance(item, str) and "\0" in item:
                 self._refuse(path, "text with a NUL character, which Postgres cannot store")
 
-    def _may_be_deep(self, data: bytes) -> bool:
-        return data.count(b"[") + data.count(b"{") > self.limits.depth
+    def _is_flat(self, data: bytes) -> bool:
+        return data.count(b"[") + data.count(b"{") <= self.limits.depth
 
 
 def _walk(plain: Any) -> Iterable[tuple[str, int, Any]]:

@@ -231,7 +231,7 @@ class Registry(Mapping[str, RegisteredType]):
     def entry(self, step: Step[Any, Any]) -> RegisteredType:
         """The type, if a chain may begin with it."""
         asked: Any = step
-        known = isinstance(asked, Step) and self._types.get(asked.name)
+        known = isinstance(asked, Step) and self._types.get(asked.definition.name)
         found = known or self.step(asked)
         if found.definition.internal:
             raise InternalJobType(step.name)

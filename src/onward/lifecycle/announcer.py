@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from onward.lifecycle.effects import describe
-from onward.notify.contract import Changed, Hint, NotifyAdapter, merged
+from onward.notify.contract import Changed, Hint, NotifyAdapter
+from onward.notify.encoding import merged
 from onward.observe import events
 from onward.observe.observer import Observers
 from onward.state.command import Command
@@ -25,7 +26,8 @@ class Carried(NamedTuple):
 
     command: Command[None]
     hints: Sequence[Hint]
-    """To be posted if it comes to nothing."""
+    waiting: Sequence[Hint]
+    """Those among them that wait for no commit: to be posted again if this one comes to nothing."""
 
 
 class Announcer(Protocol):
@@ -78,11 +80,11 @@ class BackgroundAnnouncer:
         command = self._notify.command(merged_hints)
         if command is None:
             return None
-        self._hints = []
+        waiting, self._hints = self._hints, []
         self._next_carried = self._loop.time() + _BETWEEN_ROUNDS
         # A little later than the next that are carried: in a stream of starts, those take along what waits.
         self._next_round = self._next_carried + _BETWEEN_ROUNDS
-        return Carried(command, merged_hints)
+        return Carried(command, merged_hints, waiting)
 
     def post_from_thread(self, hints: Sequence[Hint]) -> None:
         """`post` for code that runs in another thread than the event loop."""

@@ -194,7 +194,7 @@ async def start_jobs(store: Store, jobs: Sequence[NewJob], *, tx: object) -> lis
     jobs, sent = _traced(store, jobs) if store.observers.are_tracing else (jobs, None)
     started = await store.write(
         store.state.start(jobs),
-        lambda answers: store.effects_of.start(jobs, answers, sent),
+        partial(store.effects_of.start, jobs, sent=sent),
         tx=tx,
         doing="start",
         again=lambda _: Steps(partial(_start_again, store, jobs)),
@@ -230,20 +230,16 @@ def _status_when_started(job: Job | None) -> JobStatus | None:
 
 def _counted(chains: object) -> int:
     """How many chains these are, with those they wait for; what else may have been given is refused later."""
-    count, depth, lists = 0, 0, [chains] if isinstance(chains, list | tuple) else []
-    while lists:
-        count += sum(map(len, lists))
+    count, found = 0, [(0, chains)]
+    for depth, sources in found:  # which grows meanwhile
+        if not isinstance(sources, list | tuple):
+            continue
+        count += len(sources)
         if count > MOST_JOBS or depth > _DEEPEST:
             raise StartRefused(wrong_call(count, 0) or _TOO_DEEP)
-        depth += 1
-        lists = [
-            source.blockers
-            for sources in lists
-            for source in sources
-            if isinstance(source, NewChain)
-            and source.blockers is not _NONE
-            and isinstance(source.blockers, list | tuple)
-        ]
+        for source in sources:
+            if isinstance(source, NewChain) and source.blockers is not _NONE:
+                found.append((depth + 1, source.blockers))
     return count
 
 

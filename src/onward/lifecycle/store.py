@@ -2,24 +2,31 @@
 
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from contextvars import Token
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 from onward.errors import DatabaseError, DatabaseLocked, DatabaseUnavailable, OnwardError, TransactionUnsuitable
 from onward.lifecycle.announcer import Announcer
-from onward.lifecycle.context import OpenMark, open_transaction, refuse_inside_transaction, unmark
 from onward.lifecycle.effects import Awaited, Effects, EffectsOf, describe
-from onward.lifecycle.transaction import OpenTransaction, SyncView
-from onward.notify.contract import NotifyAdapter
+from onward.lifecycle.transaction import (
+    Mark,
+    OpenTransaction,
+    SyncView,
+    open_here,
+    refuse_inside_transaction,
+    unmark,
+)
+from onward.notify.contract import Hint, NotifyAdapter
 from onward.observe import events
 from onward.observe.observer import Observers
 from onward.pacing import pause_after
 from onward.state.command import Command, Operation
 from onward.state.contract import StateAdapter
-from onward.state.driver import Connection, Driver, Fault, is_clients_own
+from onward.state.driver import POISONED, Connection, Driver, Fault, is_clients_own
 
 logger = logging.getLogger("onward")
 T = TypeVar("T")
@@ -45,7 +52,8 @@ class Store:
         self.effects_of = EffectsOf(observers, awaited)
         self._notify, self._announcer = notify, announcer
         self._identity: str | None = None
-        self._ours: dict[int, OpenTransaction] = {}
+        self.transactions: dict[int, OpenTransaction] = {}
+        """Transactions of ours, by the object of the client library's that the user has of each."""
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._warned = False
 
@@ -102,9 +110,24 @@ class Store:
         for event in effects.events:
             self.observers.emit(event)
         for action in effects.actions:
-            action()
+            _run_after_commit(action)
         if effects.hints:
             self._announcer.post(effects.hints)
+
+    async def _carrying(self, hints: list[Hint], run: Callable[..., Awaitable[T]]) -> T:
+        """Run what commits, and have hints leave with it if it is time that some do; then they are no longer there."""
+        carried = self._announcer.carry(hints) if hints else None
+        if carried is None:
+            return await run()
+        hints.clear()
+        try:
+            answer = await run(carried.command)
+        except BaseException:
+            self._announcer.post(carried.waiting)
+            raise
+        if self.observers.wants(events.HintsSent):
+            self.observers.emit(events.HintsSent(count=len(carried.hints)))
+        return answer
 
     # -- running operations
 
@@ -170,7 +193,8 @@ class Store:
         for turn in range(1, _TRIES + 1):
             try:
                 async with self.driver.connection() as connection:
-                    result = await self._run(connection, operation, effects if turn == 1 else None)
+                    hints = effects.hints if effects is not None and turn == 1 else []
+                    result = await self._carrying(hints, partial(connection.run, operation))
             except Exception as error:
                 if turn == _TRIES or isinstance(error, DatabaseLocked) or not (self.is_transient(error) and while_()):
                     self.raise_in_words(error, doing)
@@ -185,26 +209,19 @@ class Store:
             await self.driver.sleep(pause_after(turn, 0.1, 1.0, jitter=0.5))
         raise AssertionError("unreachable")
 
-    async def _run(self, connection: Connection, operation: Operation[T], effects: Effects | None) -> T:
-        """Have hints leave with the commit, if it is time that some do; then they are no longer among the effects."""
-        carried = self._announcer.carry(effects.hints) if effects is not None and effects.hints else None
-        if carried is None or effects is None:
-            return await connection.run(operation)
-        effects.hints.clear()
-        try:
-            answer = await connection.run(operation, carried.command)
-        except BaseException:
-            self._announcer.post(carried.hints)  # there may be those of others among them
-            raise
-        if self.observers.wants(events.HintsSent):
-            self.observers.emit(events.HintsSent(count=len(carried.hints)))
-        return answer
-
     # -- transactions
 
-    def transaction(self, native: object = None) -> "TransactionBlock":
-        """A transaction of ours, on a connection of the pool or on the caller's own, idle one."""
-        return TransactionBlock(self, native)
+    async def commit(self, tx: OpenTransaction) -> None:
+        """Commit a transaction of ours, perhaps with the hints of what was done in it. Its effects are released by
+        whoever has given its connection back.
+        """
+        try:
+            await self._carrying(tx.effects.hints, tx.commit)
+        except Exception as error:
+            if self.fault(error) is Fault.POISONED:  # what COMMIT alone would have said
+                raise TransactionUnsuitable(POISONED) from error
+            self.raise_in_words(error, "commit", commits=True)
+            raise
 
     def idle(self, native: object) -> Connection:
         """A connection of the caller's own, in which no transaction is open."""
@@ -217,10 +234,6 @@ class Store:
             raise TransactionUnsuitable("the connection is already in a transaction: pass it as tx= instead")
         return wrapped
 
-    def own(self, link: Connection) -> OpenTransaction:
-        """The transaction that was begun on a connection, as ours."""
-        return OpenTransaction(link, self._ours)
-
     def handed_out(self, tx: OpenTransaction) -> Any:
         """What the user gets: the client library's own object, or Onward's `Transaction`."""
         if tx.link.native is not None:
@@ -230,7 +243,7 @@ class Store:
     async def _join(self, tx: object) -> tuple[Connection, OpenTransaction | None]:
         """The connection of the caller's transaction; and that transaction, if it is one of ours."""
         own = tx.inner if isinstance(tx, SyncView) else tx if isinstance(tx, OpenTransaction) else None
-        own = own or self._ours.get(id(tx))
+        own = own or self.transactions.get(id(tx))
         if own is not None:
             own.check()
             own.is_joined = True
@@ -269,12 +282,12 @@ class Store:
 
     async def _release_with(self, own: OpenTransaction | None, connection: Connection, effects: Effects) -> None:
         """Let effects go with a commit that is still to come; `own`: if it will be ours."""
-        if connection.after_commit(lambda: self.release(effects)):
+        if connection.after_commit(partial(self.release, effects)):
             if not self.driver.is_async:
                 await self._send_within(connection, effects)
             return
         if own is not None:
-            own.then(lambda: self.release(effects))
+            own.effects.add(effects)
         elif effects.hints:
             await self._send_within(connection, effects)
             if effects.hints and not self._notify.sees_commits and not self._warned:
@@ -297,11 +310,14 @@ class Store:
 
 
 class TransactionBlock:
-    """`async with`: gives what the user gets of the transaction, and commits or rolls back."""
+    """`async with`: a transaction of ours, on a connection of the pool or on the caller's own, idle one.
+
+    It gives what the user gets of the transaction, and commits or rolls back.
+    """
 
     __slots__ = ("_lent", "_mark", "_native", "_store", "_tx")
 
-    def __init__(self, store: Store, native: object) -> None:
+    def __init__(self, store: Store, native: object = None) -> None:
         self._store, self._native = store, native
 
     async def __aenter__(self) -> Any:
@@ -320,8 +336,8 @@ class TransactionBlock:
         except Exception as error:
             store.raise_in_words(error, "begin a transaction")
             raise
-        self._tx = store.own(link)
-        self._mark: Token[OpenMark | None] = open_transaction.set(self._tx)
+        self._tx = OpenTransaction(link, store.transactions)
+        self._mark: Token[Mark] = open_here.set(self._tx)
         return store.handed_out(self._tx)
 
     async def __aexit__(
@@ -329,7 +345,7 @@ class TransactionBlock:
     ) -> None:
         left = error
         try:
-            await (self._tx.rollback() if error is not None else self._commit())
+            await (self._tx.rollback() if error is not None else self._store.commit(self._tx))
         except BaseException as failure:
             left = failure
             raise
@@ -340,14 +356,18 @@ class TransactionBlock:
             finally:
                 # Now that the connection is given back: what follows may need one, and all others may be lent to those
                 # who have got as far as this.
-                self._tx.follow()
+                if left is None:
+                    self._store.release(self._tx.effects)
 
-    async def _commit(self) -> None:
-        try:
-            await self._tx.commit()
-        except Exception as error:
-            self._store.raise_in_words(error, "commit", commits=True)
-            raise
+
+def _run_after_commit(action: Callable[[], None]) -> None:
+    """What it raises is logged and goes no further: the work is committed, and others wait to be told."""
+    try:
+        action()
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        logger.exception("an action after a commit failed; the commit itself has succeeded")
 
 
 def _advice(tx: object) -> str:

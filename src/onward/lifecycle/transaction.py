@@ -1,18 +1,20 @@
 """An open transaction: what `app.transaction()` and the phases of a handler hand out."""
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar, Token
+from typing import Any, TypeAlias, TypeVar
 
-from onward.errors import ConfigurationError, TransactionClosed, TransactionError, require
+from msgspec.structs import astuple
+
+from onward.errors import ConfigurationError, TransactionClosed, TransactionError, TransactionOpen, require
+from onward.lifecycle.effects import Effects
 from onward.options import wrong_function, wrong_kind
 from onward.state.command import Operation
 from onward.state.driver import Connection, run_now
 from onward.state.statement import spell
 
 T = TypeVar("T")
-logger = logging.getLogger("onward")
 
 
 class NamedRow:
@@ -52,7 +54,6 @@ class OpenTransaction:
     """Whether operations of ours other than its own took part."""
     is_open = True
     _takes_statements = True
-    _is_committed = False
     _savepoints = 0
 
     def __init__(self, link: Connection, by_native: "dict[int, OpenTransaction]") -> None:
@@ -62,7 +63,8 @@ class OpenTransaction:
             by_native[id(link.native)] = self
         self.errors: list[Exception] = []
         """What the database answered to statements of the user's that failed."""
-        self._actions: list[Callable[[], None]] = []
+        self.effects = Effects()
+        """What follows its commit."""
         self._may_have_ended = link.native is not None
         """Whether the application may have ended it by hand, through a connection that it has or by a statement."""
 
@@ -107,12 +109,15 @@ class OpenTransaction:
     async def savepoint(self) -> AsyncIterator[None]:
         self.check()
         self._savepoints += 1
-        name, kept = f"onward_{self._savepoints}", len(self._actions)
+        name = f"onward_{self._savepoints}"
+        lists = astuple(self.effects)
+        kept = [len(each) for each in lists]
         await self.link.script(f"SAVEPOINT {name}")
         try:
             yield
         except BaseException:
-            del self._actions[kept:]
+            for each, length in zip(lists, kept, strict=True):
+                del each[length:]
             await self.link.script(f"ROLLBACK TO SAVEPOINT {name}")
             raise
         finally:
@@ -122,11 +127,7 @@ class OpenTransaction:
         if not self.is_open:
             raise TransactionClosed("the transaction has ended: nothing can be added to its commit")
         require(wrong_function("action", action, of="without parameters"))
-        self.then(action)
-
-    def then(self, action: Callable[[], None]) -> None:
-        """Have something of ours follow the commit."""
-        self._actions.append(action)
+        self.effects.actions.append(action)
 
     def check(self) -> None:
         """Raise unless the transaction still takes statements."""
@@ -155,15 +156,10 @@ class OpenTransaction:
             self._takes_statements = True
             self.link.resume()
 
-    def _forget(self) -> None:
-        """It ends: whoever has the client library's object has a transaction of ours no longer."""
-        self.suspend()
-        if self.link.native is not None:
-            self._by_native.pop(id(self.link.native), None)
-
     async def commit(self, last: Operation[Any] | None = None) -> None:
-        """Commit, with a last operation of ours if there is one. What waited for it follows by `follow()`."""
-        self._forget()
+        """Commit, with a last operation of ours if there is one."""
+        self.suspend()
+        self._by_native.pop(id(self.link.native), None)
         try:
             if self._may_have_ended:
                 await self._insist()
@@ -174,18 +170,6 @@ class OpenTransaction:
         finally:
             self.is_open = False
             self.link.resume()  # the connection may be the caller's own
-        self._is_committed = True
-
-    def follow(self) -> None:
-        """Do what was to be done after the commit, if there was one."""
-        if self._is_committed:
-            for action in self._actions:
-                _run_after_commit(action)
-
-    def follow_after_all(self) -> None:
-        """The same for a commit that failed, and was then seen to have gone through."""
-        self._is_committed = True
-        self.follow()
 
     async def _insist(self) -> None:
         """What the application has ended itself is not committed, nor does anything of ours follow it."""
@@ -196,7 +180,8 @@ class OpenTransaction:
             raise
 
     async def rollback(self) -> None:
-        self._forget()
+        self.suspend()
+        self._by_native.pop(id(self.link.native), None)
         self.is_open = False
         try:
             await self.link.rollback()
@@ -204,14 +189,38 @@ class OpenTransaction:
             self.link.resume()
 
 
-def _run_after_commit(action: Callable[[], None]) -> None:
-    """What it raises is logged and goes no further: the work is committed, and others wait to be told."""
-    try:
-        action()
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        logger.exception("an action after a commit failed; the commit itself has succeeded")
+class NothingElse:
+    """In place of a transaction: for code that may write in its own, and nowhere else."""
+
+    is_open = True
+
+    def __init__(self, refusal: str) -> None:
+        self.refusal = refusal
+
+
+Mark: TypeAlias = OpenTransaction | NothingElse | None
+open_here: ContextVar[Mark] = ContextVar("onward_transaction", default=None)
+"""The transaction that is open around a call."""
+
+
+def unmark(mark: Token[Mark]) -> None:
+    """The block is left. Whoever leaves it in another task or thread than it was entered in has no mark to take away,
+    and the one that stays behind is of a transaction that has ended.
+    """
+    with suppress(ValueError):
+        open_here.reset(mark)
+
+
+def refuse_inside_transaction(doing: str, *, joins: bool = True) -> None:
+    """Raise TransactionOpen if an Onward transaction is open in this context; `joins`: there is a tx= to join it."""
+    mark = open_here.get()
+    if isinstance(mark, NothingElse):
+        raise TransactionOpen(f"{doing}: {mark.refusal}")
+    if mark is not None and mark.is_open:
+        how, else_ = (" without tx=", "pass tx=tx to join it, or ") if joins else ("", "")
+        raise TransactionOpen(
+            f"{doing}{how} while a transaction of Onward's is open here: {else_}call it after the block"
+        )
 
 
 class SyncView:

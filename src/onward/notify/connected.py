@@ -9,7 +9,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from onward.errors import ConfigurationError
-from onward.notify.contract import Changed, Hint, Listener, ignore, merged
+from onward.notify.contract import Changed, Hint, Listener, ignore
+from onward.notify.encoding import merged
 from onward.notify.listeners import Listeners
 from onward.notify.vetting import Ration, read_payload
 from onward.pacing import Pacing

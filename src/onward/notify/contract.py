@@ -116,11 +116,3 @@ class NotifyAdapter(Protocol):
         A hint about ready jobs wakes about as many listeners as there are jobs; the others reach every listener.
         """
         ...
-
-
-def merged(hints: Sequence[Hint]) -> list[Hint]:
-    """At most one hint per kind and key, with the counts added up."""
-    counts: dict[tuple[HintKind, str], int] = {}
-    for hint in hints:
-        counts[hint.kind, hint.key] = counts.get((hint.kind, hint.key), 0) + hint.count
-    return [Hint(kind, key, count) for (kind, key), count in counts.items()]

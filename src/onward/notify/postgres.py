@@ -214,7 +214,7 @@ class SendingNotify(LocalNotify):
 
 def notify_command(channel: str, hints: Sequence[Hint]) -> Command[None]:
     """Sends hints when its transaction commits."""
-    return Command(_NOTIFY, {"channel": channel, "payloads": encode_hints(hints, _heading())}, nothing)
+    return Command(_NOTIFY, {"channel": channel, "payloads": encode_hints(hints, _heading())}, nothing, "nothing")
 
 
 def _heading() -> str:

@@ -51,6 +51,7 @@ ENDED_BY_HAND = (
 CLOSED_BY_HAND = (
     "the transaction was not committed: its connection was closed inside the block. It is lent, and goes back by itself"
 )
+POISONED = "the transaction was not committed: an earlier statement in it had failed"
 
 NO_SYNC_DRIVER = (
     "install onward[psycopg], or build the app on an address (postgresql://…?sslmode=…), a sync engine or a sync pool; "

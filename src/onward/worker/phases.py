@@ -21,11 +21,10 @@ from onward.errors import (
     TransactionError,
     TransactionUnsuitable,
 )
-from onward.lifecycle.context import OpenMark, open_transaction, unmark
 from onward.lifecycle.effects import describe
 from onward.lifecycle.settle import settlement_of_cancel
 from onward.lifecycle.store import Store
-from onward.lifecycle.transaction import OpenTransaction
+from onward.lifecycle.transaction import Mark, OpenTransaction, open_here, unmark
 from onward.model import CompletedJob, JobStatus, WorkerId
 from onward.observe import events
 from onward.pacing import Pacing
@@ -168,7 +167,7 @@ class Phases:
             self._is_held = await link.run(hold, begin=True)
         else:
             await link.begin()
-        self.tx = tx = store.own(link)
+        self.tx = tx = OpenTransaction(link, store.transactions)
         self._began = time.monotonic()
         if locked and not self._is_held:
             await link.run(store.state.lock_attempt(job_id=job.id, attempt=job.attempt, holder=holder))
@@ -196,14 +195,14 @@ class Phases:
             held = job if self._is_held and not tx.is_joined else None
             # What follows, unless more is heard of it: what changed for others has been told by nobody then.
             told = [Change(job.id, job.chain_id, job.type_name, "settled", JobStatus.COMPLETED)]
-            tx.then(lambda: self.store.release(self.store.effects_of.settlements([settlement], told)))
+            tx.effects.actions.append(lambda: self.store.release(self.store.effects_of.settlements([settlement], told)))
             settle = self.store.state.settle([settlement], held=held).then(partial(self._insist, told))
             try:
                 await self._commit(settle)
             except Exception as error:
                 if not await self._went_through(error):
                     raise
-                tx.follow_after_all()
+                self.store.release(tx.effects)
             self.stage, self.settled = "settled", settlement
         except _Cancelled:
             return settlement_of_cancel(job, self._workplace.worker)
@@ -228,7 +227,7 @@ class Phases:
         assert tx is not None
         try:
             await tx.commit(last)
-            tx.follow()
+            self.store.release(tx.effects)
         finally:
             await self._close()
 
@@ -336,11 +335,11 @@ class PhaseBlock:
         self._attempt, self._phases = attempt, phases
         self._phase: PhaseKind = phase
         self._onion: AbstractAsyncContextManager[None] | None = None
-        self._mark: Token[OpenMark | None] | None = None
+        self._mark: Token[Mark] | None = None
 
     async def __aenter__(self) -> Any:
         tx = await self._phases.enter(self._phase)
-        self._mark = open_transaction.set(tx)
+        self._mark = open_here.set(tx)
         handed_out = self._phases.store.handed_out(tx)
         if self._attempt.kind.middleware:
             hook: Hook = "around_complete" if self._phase == "complete" else "around_prepare"

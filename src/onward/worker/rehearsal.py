@@ -10,9 +10,8 @@ import msgspec
 
 from onward.define.registry import RegisteredType, Registry
 from onward.errors import ConfigurationError, JobNotFound
-from onward.lifecycle.context import NothingElse, open_transaction
 from onward.lifecycle.store import Store
-from onward.lifecycle.transaction import OpenTransaction
+from onward.lifecycle.transaction import NothingElse, OpenTransaction, open_here
 from onward.model import Blocker, Job, JobId, new_id
 from onward.observe.running import current_attempt
 from onward.state.contract import Filter, Settlement, TakenJob
@@ -84,7 +83,7 @@ class RehearsedPhases:
             link = await lending.__aenter__()
             self._lending = lending
             await link.begin()
-            self.tx = self.store.own(cast(Any, _Recorded(link, self._statements)))
+            self.tx = OpenTransaction(cast(Any, _Recorded(link, self._statements)), self.store.transactions)
         return self.tx
 
     async def enter(self, phase: PhaseKind) -> OpenTransaction:
@@ -173,7 +172,7 @@ def _attempt(
 async def _perform(attempt: RunningAttempt, phases: RehearsedPhases, rehearsal: Rehearsal) -> None:
     """In the task, or the thread, of the handler."""
     job, began = attempt.job, new_id()
-    running, mark = current_attempt.set(attempt), open_transaction.set(_OUTSIDE)
+    running, mark = current_attempt.set(attempt), open_here.set(_OUTSIDE)
     try:
         await phases.begin()
         attempt.input = attempt.kind.read_input(job.input, job.payload_version, job.id)
@@ -185,7 +184,7 @@ async def _perform(attempt: RunningAttempt, phases: RehearsedPhases, rehearsal: 
         rehearsal.error = error
     finally:
         current_attempt.reset(running)
-        open_transaction.reset(mark)
+        open_here.reset(mark)
         await phases.discard()
 
 

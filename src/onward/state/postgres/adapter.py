@@ -72,6 +72,7 @@ _MOST_WAKES = 4000
 """Looked at in one admission: of a thousand keys they are often several each."""
 _LONGEST_WINDOW = 3e9
 """Seconds, about a century: the server cannot subtract much more from a time."""
+_IS_PLAIN = attrgetter("is_plain")
 _FIRST = "00000000-0000-0000-0000-000000000000"
 _MIGRATION_LOCK = 7_036_874_417_766_406
 """One process migrates at a time; the number only has to be ours."""
@@ -159,8 +160,8 @@ class PostgresState:
     # -- start
 
     def start(self, jobs: Sequence[NewJob], *, repeated: bool = False) -> Operation[Sequence[Started]]:
-        if all(job.is_plain for job in jobs):
-            name, columns = ("start", _columns(jobs)) if repeated else _plain_start(jobs)
+        if all(map(_IS_PLAIN, jobs)):
+            name, columns = ("start", _columns(jobs)) if repeated or not jobs else _plain_start(jobs)
             parameters = {"now": self.clock(), **columns}
             started = [Started(job.id, JobStatus.PENDING, False) for job in jobs]
             return Command(self.sql(name), parameters, lambda _: started, "nothing")
@@ -747,32 +748,8 @@ def _positions(types: Sequence[TypeClaim], padding: list[None]) -> dict[str, Any
 
 def _plain_start(jobs: Sequence[NewJob]) -> tuple[str, dict[str, Any]]:
     """The statement that stores these jobs for the least, and its parameters."""
-    if len(jobs) == 1:
-        return "start_one", _shared(jobs[0]) | {
-            "id": jobs[0].id,
-            "chain_id": jobs[0].chain_id,
-            "chain_index": jobs[0].chain_index,
-            "input": jobs[0].input,
-            "root_id": jobs[0].root_id,
-        }
-    kinds = {_kind(job) for job in jobs}
-    if len(kinds) != 1 or any(job.chain_index for job in jobs):
-        return "start", _columns(jobs)
-    *_, root_id = kinds.pop()
-    rows = {"ids": [job.id for job in jobs], "inputs": [job.input for job in jobs], "root_id": root_id}
-    return "start_alike", {**_shared(jobs[0]), **rows}
-
-
-def _kind(job: NewJob) -> tuple[Any, ...]:
-    """What tells the first job of a chain from others, but for id and input; last the root, if another job is it."""
-    root_id = None if job.root_id == job.id else job.root_id
-    due = job.priority, job.limit_key, job.delay, job.at
-    return job.type_name, job.payload_version, *due, job.origin_id, job.meta, root_id
-
-
-def _shared(job: NewJob) -> dict[str, Any]:
-    """What the first jobs of chains may have in common."""
-    return {
+    job = jobs[0]
+    shared = {
         "type_name": job.type_name,
         "payload_version": job.payload_version,
         "rank": -job.priority,
@@ -782,6 +759,22 @@ def _shared(job: NewJob) -> dict[str, Any]:
         "origin_id": job.origin_id,
         "meta": job.meta,
     }
+    if len(jobs) == 1:
+        place = {"chain_id": job.chain_id, "chain_index": job.chain_index, "root_id": job.root_id}
+        return "start_one", {**shared, **place, "id": job.id, "input": job.input}
+    kinds = {_kind(job) for job in jobs}
+    if len(kinds) != 1 or any(job.chain_index for job in jobs):
+        return "start", _columns(jobs)
+    *_, root_id = kinds.pop()
+    rows = {"ids": [job.id for job in jobs], "inputs": [job.input for job in jobs], "root_id": root_id}
+    return "start_alike", {**shared, **rows}
+
+
+def _kind(job: NewJob) -> tuple[Any, ...]:
+    """What tells the first job of a chain from others, but for id and input; last the root, if another job is it."""
+    root_id = None if job.root_id == job.id else job.root_id
+    due = job.priority, job.limit_key, job.delay, job.at
+    return job.type_name, job.payload_version, *due, job.origin_id, job.meta, root_id
 
 
 def _columns(jobs: Sequence[NewJob]) -> dict[str, list[Any]]:

@@ -65,6 +65,7 @@ class _Writers(dict[type[Any], Callable[[Any], str]]):
 
 _WRITERS = _Writers({
     str: _text, UUID: "'{}'".format, datetime: _instant, int: str, float: str, bool: str, type(None): "NULL".format,
+    list: lambda values: f"ARRAY[{literals(values)}]",
 })  # fmt: skip
 
 
