@@ -298,6 +298,31 @@ async def test_a_commit_that_fails_takes_no_hints_of_others_with_it_and_leaves_n
     assert announced == [other]
 
 
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_what_a_statement_has_the_server_forget_fails_no_commit_that_carries_hints(
+    opened: Any, postgres_target: str
+) -> None:
+    app: Onward = await opened(double, target=postgres_target)
+    for number in range(3):
+        async with app.transaction() as tx:
+            chain = await app.start(double, number, tx=tx)
+            await tx.execute("DEALLOCATE ALL")
+        assert await app.find_chain(chain.id)
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_after_a_commit_with_hints_has_failed_others_go_without_for_a_while(opened: Any, target: str) -> None:
+    app: Onward = await opened(double)
+    hint = Hint(HintKind.READY, "double")
+    carried = app._announcer.carry([hint])
+    assert carried is not None
+
+    app._announcer.take_back(carried)
+
+    await asyncio.sleep(0.05)
+    assert app._announcer.carry([hint]) is None
+
+
 def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows whenever a worker looks for jobs."""
     looks: list[int] = []

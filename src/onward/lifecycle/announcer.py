@@ -18,6 +18,8 @@ from onward.state.process import HomeProcess, leave_to_parent
 logger = logging.getLogger("onward")
 _BETWEEN_ROUNDS = 0.002
 """Seconds. The first hint leaves at once; in a stream of them one in so often wakes everybody as well."""
+_AFTER_FAILURE = 1.0
+"""Seconds for which no commit carries hints after one that did has failed: perhaps because of them."""
 _FAREWELL = 2.0
 
 
@@ -43,12 +45,18 @@ class Announcer(Protocol):
         """
         ...
 
+    def take_back(self, carried: Carried) -> None:
+        """A commit that carried hints came to nothing: those of others are to be sent all the same."""
+        ...
+
 
 class Posting:
     """For announcers that only ever post."""
 
     def carry(self, hints: Sequence[Hint]) -> Carried | None:
         return None
+
+    def take_back(self, carried: Carried) -> None: ...
 
 
 class BackgroundAnnouncer:
@@ -85,6 +93,11 @@ class BackgroundAnnouncer:
         # A little later than the next that are carried: in a stream of starts, those take along what waits.
         self._next_round = self._next_carried + _BETWEEN_ROUNDS
         return Carried(command, merged_hints, waiting)
+
+    def take_back(self, carried: Carried) -> None:
+        if self._loop is not None:
+            self._next_carried = self._loop.time() + _AFTER_FAILURE
+        self.post(carried.waiting)
 
     def post_from_thread(self, hints: Sequence[Hint]) -> None:
         """`post` for code that runs in another thread than the event loop."""
@@ -138,7 +151,8 @@ class BackgroundAnnouncer:
             hints, self._hints = self._hints, []
             if hints:
                 await self._send(hints)
-                self._next_carried = self._next_round = loop.time() + _BETWEEN_ROUNDS
+                self._next_round = loop.time() + _BETWEEN_ROUNDS
+                self._next_carried = max(self._next_carried, self._next_round)
 
     async def _send(self, hints: Sequence[Hint]) -> None:
         try:

@@ -123,7 +123,7 @@ class Store:
         try:
             answer = await run(carried.command)
         except BaseException:
-            self._announcer.post(carried.waiting)
+            self._announcer.take_back(carried)
             raise
         if self.observers.wants(events.HintsSent):
             self.observers.emit(events.HintsSent(count=len(carried.hints)))

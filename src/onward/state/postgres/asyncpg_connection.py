@@ -9,6 +9,7 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows, as_one
 from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, run_in_turn
+from onward.state.postgres.literals import inlined
 from onward.state.postgres.session import UNLOCK, Session, reads_only
 from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.statement import spell
@@ -171,19 +172,21 @@ class AsyncpgConnection:
             return await run_in_turn(self, first, *more, begin=begin, commit=commit)
         # In one message.
         try:
-            if first.sql not in self._session.prepared:
-                await self._prepare(first)
-            call = self._session.call(first)
+            call = await self._call(first)
             answer = await (self._begin(f"BEGIN;{call}", calls=True) if begin else self._command(f"{call};COMMIT"))
         except BaseException:
             await self.rollback()  # it may have begun, or the statement failed so that COMMIT was not even tried
             raise
         return first.read([()] * _changed(answer) if begin else ())
 
-    async def _prepare(self, command: Command[Any]) -> None:
-        if self._is_to_be_reset and not self.in_transaction:
-            await self.reset()
-        await self._session.prepare(command, self._command)
+    async def _call(self, command: Command[Any]) -> str:
+        if command.needs == "nothing":  # such as a hint: that it is no longer prepared should undo nobody's work
+            return inlined(command.sql, command.parameters)
+        if command.sql not in self._session.prepared:
+            if self._is_to_be_reset and not self.in_transaction:
+                await self.reset()
+            await self._session.prepare(command, self._command)
+        return self._session.call(command)
 
     async def _begin(self, message: str, *, calls: bool = False) -> str:
         """`calls`: something prepared. If that is gone, and it is begun anew, so may what unlocks be, too: to plan that
