@@ -303,11 +303,10 @@ async def test_what_a_statement_has_the_server_forget_fails_no_commit_that_carri
     opened: Any, postgres_target: str
 ) -> None:
     app: Onward = await opened(double, target=postgres_target)
-    for number in range(3):
-        async with app.transaction() as tx:
-            chain = await app.start(double, number, tx=tx)
-            await tx.execute("DEALLOCATE ALL")
-        assert await app.find_chain(chain.id)
+    async with app.transaction() as tx:
+        chain = await app.start(double, 1, tx=tx)
+        await tx.execute("DEALLOCATE ALL")
+    assert await app.find_chain(chain.id)
 
 
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)
