@@ -39,6 +39,8 @@ _LAST_LOOK = 1.0
 _LEAVE_WITHIN = 1.0
 """Seconds after which those are cut off that wait for an answer beside the jobs, when all jobs have ended."""
 _LOOK_WHETHER_DONE = 0.25
+_SAY_STOPPING_AFTER = 0.25
+"""Seconds: whoever has stopped by then need not have others told that he is about to."""
 
 
 class Worker:
@@ -130,8 +132,9 @@ class Worker:
             return
         self._store.observers.emit(events.WorkerStopping(worker=self.id, running=self._source.loop.busy))
         self._source.stop()
-        self._guardian.say_stopping()
-        asyncio.get_running_loop().call_later(self.options.grace.total_seconds(), self.give_back)
+        loop = asyncio.get_running_loop()
+        loop.call_later(_SAY_STOPPING_AFTER, self._guardian.say_stopping)
+        loop.call_later(self.options.grace.total_seconds(), self.give_back)
 
     def give_back(self) -> None:
         """Stop working at once: cancel the handlers, so that other workers can take their jobs."""
