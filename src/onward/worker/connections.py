@@ -41,7 +41,9 @@ class Reserved:
                 raise
 
     async def borrow(self, operation: Operation[T]) -> T:
-        """Run an operation on a connection of the pool instead: for what comes too seldom to keep one for it."""
+        """Run an operation on a connection of the pool, unless it has one: for what comes too seldom to have one."""
+        if self._connection is not None:
+            return await self.run(operation)
         async with self._turn:
             try:
                 async with self._driver.connection() as self._borrowed:
