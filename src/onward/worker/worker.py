@@ -180,11 +180,10 @@ class Worker:
         stack.push_async_callback(self._guardian.stop)
         await stack.enter_async_context(self._processes)
         self._source.runner = Runner(
-            self.id,
+            self._attempts,
             self._store.observers,
             threads,
             self._processes,
-            policy=lambda job: self._types[job.type_name].policy,
             is_cancelled=lambda: self._source.loop.is_cancelled,
         )
         if self.options.stall is not None:
