@@ -41,37 +41,47 @@ class Runner:
         *,
         is_cancelled: Callable[[], bool],
     ) -> None:
-        self._worker, self._types, self._observers = attempts.worker, attempts.types, observers
+        self._attempts, self._worker, self._observers = attempts, attempts.worker, observers
         self._threads, self._processes, self._is_cancelled = threads, processes, is_cancelled
         """Whether the worker itself is being cancelled, and with it the tasks in which handlers run."""
         self._limits = TimeLimits(attempts)
 
-    async def run(self, attempt: RunningAttempt) -> Settlement | None:
-        """The settlement to join the next batch; None when the handler's own commit settled it, or it was lost.
+    async def run(self, attempt: RunningAttempt) -> None:
+        """Run a handler and have its outcome settled.
 
         Total: whatever leaves the handler, its middleware or what they call ends this attempt and nothing else.
         """
-        job = attempt.job
-        current_attempt.set(attempt)
-        if events.AttemptStarted in self._observers.wanted:
-            self._observers.emit(events.AttemptStarted(**attempt.facts, worker=self._worker, meta=attempt.meta))
+        job, kind = attempt.job, attempt.kind
+        settlement: Settlement | None = None
+        """To join the next batch; None when the handler's own commit settled it, or it was lost."""
         try:
-            attempt.input = attempt.kind.read_input(job.input, job.payload_version, job.id)
-            if attempt.kind.runs_in_process:
-                self._limits.start(attempt, later=STARTING)
-                begun = partial(self._limits.start, attempt)
-                return await attempt.perform(partial(self._processes.run, begun=begun))
-            self._limits.start(attempt)
-            if attempt.kind.runs_in_thread:
-                return await self._perform_in_thread(attempt)
-            return await attempt.perform()
-        except BaseException as error:  # noqa: BLE001 - around the user's handler
-            return self._after_error(attempt, error)
-        finally:
-            attempt.deadline = math.inf
+            current_attempt.set(attempt)
+            if events.AttemptStarted in self._observers.wanted:
+                self._observers.emit(events.AttemptStarted(**attempt.facts, worker=self._worker, meta=attempt.meta))
+            try:
+                attempt.input = kind.read_input(job.input, job.payload_version, job.id)
+                self._limits.start(attempt, later=STARTING if kind.runs_in_process else 0.0)
+                if kind.runs_in_process:
+                    begun = partial(self._limits.start, attempt)
+                    settlement = await attempt.perform(partial(self._processes.run, begun=begun))
+                elif kind.runs_in_thread:
+                    settlement = await self._perform_in_thread(attempt)
+                else:
+                    settlement = await attempt.perform()
+            except BaseException as error:  # noqa: BLE001 - around the user's handler
+                settlement = self._after_error(attempt, error)
+            finally:
+                attempt.deadline = math.inf
+        except BaseException:
+            # Nothing of the application's gets here: a mistake of ours costs this job its lease, and no other job.
+            logger.exception("worker %s: attempt %d at job %s was lost", self._worker, job.attempt, job.id)
+        if settlement is None:
+            self._attempts.forget(attempt, attempt.phases.settled)
+        else:
+            await self._attempts.settler.put(self._attempts.workplace.progress.last_word(settlement))
 
     def _policy(self, job: TakenJob) -> RetryPolicy:
-        return self._types[job.type_name].policy
+        return self._attempts.types[job.type_name].policy
 
     async def _perform_in_thread(self, attempt: RunningAttempt) -> Settlement | None:
         """In a thread. It cannot be cancelled: it is waited for; `attempt.cancelled` tells it."""

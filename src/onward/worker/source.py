@@ -5,9 +5,10 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -386,18 +387,8 @@ class JobSource:
         assert self.listener is not None
         self._handle_hints(await self.listener.wait(pause))
 
-    async def run_piece(self, piece: RunningAttempt) -> None:
-        """Run a handler and have its outcome settled."""
-        try:
-            settlement = await self.runner.run(piece)
-        except BaseException:
-            # Nothing of the application's gets here: a mistake of ours costs this job its lease, and no other job.
-            logger.exception("worker %s: attempt %d at job %s was lost", self._worker, piece.job.attempt, piece.job.id)
-            settlement = None
-        if settlement is None:
-            self._attempts.forget(piece, piece.phases.settled)
-        else:
-            await self._settler.put(self._attempts.workplace.progress.last_word(settlement))
+    def run_piece(self, piece: RunningAttempt) -> Coroutine[Any, Any, None]:
+        return self.runner.run(piece)
 
     async def _crashed(self, job: TakenJob) -> None:
         policy, timeout = self._types[job.type_name].policy, _timeout_of(job)
