@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from operator import methodcaller
 from typing import TypeVar
 
 from onward.state.command import Operation
@@ -26,7 +27,7 @@ class Reserved:
 
     async def run(self, operation: Operation[T]) -> T:
         """Run an operation; one at a time."""
-        return await self.use(lambda connection: connection.run(operation))
+        return await self.use(methodcaller("run", operation))
 
     async def use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Do something with the connection; one at a time."""
