@@ -285,9 +285,7 @@ class JobSource:
         return self._admission.due if self._has_looked_ahead.is_set() else math.inf
 
     async def _admit_for_others(self) -> bool:
-        """Let jobs in when it is time, though there is no slot for them here; True if there is: a take will do so."""
-        if time.monotonic() < self._admission_due:
-            return False
+        """Let jobs in, as it is time, though there is no slot for them here; True if there is: a take will do so."""
         if self.loop.has_room:
             return True
         await self._reserved.use(partial(self._look_for_places, free=0))
@@ -308,7 +306,9 @@ class JobSource:
         while True:
             if self._may_be_cancelled:
                 await self._look_for_cancelled()
-            if await self._maintenance.look() or await self._admit_for_others():
+            if await self._maintenance.look():
+                break
+            if time.monotonic() >= self._admission_due and await self._admit_for_others():
                 break
             expected = self._handle_hints(await self._next_hints())
             if expected is not None:

@@ -15,8 +15,6 @@ from onward.lifecycle.store import Store
 from onward.model import LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.observe import events
-from onward.state.contract import Settlement
-from onward.worker.attempt import RunningAttempt
 from onward.worker.attempts import Attempts
 from onward.worker.chores import Chores
 from onward.worker.connections import Reserved
@@ -254,10 +252,7 @@ class Worker:
 
         The process must end next: they still run.
         """
-        return await self._attempts.stuck.leave(self._settler, self._after_cancel)
-
-    def _after_cancel(self, attempt: RunningAttempt) -> Settlement | None:
-        return self._source.runner.after_cancel(attempt)
+        return await self._attempts.stuck.leave(self._settler, self._source.runner.after_cancel)
 
 
 def _cut_off(connections: Sequence[Reserved]) -> None:
