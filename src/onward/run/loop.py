@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 W = TypeVar("W")
@@ -21,7 +21,7 @@ class Source(Protocol[W]):
         """What came while the loop was being stopped is not begun."""
         ...
 
-    async def run_piece(self, piece: W) -> None:
+    def run_piece(self, piece: W) -> Awaitable[None]:
         """Do one piece; must not raise."""
         ...
 

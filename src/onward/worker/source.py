@@ -5,10 +5,9 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -387,7 +386,7 @@ class JobSource:
         assert self.listener is not None
         self._handle_hints(await self.listener.wait(pause))
 
-    def run_piece(self, piece: RunningAttempt) -> Coroutine[Any, Any, None]:
+    def run_piece(self, piece: RunningAttempt) -> Awaitable[None]:
         return self.runner.run(piece)
 
     async def _crashed(self, job: TakenJob) -> None:
