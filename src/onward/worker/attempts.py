@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from onward.define.registry import Registry
 from onward.lifecycle import settle
@@ -118,21 +119,12 @@ class Attempts:
         observers = self._observers
         if attempt.is_told:
             return
-        attempt.is_told, facts = True, attempt.facts
-        completed = settlement is not None and settlement.kind in ("complete", "continue")
-        if completed and events.AttemptCompleted in observers.wanted:
-            observers.emit(events.AttemptCompleted(**facts, worker=self.worker))
-        if events.AttemptEnded not in observers.wanted:
-            return
-        observers.emit(
-            events.AttemptEnded(
-                **facts,
-                worker=self.worker,
-                outcome=settle.ended_as(settlement),
-                waited=attempt.waited,
-                ran=attempt.ran,
-            )
-        )
+        attempt.is_told, outcome = True, settle.ended_as(settlement)
+        said: dict[str, Any] = {**attempt.facts, "worker": self.worker}
+        if outcome in ("completed", "continued") and events.AttemptCompleted in observers.wanted:
+            observers.emit(events.AttemptCompleted(**said))
+        if events.AttemptEnded in observers.wanted:
+            observers.emit(events.AttemptEnded(**said, outcome=outcome, waited=attempt.waited, ran=attempt.ran))
 
     def __iter__(self) -> Iterator[RunningAttempt]:
         """Those of now, whatever becomes of them meanwhile."""

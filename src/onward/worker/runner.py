@@ -101,13 +101,11 @@ class Runner:
                 limit = attempt.kind.timeout.total_seconds()
                 error = JobError(type="TimeoutError", message=f"the handler did not return within {limit:g} s")
                 return self._failed(attempt, error, settle.counted_failure(job, self._worker, error, self._policy(job)))
-            case LossReason.STOPPING:
+            case LossReason.STOPPING | LossReason.ERROR:
+                # Where the lease could not be renewed, it may still be ours when the database is back.
                 return settle.given_back(job, self._worker)
             case LossReason.CANCELLED:
                 return settle.settlement_of_cancel(job, self._worker)
-            case LossReason.ERROR:
-                # The lease could not be renewed; if it is still ours when the database is back, nothing is lost.
-                return settle.given_back(job, self._worker)
             case _:
                 return None
 
