@@ -20,8 +20,12 @@ from onward.errors import ConfigurationError
 from onward.observe import events
 from onward.observe.logs import LogObserver
 from onward.operating import WorkerInfo
+from onward.state.workers import SignOfLife, WorkerRow
+from onward.worker.connections import Reserved
+from onward.worker.figures import TendFigures
 from onward.worker.guardian import table, thread
 from onward.worker.presence import Presence
+from onward.worker.pruning import Pruning
 from support import SOON, Recorder
 
 PAIRS = (("postgres", "process"), ("sqlite", "thread"))
@@ -111,6 +115,34 @@ async def test_workers_are_told_with_what_they_run_until_they_have_stopped(
             assert [(worker.id, worker.state) for worker in found] == [(two.id, "alive"), (one.id, "stopping")]
             held.may_end.set()
         assert list(await app.workers()) == []
+
+
+async def test_a_worker_that_stops_at_once_tells_nobody_that_it_is_about_to(
+    make_app: Any, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.worker.worker._SAY_STOPPING_AFTER", SOON.total_seconds())  # however busy the machine is
+    async with make_app(echo) as app:
+        sign, told = app.state.workers.sign, list[bool]()
+
+        def noted(row: WorkerRow, said: SignOfLife) -> Any:
+            told.append(said.is_stopping)
+            return sign(row, said)
+
+        app.state.workers.sign = noted
+        async with app.worker():
+            pass
+
+        assert told == [False]
+
+
+async def test_chores_of_the_next_worker_begin_no_sooner_than_those_of_the_first(make_app: Any, target: str) -> None:
+    async with make_app(echo) as app:
+        for chore in (Pruning(app.store, list, first_after=(60.0, 60.0)), TendFigures(app.store)):
+            first, next_one = Reserved(app.store.driver), Reserved(app.store.driver)
+
+            wait = await chore.look(first)
+
+            assert 0 < await chore.look(next_one) <= wait
 
 
 def test_the_version_of_the_code_can_be_said(target: str) -> None:

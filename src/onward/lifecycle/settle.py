@@ -15,7 +15,7 @@ from onward.lifecycle.start import Predecessor, plan_continuation
 from onward.model import Backoff, ChainId, FailureReason, JobError, WorkerId
 from onward.observe.events import AttemptOutcome
 from onward.pacing import pause_after
-from onward.state.contract import Settlement, TakenJob
+from onward.state.contract import Settlement, SettlementKind, TakenJob
 from onward.state.rows import change_last_error, write_errors
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.1, 30.0
@@ -46,14 +46,13 @@ def settlement_of(
             payload_version=new_version(job_type, job.payload_version),
             completed_by=worker,
         )
-    fence: dict[str, Any] = {"job_id": job.id, "attempt": job.attempt, "holder": worker, "completed_by": worker}
     outcome: Outcome[Any] = returned
     if isinstance(outcome, Next):
         after = Predecessor(job.id, job.chain_id, job.chain_index, job.root_id, job.type_name, job.priority, job.meta)
-        return Settlement(**fence, kind="continue", next=plan_continuation(registry, outcome, after))
+        following = plan_continuation(registry, outcome, after)
+        return _settlement(job, worker, "continue", completed_by=worker, next=following)
     if isinstance(outcome, Rescheduled):
-        delay = (outcome.delay or timedelta(0)).total_seconds()
-        return Settlement(**fence, kind="requeue", delay=max(delay, 0.0), at=outcome.at)
+        return _rescheduled(job, worker, outcome)
     raise PhaseError(f"{job_type.name!r} returned {outcome!r}; return an output, Done(…) or attempt.continue_with(…)")
 
 
@@ -77,10 +76,7 @@ def new_version(job_type: RegisteredType, stored: int) -> int | None:
 def settlement_of_error(job: TakenJob, worker: WorkerId, error: BaseException, policy: RetryPolicy) -> Settlement:
     """What follows from an exception that left the handler."""
     if isinstance(error, Reschedule):
-        delay = (error.delay or timedelta(0)).total_seconds()
-        return Settlement(
-            job_id=job.id, attempt=job.attempt, holder=worker, kind="requeue", delay=max(delay, 0.0), at=error.at
-        )
+        return _rescheduled(job, worker, error)
     if isinstance(error, Permanent) or (isinstance(error, HandlerFailed) and error.permanent):
         return _failed(job, worker, FailureReason.PERMANENT, describe(error))
     if isinstance(error, DecryptionError):
@@ -103,24 +99,15 @@ def counted_failure(job: TakenJob, worker: WorkerId, error: JobError, policy: Re
     if policy.max_attempts is not None and failures >= policy.max_attempts:
         return _failed(job, worker, FailureReason.ATTEMPTS, error)
     delay = policy.backoff.delay(failures).total_seconds()
-    return Settlement(
-        job_id=job.id,
-        attempt=job.attempt,
-        holder=worker,
-        kind="requeue",
-        delay=delay,
-        failures=1,
-        errors=_errors(job, error),
-    )
+    return _settlement(job, worker, "requeue", delay=delay, failures=1, errors=_errors(job, error))
 
 
 def transient_failure(job: TakenJob, worker: WorkerId, error: BaseException) -> Settlement:
     """The database stumbled in a phase: tried again without counting, soon at first, and ever later if it goes on."""
-    return Settlement(
-        job_id=job.id,
-        attempt=job.attempt,
-        holder=worker,
-        kind="requeue",
+    return _settlement(
+        job,
+        worker,
+        "requeue",
         delay=pause_after(job.transients + 1, _SHORTEST_WAIT, _LONGEST_WAIT),
         transients=job.transients + 1,
         errors=_errors(job, msgspec.structs.replace(describe(error), counted=False)),
@@ -134,30 +121,13 @@ def settlement_of_crash(job: TakenJob, worker: WorkerId, policy: RetryPolicy) ->
     if policy.max_attempts is not None and failures >= policy.max_attempts:
         return _failed(job, worker, FailureReason.ATTEMPTS, error)
     delay = policy.backoff.delay(crashes - 1).total_seconds() if crashes > 1 else 0.0
-    return Settlement(
-        job_id=job.id,
-        attempt=job.attempt,
-        holder=worker,
-        kind="requeue",
-        delay=delay,
-        failures=1,
-        crashes=crashes,
-        keep_place=True,
-        errors=_errors(job, error),
-    )
+    errors = _errors(job, error)
+    return _settlement(job, worker, "requeue", delay=delay, failures=1, crashes=crashes, keep_place=True, errors=errors)
 
 
 def given_back(job: TakenJob, worker: WorkerId) -> Settlement:
     """The worker stops: pending at once, nothing counted."""
-    return Settlement(
-        job_id=job.id,
-        attempt=job.attempt,
-        holder=worker,
-        kind="requeue",
-        transients=job.transients,
-        crashes=job.crashes,
-        keep_place=True,
-    )
+    return _settlement(job, worker, "requeue", transients=job.transients, crashes=job.crashes, keep_place=True)
 
 
 def ended_as(settlement: Settlement | None) -> AttemptOutcome:
@@ -194,15 +164,17 @@ def settlement_of_cancel(job: TakenJob, worker: WorkerId) -> Settlement:
 
 
 def _failed(job: TakenJob, worker: WorkerId, reason: FailureReason, error: JobError) -> Settlement:
-    return Settlement(
-        job_id=job.id,
-        attempt=job.attempt,
-        holder=worker,
-        kind="fail",
-        failures=1 if reason is FailureReason.ATTEMPTS else 0,
-        reason=reason,
-        errors=_errors(job, error),
-    )
+    failures = 1 if reason is FailureReason.ATTEMPTS else 0
+    return _settlement(job, worker, "fail", failures=failures, reason=reason, errors=_errors(job, error))
+
+
+def _rescheduled(job: TakenJob, worker: WorkerId, outcome: Rescheduled | Reschedule) -> Settlement:
+    delay = (outcome.delay or timedelta(0)).total_seconds()
+    return _settlement(job, worker, "requeue", delay=max(delay, 0.0), at=outcome.at)
+
+
+def _settlement(job: TakenJob, worker: WorkerId, kind: SettlementKind, **said: Any) -> Settlement:
+    return Settlement(job_id=job.id, attempt=job.attempt, holder=worker, kind=kind, **said)
 
 
 def _errors(job: TakenJob, error: JobError) -> str:

@@ -143,10 +143,12 @@ class Observers:
 
     def _ask(self) -> None:
         """Who wants what; what they say holds for a second."""
-        now, kinds = time.monotonic(), typing.get_args(Event)
-        by_kind = {kind: tuple(o.observe for o in self._observers if self._is_wanted(o, kind)) for kind in kinds}
-        self._subscribers.by_kind = by_kind
-        self.wanted = frozenset(kind for kind in kinds if by_kind[kind])
+        now, by_kind = time.monotonic(), dict[type[Event], tuple[Subscriber, ...]]()
+        for observer in self._observers:
+            for kind in typing.get_args(Event):
+                if self._is_wanted(observer, kind):
+                    by_kind[kind] = (*by_kind.get(kind, ()), observer.observe)
+        self._subscribers.by_kind, self.wanted = by_kind, frozenset(by_kind)
         self._asked_at = now
 
     def _failed(self, subscriber: Subscriber, event: Event, error: BaseException) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 W = TypeVar("W")
@@ -21,7 +21,7 @@ class Source(Protocol[W]):
         """What came while the loop was being stopped is not begun."""
         ...
 
-    async def run_piece(self, piece: W) -> None:
+    def run_piece(self, piece: W) -> Awaitable[None]:
         """Do one piece; must not raise."""
         ...
 
@@ -45,9 +45,8 @@ class SlotLoop(Generic[W]):
         self._source = source
         self._is_jammed = is_jammed
         """Whether the pieces that run wait for each other, so that one more would only wait as well."""
-        self._concurrency = concurrency
-        self.busy = 0
-        """How many slots are taken."""
+        self.free = self._concurrency = concurrency
+        """How many slots are free; fewer than none as long as there were more when those that run began."""
         self._stopping = self._was_cancelled = False
         self._task: asyncio.Task[object] | None = None
         self._idle = asyncio.Event()
@@ -68,19 +67,19 @@ class SlotLoop(Generic[W]):
 
     def set_concurrency(self, concurrency: int) -> None:
         """From now on; when there are fewer slots than before, what runs in the others still finishes."""
+        self.free += concurrency - self._concurrency
         self._concurrency = concurrency
         self._source.wake()
 
     @property
-    def free(self) -> int:
-        """How many slots are free."""
-        return max(self._concurrency - self.busy, 0)
+    def busy(self) -> int:
+        """How many slots are taken."""
+        return self._concurrency - self.free
 
     @property
     def has_room(self) -> bool:
         """Whether it is worth looking for more."""
-        free = self.free
-        return free * 2 >= self._concurrency or (free > 0 and not self._is_jammed())
+        return self.free * 2 >= self._concurrency or (self.free > 0 and not self._is_jammed())
 
     def stop(self) -> None:
         self._stopping = True
@@ -104,14 +103,14 @@ class SlotLoop(Generic[W]):
                 if more and self.has_room:
                     if self.free * 4 < self._concurrency:
                         await self._pause()
-                    free, self._filled_at = self.free, time.monotonic()
+                    free, self._filled_at = max(self.free, 0), time.monotonic()
                     work = await self._source.fill(free)
                     if self.is_stopping:
                         await self._source.hand_back(work)
                         break
                     more = len(work) == free
                     for piece in work:
-                        self.busy += 1
+                        self.free -= 1
                         slots.create_task(self._occupy(piece))
                     await asyncio.sleep(0)
                 elif more and self.free > 0:
@@ -143,8 +142,8 @@ class SlotLoop(Generic[W]):
         try:
             await self._source.run_piece(piece)
         finally:
-            self.busy -= 1
-            if not self.busy:
+            self.free += 1
+            if self.free == self._concurrency:
                 self._idle.set()
             if self._wants_slot:
                 self._source.wake()

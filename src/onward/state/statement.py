@@ -12,7 +12,7 @@ of statements, and the `functions/` of the schema. Where such a file is loaded, 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import import_module
 from operator import itemgetter
 from pathlib import Path
@@ -175,9 +175,10 @@ class Statements:
         return int(self._names("migrations")[-1][:4])
 
     def _names(self, folder: str) -> list[str]:
-        files = self._files().joinpath(folder).iterdir()
+        files = self._files.joinpath(folder).iterdir()
         return sorted(file.name.removesuffix(".sql") for file in files if file.name.endswith(".sql"))
 
+    @cached_property
     def _files(self) -> Any:
         found = import_module(self._package).__file__
         if found is not None and (folder := Path(found).parent).is_dir():
@@ -191,7 +192,7 @@ class Statements:
         return self._finish(_NAME.sub(lambda match: self._table(match[1]), sql))
 
     def _read(self, path: str) -> str:
-        sql: str = self._files().joinpath(f"{path}.sql").read_text(encoding="utf-8")
+        sql: str = self._files.joinpath(f"{path}.sql").read_text(encoding="utf-8")
         return _INCLUDE.sub(lambda match: _indented(self._read(match[1]).rstrip(), like=match), sql)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -45,8 +46,10 @@ class RunningAttempt:
     """Ended, one way or the other: what is left is to settle the job."""
     is_told = False
     """Whether everybody knows how it ended."""
-    ran = 0.0
-    """Seconds in the handler."""
+    deadline = math.inf
+    """When it is told to stop (monotonic)."""
+    waited = ran = 0.0
+    """Seconds from when the job was due until it was taken, and those in the handler."""
     _outcome: Outcome[Any] | None = None
     """What the handler made to return."""
     _task: asyncio.Task[Any] | None = None

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from onward.define.registry import Registry
 from onward.lifecycle import settle
@@ -76,18 +77,26 @@ class Attempts:
             figures=self._figures,
         )
 
-    def begin(self, job: TakenJob, blockers: Sequence[Blocker], since: float) -> RunningAttempt:
-        """A job was taken, and leased from `since` (monotonic)."""
-        worked = self.types[job.type_name]
-        attempt = RunningAttempt(job, worked.registered, worked.store, self.workplace, blockers)
-        stale = self._by_job.setdefault(job.id, attempt)
-        if stale is not attempt:
-            self._by_job[job.id] = attempt
-            stale.cancel(LossReason.TAKEN_BY_ANOTHER_WORKER)
-            if stale.handler == "ended":
-                self._tell_end(stale, None)  # what comes of it comes too late, and for a job that is held by another
-        self.guardian.hold(job.id, job.attempt, worked.lease, since, worked.limit)
-        return attempt
+    def begin(
+        self, jobs: Sequence[TakenJob], blockers: Mapping[JobId, Sequence[Blocker]], since: float
+    ) -> Sequence[RunningAttempt]:
+        """Jobs were taken, and leased from `since` (monotonic)."""
+        begun = list[RunningAttempt]()
+        for job in jobs:
+            worked = self.types[job.type_name]
+            blocking = blockers.get(job.id, ()) if blockers else ()  # to look for an id takes longer than it seems
+            attempt = RunningAttempt(job, worked.registered, worked.store, self.workplace, blocking)
+            stale = self._by_job.setdefault(job.id, attempt)
+            if stale is not attempt:
+                self._by_job[job.id] = attempt
+                stale.cancel(LossReason.TAKEN_BY_ANOTHER_WORKER)
+                if stale.handler == "ended":
+                    self._tell_end(stale, None)  # what comes of it comes too late: the job is held by another
+            if job.held_until is not None:
+                attempt.waited = max(job.held_until - worked.lease, 0.0)
+            self.guardian.hold(job.id, job.attempt, worked.lease, since, worked.limit)
+            begun.append(attempt)
+        return begun
 
     def forget(self, attempt: RunningAttempt, settlement: Settlement | None) -> None:
         """An attempt is settled, or lost."""
@@ -100,7 +109,7 @@ class Attempts:
         if self.forgotten is not None:
             self.forgotten(job)
         if settlement is not None:
-            self._figures.count(job, settlement, self._waited(job), attempt.ran)
+            self._figures.count(job, settlement, attempt.waited, attempt.ran)
         # Whoever tells of a commit has just asked who wants to know.
         if not self._observers.wanted.isdisjoint(_OF_ENDS):
             self._tell_end(attempt, settlement)
@@ -110,26 +119,12 @@ class Attempts:
         observers = self._observers
         if attempt.is_told:
             return
-        attempt.is_told, job, facts = True, attempt.job, attempt.facts
-        completed = settlement is not None and settlement.kind in ("complete", "continue")
-        if completed and events.AttemptCompleted in observers.wanted:
-            observers.emit(events.AttemptCompleted(**facts, worker=self.worker))
-        if events.AttemptEnded not in observers.wanted:
-            return
-        observers.emit(
-            events.AttemptEnded(
-                **facts,
-                worker=self.worker,
-                outcome=settle.ended_as(settlement),
-                waited=self._waited(job),
-                ran=attempt.ran,
-            )
-        )
-
-    def _waited(self, job: TakenJob) -> float:
-        """Seconds from when it was due until it was taken."""
-        waited = (job.held_until or 0.0) - self.types[job.type_name].lease
-        return waited if waited > 0 else 0.0
+        attempt.is_told, outcome = True, settle.ended_as(settlement)
+        said: dict[str, Any] = {**attempt.facts, "worker": self.worker}
+        if outcome in ("completed", "continued") and events.AttemptCompleted in observers.wanted:
+            observers.emit(events.AttemptCompleted(**said))
+        if events.AttemptEnded in observers.wanted:
+            observers.emit(events.AttemptEnded(**said, outcome=outcome, waited=attempt.waited, ran=attempt.ran))
 
     def __iter__(self) -> Iterator[RunningAttempt]:
         """Those of now, whatever becomes of them meanwhile."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from operator import methodcaller
 from typing import TypeVar
 
 from onward.state.command import Operation
@@ -26,7 +27,7 @@ class Reserved:
 
     async def run(self, operation: Operation[T]) -> T:
         """Run an operation; one at a time."""
-        return await self.use(lambda connection: connection.run(operation))
+        return await self.use(methodcaller("run", operation))
 
     async def use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Do something with the connection; one at a time."""
@@ -41,7 +42,9 @@ class Reserved:
                 raise
 
     async def borrow(self, operation: Operation[T]) -> T:
-        """Run an operation on a connection of the pool instead: for what comes too seldom to keep one for it."""
+        """Run an operation on a connection of the pool, unless it has one: for what comes too seldom to have one."""
+        if self._connection is not None:
+            return await self.run(operation)
         async with self._turn:
             try:
                 async with self._driver.connection() as self._borrowed:

@@ -199,12 +199,13 @@ class TendFigures:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._has_begun = False
+        self._begins_at: float | None = None
 
     async def look(self, reserved: Reserved) -> float:
-        if not self._has_begun:
-            self._has_begun = True
-            return random.uniform(*_FIRST_LOOK)
+        if self._begins_at is None:
+            self._begins_at = time.monotonic() + random.uniform(*_FIRST_LOOK)
+        if (left := self._begins_at - time.monotonic()) > 0:
+            return left  # asked again by the next worker of the app, if this one ends
         began = time.monotonic()
         # Of the pool: to hold one more for a look now and then would be too much.
         wait = await reserved.borrow(self._store.state.figures.tend())

@@ -66,7 +66,7 @@ class Pruning:
         """`first_after`: between how many seconds it first looks: whoever has just begun has better things to do."""
         self._store, self._rules, self._first_after = store, rules, first_after
         self._id = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
-        self._has_begun = False
+        self._begins_at: float | None = None
         self._walks: Walks | None = None
         """None: another's turn, as far as is known."""
         self._todo: list[float | None] = []
@@ -76,9 +76,10 @@ class Pruning:
         self._rows = self._size.fewest
 
     async def look(self, reserved: Reserved) -> float:
-        if not self._has_begun:
-            self._has_begun = True
-            return random.uniform(*self._first_after)
+        if self._begins_at is None:
+            self._begins_at = time.monotonic() + random.uniform(*self._first_after)
+        if (left := self._begins_at - time.monotonic()) > 0:
+            return left  # asked again by the next worker of the app, if this one ends
         rules = self._rules()
         walks, wait = await self._turn(reserved, rules)
         if walks is None:

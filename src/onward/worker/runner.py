@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
 
@@ -14,7 +14,7 @@ from onward.errors import AttemptLost, JobAlreadyCompleted
 from onward.lifecycle import settle
 from onward.lifecycle.effects import describe
 from onward.lifecycle.settle import RetryPolicy
-from onward.model import FailureReason, JobError, LossReason, WorkerId
+from onward.model import FailureReason, JobError, LossReason
 from onward.observe import events
 from onward.observe.observer import Observers
 from onward.observe.running import current_attempt
@@ -22,11 +22,11 @@ from onward.run.threads import in_thread
 from onward.state.contract import Settlement, TakenJob
 from onward.state.driver import run_now
 from onward.worker.attempt import RunningAttempt
+from onward.worker.attempts import Attempts
 from onward.worker.processes.pool import Processes
+from onward.worker.worked_types import STARTING
 
 logger = logging.getLogger("onward.worker")
-STARTING = 60.0
-"""Seconds that a process may take to start and import the handler, beside the timeout."""
 
 
 class Runner:
@@ -34,42 +34,54 @@ class Runner:
 
     def __init__(
         self,
-        worker: WorkerId,
+        attempts: Attempts,
         observers: Observers,
         threads: Executor,
         processes: Processes,
         *,
-        policy: Callable[[TakenJob], RetryPolicy],
         is_cancelled: Callable[[], bool],
     ) -> None:
-        self._worker, self._observers, self._threads, self._processes = worker, observers, threads, processes
-        self._policy, self._is_cancelled = policy, is_cancelled
+        self._attempts, self._worker, self._observers = attempts, attempts.worker, observers
+        self._threads, self._processes, self._is_cancelled = threads, processes, is_cancelled
         """Whether the worker itself is being cancelled, and with it the tasks in which handlers run."""
-        self._limits = TimeLimits()
+        self._limits = TimeLimits(attempts)
 
-    async def run(self, attempt: RunningAttempt) -> Settlement | None:
-        """The settlement to join the next batch; None when the handler's own commit settled it, or it was lost.
+    async def run(self, attempt: RunningAttempt) -> None:
+        """Run a handler and have its outcome settled.
 
         Total: whatever leaves the handler, its middleware or what they call ends this attempt and nothing else.
         """
-        job = attempt.job
-        current_attempt.set(attempt)
-        if events.AttemptStarted in self._observers.wanted:
-            self._observers.emit(events.AttemptStarted(**attempt.facts, worker=self._worker, meta=attempt.meta))
+        job, kind = attempt.job, attempt.kind
+        settlement: Settlement | None = None
+        """To join the next batch; None when the handler's own commit settled it, or it was lost."""
         try:
-            attempt.input = attempt.kind.read_input(job.input, job.payload_version, job.id)
-            if attempt.kind.runs_in_process:
-                self._limits.start(attempt, later=STARTING)
-                begun = partial(self._limits.start, attempt)
-                return await attempt.perform(partial(self._processes.run, begun=begun))
-            self._limits.start(attempt)
-            if attempt.kind.runs_in_thread:
-                return await self._perform_in_thread(attempt)
-            return await attempt.perform()
-        except BaseException as error:  # noqa: BLE001 - around the user's handler
-            return self._after_error(attempt, error)
-        finally:
-            self._limits.end(attempt)
+            current_attempt.set(attempt)
+            if events.AttemptStarted in self._observers.wanted:
+                self._observers.emit(events.AttemptStarted(**attempt.facts, worker=self._worker, meta=attempt.meta))
+            try:
+                attempt.input = kind.read_input(job.input, job.payload_version, job.id)
+                self._limits.start(attempt, later=STARTING if kind.runs_in_process else 0.0)
+                if kind.runs_in_process:
+                    begun = partial(self._limits.start, attempt)
+                    settlement = await attempt.perform(partial(self._processes.run, begun=begun))
+                elif kind.runs_in_thread:
+                    settlement = await self._perform_in_thread(attempt)
+                else:
+                    settlement = await attempt.perform()
+            except BaseException as error:  # noqa: BLE001 - around the user's handler
+                settlement = self._after_error(attempt, error)
+            finally:
+                attempt.deadline = math.inf
+        except BaseException:
+            # Nothing of the application's gets here: a mistake of ours costs this job its lease, and no other job.
+            logger.exception("worker %s: attempt %d at job %s was lost", self._worker, job.attempt, job.id)
+        if settlement is None:
+            self._attempts.forget(attempt, attempt.phases.settled)
+        else:
+            await self._attempts.settler.put(self._attempts.workplace.progress.last_word(settlement))
+
+    def _policy(self, job: TakenJob) -> RetryPolicy:
+        return self._attempts.types[job.type_name].policy
 
     async def _perform_in_thread(self, attempt: RunningAttempt) -> Settlement | None:
         """In a thread. It cannot be cancelled: it is waited for; `attempt.cancelled` tells it."""
@@ -89,13 +101,11 @@ class Runner:
                 limit = attempt.kind.timeout.total_seconds()
                 error = JobError(type="TimeoutError", message=f"the handler did not return within {limit:g} s")
                 return self._failed(attempt, error, settle.counted_failure(job, self._worker, error, self._policy(job)))
-            case LossReason.STOPPING:
+            case LossReason.STOPPING | LossReason.ERROR:
+                # Where the lease could not be renewed, it may still be ours when the database is back.
                 return settle.given_back(job, self._worker)
             case LossReason.CANCELLED:
                 return settle.settlement_of_cancel(job, self._worker)
-            case LossReason.ERROR:
-                # The lease could not be renewed; if it is still ours when the database is back, nothing is lost.
-                return settle.given_back(job, self._worker)
             case _:
                 return None
 
@@ -146,22 +156,18 @@ class TimeLimits:
     One timer watches all: most attempts end long before their timeout.
     """
 
-    def __init__(self) -> None:
-        self._deadlines: dict[RunningAttempt, float] = {}
+    def __init__(self, attempts: Iterable[RunningAttempt]) -> None:
+        self._attempts = attempts
         self._timer: asyncio.TimerHandle | None = None
         self._fires_at = math.inf
 
     def start(self, attempt: RunningAttempt, *, later: float = 0.0) -> None:
         """From now on, or a little later; starting again begins anew."""
-        timeout = attempt.kind.time_limit
-        if timeout is not None:
-            self._deadlines[attempt] = deadline = time.monotonic() + timeout + later
-            if deadline < self._fires_at:
-                self._set_timer(deadline)
-
-    def end(self, attempt: RunningAttempt) -> None:
-        """The timer stays: it looks whom it was for when it fires."""
-        self._deadlines.pop(attempt, None)
+        limit = attempt.kind.time_limit
+        if limit is not None:
+            attempt.deadline = time.monotonic() + limit + later
+            if attempt.deadline < self._fires_at:  # and stays when it ends: the timer looks whom it was for
+                self._set_timer(attempt.deadline)
 
     def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:
@@ -172,8 +178,10 @@ class TimeLimits:
     def _look(self) -> None:
         self._timer, self._fires_at = None, math.inf
         now = time.monotonic()
-        for attempt in [attempt for attempt, deadline in self._deadlines.items() if deadline <= now]:
-            del self._deadlines[attempt]
-            attempt.cancel(LossReason.TIMEOUT)
-        if self._deadlines:
-            self._set_timer(min(self._deadlines.values()))
+        for attempt in self._attempts:
+            if attempt.deadline <= now:
+                attempt.deadline = math.inf
+                attempt.cancel(LossReason.TIMEOUT)
+        earliest = min((attempt.deadline for attempt in self._attempts), default=math.inf)
+        if earliest < math.inf:
+            self._set_timer(earliest)

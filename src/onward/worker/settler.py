@@ -304,9 +304,11 @@ class Settler:
         taken = None if self._figures is None else self._figures.take()
         if self._figures is None or taken is None:
             return
+        # At the end the pool is free: to connect for them alone would be too much.
+        run = self._reserved.run if within is None else self._reserved.borrow
         try:
             async with asyncio.timeout(within):
-                now = await self._limited(self._reserved.run(taken.command))
+                now = await self._limited(run(taken.command))
             self._figures.wrote(taken, now)
             self._store.observers.database_works(_RECORDING)
         except BaseException as error:

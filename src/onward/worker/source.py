@@ -124,12 +124,6 @@ class JobSource:
             if self._look is not None and self._look.expired():
                 return ()  # what it may have taken all the same is looked for next
             raise
-        return self._begin(taken, blockers, since, free=free)
-
-    def _begin(
-        self, taken: Sequence[TakenJob], blockers: Mapping[JobId, Sequence[Blocker]], since: float, *, free: int
-    ) -> Sequence[RunningAttempt]:
-        """A look for jobs for `free` slots, begun at `since`, has brought these."""
         if not self._store.state.locks_rows:
             since = time.monotonic()  # the leases count from when the only lock there is was granted
         self._recovering = 0
@@ -138,10 +132,7 @@ class JobSource:
         if taken and self._store.observers.wants(events.JobsTaken):
             counts = Counter(job.type_name for job in taken)
             self._store.observers.emit(events.JobsTaken(worker=self._worker, counts=counts))
-        begin = self._attempts.begin
-        if not blockers:  # as a rule; to look for an id takes longer than it seems
-            return [begin(job, (), since) for job in taken]
-        return [begin(job, blockers.get(job.id, ()), since) for job in taken]
+        return self._attempts.begin(taken, blockers, since)
 
     def stop(self) -> None:
         """Take nothing more. A look that is under way may bring something, but is not waited for without end: somebody
@@ -293,9 +284,7 @@ class JobSource:
         return self._admission.due if self._has_looked_ahead.is_set() else math.inf
 
     async def _admit_for_others(self) -> bool:
-        """Let jobs in when it is time, though there is no slot for them here; True if there is: a take will do so."""
-        if time.monotonic() < self._admission_due:
-            return False
+        """Let jobs in, as it is time, though there is no slot for them here; True if there is: a take will do so."""
         if self.loop.has_room:
             return True
         await self._reserved.use(partial(self._look_for_places, free=0))
@@ -314,8 +303,11 @@ class JobSource:
 
     async def wait(self) -> None:
         while True:
-            await self._look_for_cancelled()
-            if await self._maintenance.look() or await self._admit_for_others():
+            if self._may_be_cancelled:
+                await self._look_for_cancelled()
+            if await self._maintenance.look():
+                break
+            if time.monotonic() >= self._admission_due and await self._admit_for_others():
                 break
             expected = self._handle_hints(await self._next_hints())
             if expected is not None:
@@ -361,7 +353,7 @@ class JobSource:
 
     async def _look_for_cancelled(self) -> None:
         """A hint that does not say what was committed may mean that somebody wants a job cancelled which runs here."""
-        if not self._may_be_cancelled or time.monotonic() < self._look_for_cancelled_at:
+        if time.monotonic() < self._look_for_cancelled_at:
             return
         self._look_for_cancelled_at = time.monotonic() + _CANCELLED_AT_MOST_EVERY
         running = {(attempt.job.id, attempt.job.attempt) for attempt in self._attempts}
@@ -394,18 +386,8 @@ class JobSource:
         assert self.listener is not None
         self._handle_hints(await self.listener.wait(pause))
 
-    async def run_piece(self, piece: RunningAttempt) -> None:
-        """Run a handler and have its outcome settled."""
-        try:
-            settlement = await self.runner.run(piece)
-        except BaseException:
-            # Nothing of the application's gets here: a mistake of ours costs this job its lease, and no other job.
-            logger.exception("worker %s: attempt %d at job %s was lost", self._worker, piece.job.attempt, piece.job.id)
-            settlement = None
-        if settlement is None:
-            self._attempts.forget(piece, piece.phases.settled)
-        else:
-            await self._settler.put(self._attempts.workplace.progress.last_word(settlement))
+    def run_piece(self, piece: RunningAttempt) -> Awaitable[None]:
+        return self.runner.run(piece)
 
     async def _crashed(self, job: TakenJob) -> None:
         policy, timeout = self._types[job.type_name].policy, _timeout_of(job)

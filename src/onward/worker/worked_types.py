@@ -12,7 +12,9 @@ from onward.state.contract import TypeClaim
 from onward.state.driver import NO_SYNC_DRIVER
 from onward.worker.middleware import check_required
 from onward.worker.options import WorkerOptions
-from onward.worker.runner import STARTING
+
+STARTING = 60.0
+"""Seconds that a process may take to start and import the handler, beside the timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,6 @@ from onward.lifecycle.store import Store
 from onward.model import LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.observe import events
-from onward.state.contract import Settlement
-from onward.worker.attempt import RunningAttempt
 from onward.worker.attempts import Attempts
 from onward.worker.chores import Chores
 from onward.worker.connections import Reserved
@@ -39,6 +37,8 @@ _LAST_LOOK = 1.0
 _LEAVE_WITHIN = 1.0
 """Seconds after which those are cut off that wait for an answer beside the jobs, when all jobs have ended."""
 _LOOK_WHETHER_DONE = 0.25
+_SAY_STOPPING_AFTER = 0.25
+"""Seconds: whoever has stopped by then need not have others told that he is about to."""
 
 
 class Worker:
@@ -130,8 +130,9 @@ class Worker:
             return
         self._store.observers.emit(events.WorkerStopping(worker=self.id, running=self._source.loop.busy))
         self._source.stop()
-        self._guardian.say_stopping()
-        asyncio.get_running_loop().call_later(self.options.grace.total_seconds(), self.give_back)
+        loop = asyncio.get_running_loop()
+        loop.call_later(_SAY_STOPPING_AFTER, self._guardian.say_stopping)
+        loop.call_later(self.options.grace.total_seconds(), self.give_back)
 
     def give_back(self) -> None:
         """Stop working at once: cancel the handlers, so that other workers can take their jobs."""
@@ -177,11 +178,10 @@ class Worker:
         stack.push_async_callback(self._guardian.stop)
         await stack.enter_async_context(self._processes)
         self._source.runner = Runner(
-            self.id,
+            self._attempts,
             self._store.observers,
             threads,
             self._processes,
-            policy=lambda job: self._types[job.type_name].policy,
             is_cancelled=lambda: self._source.loop.is_cancelled,
         )
         if self.options.stall is not None:
@@ -252,10 +252,7 @@ class Worker:
 
         The process must end next: they still run.
         """
-        return await self._attempts.stuck.leave(self._settler, self._after_cancel)
-
-    def _after_cancel(self, attempt: RunningAttempt) -> Settlement | None:
-        return self._source.runner.after_cancel(attempt)
+        return await self._attempts.stuck.leave(self._settler, self._source.runner.after_cancel)
 
 
 def _cut_off(connections: Sequence[Reserved]) -> None:
