@@ -1,4 +1,4 @@
-"""Connections over the standard library's sqlite3: one that works where it is called, one in a thread, one adopted."""
+"""Connections over the standard library's sqlite3: one that works where it is called, one adopted."""
 
 import asyncio
 import re
@@ -12,7 +12,6 @@ from onward.errors import DatabaseLocked, TransactionClosed, TransactionUnsuitab
 from onward.state.command import Command, Operation, Rows
 from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Fault, PlainConnection, Result, run_now, value_fault
 from onward.state.sqlite.gate import Gate, LockLimit, LockWait
-from onward.state.sqlite.thread import ConnectionThread
 
 T = TypeVar("T")
 
@@ -203,95 +202,6 @@ class SyncSqliteConnection(PlainConnection):
             self._gate.met_another()
             patience = patience or LockWait(lambda: self.is_abandoned(), self.patience)
             patience.wait()
-
-
-class SqliteConnection(PlainConnection):
-    """A connection with a thread of its own, in which a sync connection does the work."""
-
-    native = None
-
-    def __init__(self, thread: ConnectionThread, sync: SyncSqliteConnection) -> None:
-        self._thread = thread
-        self._sync = sync
-        sync.is_abandoned = thread.is_abandoned
-
-    @classmethod
-    async def open(cls, connect: Callable[[], SyncSqliteConnection]) -> "SqliteConnection":
-        """Connect in a new thread."""
-        thread = ConnectionThread()
-        opened: list[SyncSqliteConnection] = []
-        try:
-            await thread.run(lambda: opened.append(connect()))
-        except BaseException:
-            if opened:  # cancelled, but open nonetheless
-                await thread.run(opened[0].close)
-            thread.stop()
-            raise
-        return cls(thread, opened[0])
-
-    @property
-    def raw(self) -> sqlite3.Connection:
-        return self._sync.raw
-
-    @property
-    def in_transaction(self) -> bool:
-        return self._sync.in_transaction
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the application, which may have had it, has closed it."""
-        return self._sync.is_closed
-
-    def check(self) -> None:
-        self._sync.check()
-
-    async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        return await self._thread.run(lambda: run_now(self._sync.fetch(sql, parameters)))
-
-    async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
-        return await self._thread.run(lambda: run_now(self._sync.query(sql, parameters)))
-
-    async def script(self, sql: str) -> None:
-        await self._thread.run(lambda: run_now(self._sync.script(sql)))
-
-    async def begin(self) -> None:
-        try:
-            await self._thread.run(lambda: run_now(self._sync.begin()))
-        except BaseException:
-            # Cancelled after the lock had been granted: nobody knows of this transaction, so nobody would end it.
-            if self.in_transaction:
-                await self.rollback()
-            raise
-
-    async def commit(self) -> None:
-        await self._thread.run(lambda: run_now(self._sync.commit()))
-
-    async def rollback(self) -> None:
-        await self._thread.run(lambda: run_now(self._sync.rollback()))
-
-    def after_commit(self, action: Callable[[], Any]) -> bool:
-        return False
-
-    async def close(self) -> None:
-        """End what is open, let go of the file, end the thread."""
-        try:
-            await self._thread.run(self._sync.close)
-        finally:
-            self._thread.stop()
-
-    async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
-        """In the thread, as one piece.
-
-        Not only because it is faster: between two statements the event loop may be busy with something else, and the
-        only write lock there is would wait with it.
-        """
-        try:
-            return await self._thread.run(lambda: run_now(self._sync.run(first, *more, begin=begin, commit=commit)))
-        except BaseException:
-            # Cancelled after the lock had been granted: nobody knows of this transaction, so nobody would end it.
-            if begin and self.in_transaction:
-                await self.rollback()
-            raise
 
 
 class AiosqliteConnection(PlainConnection):

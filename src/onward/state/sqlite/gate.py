@@ -65,9 +65,11 @@ class Gate:
             self._queue.append(turn)
         began = time.monotonic()
         try:
-            while not turn.acquire(timeout=0.05):
-                if is_abandoned():
+            while True:
+                if is_abandoned():  # asked before the first wait too: who is asked tells then what was done before
                     raise Abandoned
+                if turn.acquire(timeout=0.05):
+                    return
                 if patience is not None:
                     patience.check(began)
         except BaseException:

@@ -19,11 +19,11 @@ from onward.state.driver import Address, Connection, Dialect, Driver, Fault
 from onward.state.process import HomeProcess, leave_to_parent
 from onward.state.sqlite.connection import (
     AiosqliteConnection,
-    SqliteConnection,
     SyncSqliteConnection,
     fault_of,
 )
 from onward.state.sqlite.file import SqliteFile, Synchronous, parse_path
+from onward.state.sqlite.thread import ConnectionThread, SqliteConnection
 
 __all__ = [
     "SqliteConnection",
@@ -154,67 +154,45 @@ class SqliteDriver:
         self.transaction_type = transaction_type
         self._home = HomeProcess()
         self._pool_size = pool_size
-        self._idle: list[SqliteConnection] = []
-        self._places: asyncio.Semaphore | None = None
+        self._pool: _Pool | None = None
 
     @property
     def address(self) -> Address | None:
         return self.file.address
 
     async def open(self) -> None:
-        if self._places is None:
+        if self._pool is None:
             self._home.move_in()
             self.file.open()
-            self._places = asyncio.Semaphore(self._pool_size)
+            self._pool = _Pool(self.file, self._pool_size)
         self._home.require()
 
     async def close(self) -> None:
-        if self._places is None:
+        pool, self._pool = self._pool, None
+        if pool is None:
             return
-        self._places = None
         if self._home.is_elsewhere:
-            leave_to_parent(self._idle)
-            self._idle = []
+            leave_to_parent(pool)
             return
         try:
-            while self._idle:
-                await self._idle.pop().close()
+            await pool.close()
         finally:
             self.file.close()
 
     def connection(self) -> "_Lent":
         return _Lent(self)
 
-    async def acquire(self) -> tuple[SqliteConnection, asyncio.Semaphore]:
-        """A connection, as soon as there is a place for it, and where the place is to be given back."""
-        places = _required(self._places)
+    def pool(self) -> "_Pool":
+        """What it has while it is open."""
+        if self._pool is None:
+            raise ConfigurationError("the app is not open: use `async with app:` around this call")
         self._home.require()
-        await places.acquire()
-        try:
-            return self._idle.pop() if self._idle else await SqliteConnection.open(self.file.impatient), places
-        except BaseException:
-            places.release()
-            raise
-
-    async def release(self, connection: SqliteConnection, places: asyncio.Semaphore) -> None:
-        """The end of what `acquire` began."""
-        try:
-            if connection.in_transaction:
-                await connection.rollback()
-        finally:
-            try:
-                if self._places is places and not connection.is_closed:
-                    self._idle.append(connection)
-                else:  # the driver was closed, and perhaps opened anew, meanwhile; or a handler has closed it
-                    await connection.close()
-            finally:
-                places.release()
+        return self._pool
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[SqliteConnection]:
-        _required(self._places)
-        self._home.require()
-        connection = await SqliteConnection.open(self.file.connect)
+        self.pool()
+        connection = SqliteConnection(ConnectionThread(self.file.connect))
         try:
             yield connection
         finally:
@@ -247,6 +225,42 @@ class SqliteDriver:
         return SyncSqliteDriver(self.file, pool_size=self._pool_size, transaction_type=self.transaction_type)
 
 
+class _Pool:
+    """So many connections, all of which make their transactions in one place."""
+
+    def __init__(self, file: SqliteFile, size: int) -> None:
+        self._file, self._places = file, asyncio.Semaphore(size)
+        self._writer = ConnectionThread(file.impatient)
+        self._idle: list[SqliteConnection] = []
+        self._lent, self._is_open = 0, True
+
+    async def acquire(self) -> SqliteConnection:
+        await self._places.acquire()
+        self._lent += 1
+        return self._idle.pop() if self._idle else self._connection()
+
+    def _connection(self) -> SqliteConnection:
+        return SqliteConnection(ConnectionThread(self._file.impatient), self._writer, self._file.patience)
+
+    async def release(self, connection: SqliteConnection) -> None:
+        try:
+            await connection.rollback()
+        finally:
+            self._lent -= 1
+            self._idle.append(connection)
+            self._places.release()
+            if not self._is_open:  # the driver was closed, and perhaps opened anew, meanwhile
+                await self.close()
+
+    async def close(self) -> None:
+        """What is lent follows when it comes back, and with the last where its transactions are made."""
+        self._is_open = False
+        while self._idle:
+            await self._idle.pop().close()
+        if not self._lent:
+            await self._writer.close()
+
+
 class _Lent(AbstractAsyncContextManager[SqliteConnection]):
     """A connection of a driver's, for a block. Not a generator: the event loop would keep account of each."""
 
@@ -254,22 +268,17 @@ class _Lent(AbstractAsyncContextManager[SqliteConnection]):
         self._driver = driver
 
     async def __aenter__(self) -> SqliteConnection:
-        self._held = await self._driver.acquire()
-        return self._held[0]
+        self._pool = self._driver.pool()
+        self._connection = await self._pool.acquire()
+        return self._connection
 
     async def __aexit__(self, *error: object) -> None:
-        await self._driver.release(*self._held)
+        await self._pool.release(self._connection)
 
 
 def _require_open(is_open: bool) -> None:
     if not is_open:
         raise ConfigurationError("the client is not open: use `with app.sync as client:` around this call")
-
-
-def _required(places: asyncio.Semaphore | None) -> asyncio.Semaphore:
-    if places is None:
-        raise ConfigurationError("the app is not open: use `async with app:` around this call")
-    return places
 
 
 def _refuse_closed(connection: Any) -> None:

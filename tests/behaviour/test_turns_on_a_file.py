@@ -1,0 +1,154 @@
+"""How the tasks of an app share the one thread in which its transactions on a SQLite file are made."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.errors import DatabaseLocked
+from onward.state.command import Command
+from onward.state.sqlite.file import SqliteFile
+from onward.state.sqlite.sqlite3 import SqliteDriver
+from onward.state.sqlite.thread import SqliteConnection
+
+
+@pytest.fixture
+async def driver(tmp_path: Path) -> AsyncIterator[SqliteDriver]:
+    driver = SqliteDriver(SqliteFile(tmp_path / "jobs.db", lock_timeout=0.2))
+    await driver.open()
+    async with driver.connection() as connection:
+        await connection.script("CREATE TABLE visit (n INTEGER)")
+    yield driver
+    await driver.close()
+
+
+async def visit(connection: SqliteConnection, number: int) -> None:
+    await connection.execute("INSERT INTO visit VALUES (:n)", {"n": number})
+
+
+async def visits(driver: SqliteDriver) -> list[int]:
+    async with driver.connection() as connection:
+        return [row[0] for row in await connection.fetch("SELECT n FROM visit", {})]
+
+
+async def take_turn(driver: SqliteDriver, number: int) -> None:
+    async with driver.connection() as connection:
+        await connection.begin()
+        await visit(connection, number)
+        await connection.commit()
+
+
+async def in_line(driver: SqliteDriver, count: int) -> None:
+    """So many wait for their turn."""
+    async with asyncio.timeout(10):
+        while len(driver.pool()._writer._waiting) != count:
+            await asyncio.sleep(0)
+
+
+async def test_who_waits_begins_when_the_one_before_has_ended_in_the_order_in_which_they_came(
+    driver: SqliteDriver,
+) -> None:
+    async with asyncio.TaskGroup() as others, driver.connection() as first:
+        await first.begin()
+        for number in range(2, 6):
+            others.create_task(take_turn(driver, number))
+        await in_line(driver, 4)
+        await visit(first, 1)
+        await first.commit()
+
+    assert await visits(driver) == [1, 2, 3, 4, 5]
+
+
+async def test_a_cancelled_wait_leaves_the_line_and_no_transaction(driver: SqliteDriver) -> None:
+    async with asyncio.TaskGroup() as others, driver.connection() as first:
+        await first.begin()
+        waiting = others.create_task(take_turn(driver, 2))
+        others.create_task(take_turn(driver, 3))
+        await in_line(driver, 2)
+
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await visit(first, 1)
+        await first.commit()
+
+    assert await visits(driver) == [1, 3]
+
+
+async def test_whose_turn_comes_as_it_is_cancelled_passes_it_on(driver: SqliteDriver) -> None:
+    async with asyncio.TaskGroup() as others, driver.connection() as first:
+        await first.begin()
+        waiting = others.create_task(take_turn(driver, 2))
+        await in_line(driver, 1)
+
+        others.create_task(first.commit())
+        await in_line(driver, 0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    await take_turn(driver, 3)
+    assert await visits(driver) == [3]
+
+
+async def test_nobody_waits_for_another_task_longer_than_for_another_process(driver: SqliteDriver) -> None:
+    async with driver.connection() as first:
+        await first.begin()
+        with pytest.raises(DatabaseLocked) as told:
+            await take_turn(driver, 2)
+        assert told.value.waited == 0.2
+        await visit(first, 1)
+        await first.commit()
+
+    await take_turn(driver, 3)
+    assert await visits(driver) == [1, 3]
+
+
+async def test_who_reads_waits_for_no_transaction(driver: SqliteDriver) -> None:
+    async with driver.connection() as first:
+        await first.begin()
+        await visit(first, 1)
+
+        assert await visits(driver) == []
+        await first.rollback()
+
+
+async def test_a_transaction_whose_connection_was_closed_by_hand_is_the_only_one_to_fail(driver: SqliteDriver) -> None:
+    async with asyncio.TaskGroup() as others, driver.connection() as first:
+        await first.begin()
+        others.create_task(take_turn(driver, 2))
+        first.raw.close()
+        with pytest.raises(Exception, match="closed"):
+            await visit(first, 1)
+
+    assert await visits(driver) == [2]
+
+
+async def test_a_transaction_that_is_open_when_the_driver_is_closed_can_still_be_committed(tmp_path: Path) -> None:
+    driver = SqliteDriver(tmp_path / "jobs.db")
+    await driver.open()
+    async with driver.connection() as connection:
+        await connection.script("CREATE TABLE visit (n INTEGER)")
+        await connection.begin()
+        await driver.close()
+        await visit(connection, 1)
+        await connection.commit()
+
+    await driver.open()
+    assert await visits(driver) == [1]
+    await driver.close()
+
+
+async def test_what_cannot_be_begun_holds_nobody_up(driver: SqliteDriver) -> None:
+    def fail(_: Any) -> None:
+        raise ValueError("not this one")
+
+    async with driver.connection() as connection:
+        with pytest.raises(ValueError, match="not this one"):
+            await connection.run(Command("SELECT 1", {}, fail), begin=True)
+        assert not connection.in_transaction
+
+    await take_turn(driver, 1)
+    assert await visits(driver) == [1]
