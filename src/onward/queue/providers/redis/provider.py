@@ -64,21 +64,13 @@ class RedisProvider(Provider, Stores):
     capabilities = msgspec.structs.replace(FULL, max_job_size=LARGEST_JOB, max_batch_size=_MOST)
     long_poll = timedelta(seconds=30)
 
-    def __init__(
-        self,
-        queue_name: str,
-        factory: ProviderFactory[Any],
-        events: Emitter,
-        *,
-        lease: timedelta,
-        keep_completed: Keep,
-        keep_failed: Keep,
-    ) -> None:
+    def __init__(self, queue_name: str, factory: "Redis", events: Emitter) -> None:
         super().__init__(queue_name, events)
-        self.lease = lease
-        self._factory, self._hold = factory, microseconds(lease)
-        self._keep_failed = (keep_failed.count, microseconds(keep_failed.age))
-        self._keep = (keep_completed.count, microseconds(keep_completed.age), *self._keep_failed)
+        self.lease = factory.lease
+        self._factory, self._hold = factory, microseconds(factory.lease)
+        completed, failed = factory.keep_completed, factory.keep_failed
+        self._keep_failed = (failed.count, microseconds(failed.age))
+        self._keep = (completed.count, microseconds(completed.age), *self._keep_failed)
         self._keys = QueueKeys(queue_name)
 
     async def _open(self) -> None:
@@ -311,21 +303,18 @@ class RedisProvider(Provider, Stores):
         return stats, workers
 
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
-        return (await self._list(QueueJobStatus.FAILED, None, limit)).items if limit > 0 else []
+        return (await self.jobs(QueueJobStatus.FAILED, after=None, limit=limit)).items if limit > 0 else []
 
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
-        return await self._list(status, after, limit)
+        following, found = await self._run("list", status, after or "", limit)
+        jobs = [record.described(self.queue_name, description) for description in found]
+        return QueuePage(items=jobs, next=following.decode() or None)
 
     def is_page(self, status: QueueJobStatus, after: str) -> bool:
         if status in (QueueJobStatus.WAITING, QueueJobStatus.ACTIVE):
             return super().is_page(status, after)
         at, _, job_id = after.partition("/")
         return super().is_page(status, at) and is_named(job_id)
-
-    async def _list(self, status: QueueJobStatus, after: str | None, limit: int) -> QueuePage[Raw]:
-        following, found = await self._run("list", status, after or "", limit)
-        jobs = [record.described(self.queue_name, description) for description in found]
-        return QueuePage(items=jobs, next=following.decode() or None)
 
     async def retry(self, job_id: str) -> None:
         if await self._run("retry", job_id) == 0:
@@ -384,13 +373,13 @@ class Redis(ProviderFactory[Any]):
         arguments.keeps(keep_completed, keep_failed, max_job_size)
         self._target, self._cluster, self._options = target, cluster, client_options
         self._arguments, self._max_job_size = arguments, max_job_size
-        self._settings: dict[str, Any] = {"lease": lease, "keep_completed": keep_completed, "keep_failed": keep_failed}
+        self.lease, self.keep_completed, self.keep_failed = lease, keep_completed, keep_failed
 
     def for_queue(self, queue_name: str) -> RedisProvider:
         if "{" in queue_name or "}" in queue_name:
             name = "the name of a queue, which is the hash tag of its keys,"
             self._arguments.refuse(name, "without braces", queue_name)
-        provider = RedisProvider(queue_name, self, self.events_of(queue_name), **self._settings)
+        provider = RedisProvider(queue_name, self, self.events_of(queue_name))
         return provider.declare(max_job_size=self._max_job_size)
 
     async def _open(self) -> Any:
