@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Generic, TypedDict, TypeVar, overload
+from typing import Any, Generic
 
 import msgspec
-from typing_extensions import Unpack
+from typing_extensions import TypeVar, Unpack
 
 from onward.define.secrets import Secrets, redacted, secrets_of
 from onward.define.signature import caller_names
@@ -36,26 +36,10 @@ from onward.flow.workers import FlowWorkers
 from onward.pacing import Pacing
 from onward.redis.connection import RedisCluster, Target
 
-I = TypeVar("I")  # noqa: E741 - the input
+I = TypeVar("I", default=Any)  # noqa: E741 - the input
 H = TypeVar("H", bound=Handler)
 _SOONEST_LOOK, _LATEST_LOOK = 0.02, 0.5
 _SHORTEST_WAIT = timedelta(milliseconds=10)
-
-
-class FlowOptions(TypedDict, total=False):
-    """`first` is the stage where jobs begin; `cluster` whether the address is of a cluster; `index` names attributes
-    for `find`; `keep` and `keep_failed` say what is kept of jobs that have ended; `max_waiting` how many may wait at
-    the first stage; `wait` how long a worker blocks in Redis; `observers` are told events.
-    """
-
-    first: str | None
-    cluster: bool | None
-    index: Iterable[str]
-    keep: Keep | timedelta
-    keep_failed: Keep | timedelta
-    max_waiting: int | None
-    wait: timedelta
-    observers: Sequence[FlowObserver]
 
 
 class Flow(Generic[I]):
@@ -72,16 +56,12 @@ class Flow(Generic[I]):
     `redis` is an address, or a `redis.asyncio` client whose settings are used for connections of the flow's own.
     """
 
-    @overload
-    def __init__(self, name: str, redis: Target, *, input: type[I], **options: Unpack[FlowOptions]) -> None: ...
-    @overload
-    def __init__(self: "Flow[Any]", name: str, redis: Target, **options: Unpack[FlowOptions]) -> None: ...
     def __init__(
         self,
         name: str,
         redis: Target,
         *,
-        input: Any = None,
+        input: type[I] | None = None,
         first: str | None = None,
         cluster: bool | None = None,
         index: Iterable[str] = (),
@@ -91,6 +71,9 @@ class Flow(Generic[I]):
         wait: timedelta = timedelta(seconds=3),
         observers: Sequence[FlowObserver] = (),
     ) -> None:
+        """`first` is the stage where jobs begin; `cluster` whether the address is of a cluster; `index` names
+        attributes for `find`; `keep` and `keep_failed` say what is kept of jobs that have ended; `max_waiting` how many
+        may wait at the first stage; `wait` how long a worker blocks in Redis; `observers` are told events."""
         checks = Checks(f"flow {name!r}")
         checks.name(name)
         checks.target("redis", redis)
