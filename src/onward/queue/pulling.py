@@ -8,11 +8,12 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from onward.pacing import happens
 from onward.queue.contract import Pulls, TakenJob
 from onward.queue.handler import Handler
 from onward.queue.hands import Hands, Hold, hold_of, run_beside
 from onward.queue.running import JobOutcome, Running, Told
-from onward.queue.settling import Settling, persist
+from onward.queue.settling import settle
 from onward.queue.several import Several
 from onward.run.loop import SlotLoop
 
@@ -89,11 +90,7 @@ class Pulling:
     async def wait(self) -> None:
         has_room = self._loop.free > 0
         if not (has_room and self._look_again):
-            try:
-                async with asyncio.timeout(self._poll if has_room else None):
-                    await self._woken.wait()
-            except TimeoutError:
-                pass  # time to look
+            await happens(self._woken, within=self._poll if has_room else None)
         self._woken.clear()
 
     def wake(self) -> None:
@@ -141,10 +138,10 @@ class Pulling:
     async def _settle(self, running: Running, outcome: JobOutcome) -> None:
         job = outcome.job
         await self._hands.reporting.send(job.id)
-        settling = Settling(self._providers[job.queue_name], outcome)
         try:
-            delay = await persist(
-                settling.tell,
+            delay = await settle(
+                self._providers[job.queue_name],
+                outcome,
                 until=lambda: self._held_until.get(hold_of(job), 0.0),
                 is_over=running.is_over,
                 report=self._hands.report,

@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from onward.errands import Errands
+from onward.pacing import happens
 from onward.queue.providers.bullmq.native import ResponseError
 
 if TYPE_CHECKING:
@@ -26,11 +27,7 @@ class Wakeup:
 
     async def sleep(self, seconds: float | None) -> None:
         """Until woken, or that long."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
-        except TimeoutError:
-            pass  # slept enough
+        await happens(self._woken, within=seconds)
         self._woken.clear()
 
     async def listen(self, seconds: float) -> None:
