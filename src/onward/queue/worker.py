@@ -74,15 +74,24 @@ class QueueWorker(Listening, Generic[T]):
         arguments.flag("batch", batch)
         if name is not None:
             arguments.one_of("name", name, is_named, A_NAME)
+        if batch_size is not None:
+            arguments.whole("batch_size", batch_size, least=1)
+        if timeout is not None:
+            arguments.duration("timeout", timeout, least=timedelta(milliseconds=1))
         fetching = {"batch_size": batch_size, "poll_interval": poll_interval, "error_backoff": error_backoff}
-        self._check(timeout=timeout, **fetching)
+        for option in ("poll_interval", "error_backoff"):
+            if fetching[option] is not None:
+                arguments.duration(option, fetching[option])
         self._handler = Handler[T](handler, self.queue_name, arguments, batch=batch)
         self._providers = {one: bound(provider, one, arguments) for one in weights}
         self._weights = weights
         self.provider: Provider = next(iter(self._providers.values()))
         self._pushes = self.provider.capabilities.push and not batch and len(weights) == 1
-        if self._pushes:
-            self._refuse_what_is_for_fetching(fetching)
+        for option in [option for option, value in fetching.items() if self._pushes and value is not None]:
+            arguments.refuse_because(
+                f"{option} is for jobs that are fetched: {self.provider.name} delivers them by itself, never more "
+                f"than `concurrency` at a time; leave {option} out"
+            )
         self.id = f"{name or f'{socket.gethostname()}-{os.getpid()}'}-{secrets.token_hex(4)}"
         self._concurrency = concurrency
         self._fetching: dict[str, Any] = {
@@ -99,24 +108,6 @@ class QueueWorker(Listening, Generic[T]):
         """Whether that task has come so far that it takes jobs."""
         self._source: Pulling | Pushing | None = None
         self._hands = self._new_hands()
-
-    def _check(self, **given: Any) -> None:
-        for option, value in given.items():
-            if value is None:
-                continue
-            if option == "batch_size":
-                self._arguments.whole(option, value, least=1)
-            else:
-                least = timedelta(milliseconds=1) if option == "timeout" else timedelta()
-                self._arguments.duration(option, value, least=least)
-
-    def _refuse_what_is_for_fetching(self, given: Mapping[str, object]) -> None:
-        for option, value in given.items():
-            if value is not None:
-                self._arguments.refuse_because(
-                    f"{option} is for jobs that are fetched: {self.provider.name} delivers them by itself, never more "
-                    f"than `concurrency` at a time; leave {option} out"
-                )
 
     def _listen(self, event: str, listener: Listener) -> Callable[[], None]:
         self._events.check(event, lambda name: True)
