@@ -36,7 +36,7 @@ from onward.queue.providers.grouped import Grouped
 from onward.queue.providers.redis import record
 from onward.queue.providers.redis.connection import check_target, hopeless, left, longest_block, open_client
 from onward.queue.providers.redis.record import Addition, Ending, Record, microseconds, moment
-from onward.queue.providers.redis.scripts import MOVED, Moved, QueueKeys, Scripts, Taken, Waking, moved_in_words
+from onward.queue.providers.redis.scripts import MOVED, Moved, Scripts, Taken, Waking, keys_of, moved_in_words
 from onward.redis.connection import Target
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -71,7 +71,7 @@ class RedisProvider(Provider, Stores):
         completed, failed = factory.keep_completed, factory.keep_failed
         self._keep_failed = (failed.count, microseconds(failed.age))
         self._keep = (completed.count, microseconds(completed.age), *self._keep_failed)
-        self._keys = QueueKeys(queue_name)
+        self._keys = keys_of(queue_name)
 
     async def _open(self) -> None:
         self._client = await self._factory.hold()
@@ -99,7 +99,7 @@ class RedisProvider(Provider, Stores):
                 if self._lost:
                     await self._take(0)
                 if next(self._fetches):
-                    await self._client.execute_command("ZREM", self._keys.workers, self._consumer)
+                    await self._client.execute_command("ZREM", self._keys["workers"], self._consumer)
 
     def hopeless(self, error: BaseException) -> str | None:
         return hopeless(error) or super().hopeless(error)
@@ -168,7 +168,7 @@ class RedisProvider(Provider, Stores):
                 self._name_if_due(),
                 *self._keep_failed,
                 *lost,
-                behind=("BLPOP", self._keys.wake, max(after, _SHORTEST)) if after > 0 else None,
+                behind=("BLPOP", self._keys["wake"], max(after, _SHORTEST)) if after > 0 else None,
             )
         except BaseException:
             # It may have been carried out, or will be: the jobs are given back by the fetches to come.
@@ -279,13 +279,14 @@ class RedisProvider(Provider, Stores):
         return None if description is None else record.described(self.queue_name, description)
 
     async def pause(self) -> None:
-        await self._client.execute_command("HSET", self._keys.meta, "paused", 1)
+        await self._client.execute_command("HSET", self._keys["meta"], "paused", 1)
 
     async def resume(self) -> None:
         await self._run("resume")
 
     async def delete(self) -> None:
-        await self._client.execute_command("UNLINK", *self._keys.all, *(key + MOVED.encode() for key in self._keys.all))
+        keys = self._keys.values()
+        await self._client.execute_command("UNLINK", *keys, *(key + MOVED.encode() for key in keys))
 
     async def stats(self) -> QueueStats:
         return (await self._numbers())[0]
