@@ -151,10 +151,7 @@ def _progress(value: Any) -> Progress | None:
 def _data(value: Any) -> Raw:
     try:
         return Raw(msgspec.json.encode(value))
-    except (
-        UnicodeEncodeError,
-        OverflowError,
-    ):  # half a surrogate pair, a very large number: from others
+    except (UnicodeEncodeError, OverflowError):  # half a surrogate pair, a very large number: from others
         return Raw(json.dumps(value).encode())
 
 

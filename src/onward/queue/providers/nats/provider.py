@@ -157,35 +157,32 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
 
     async def _begun(self, spare: deque[Arrival], arrivals: Sequence[Arrival]) -> list[TakenJob]:
         """Their jobs. What could not be looked into, or is not handed to anybody after all, is kept for the next."""
-        ended: set[int] = set()
+        begun: dict[int, TakenJob | None] = {}
         troubles: list[Exception] = []
-        jobs: list[TakenJob] = []
 
         async def begin(arrival: Arrival) -> None:
             try:
-                job = await self._job_of(arrival)
+                begun[id(arrival)] = await self._job_of(arrival)
             except Exception as error:  # noqa: BLE001 - the others may be fine
                 troubles.append(error)
-                return
-            ended.add(id(arrival))
-            if job is not None:
-                jobs.append(job)
 
         here = [*self._held.receipts, *(arrival.message.reply for arrival in (*arrivals, *spare))]
         self._notes.keep_only(here)
         try:
             await each(begin, arrivals)
         except BaseException:
-            began = {job.receipt_handle for job in jobs}
-            spare.extend(a for a in arrivals if id(a) not in ended or a.message.reply in began)
+            spare.extend(one for one in arrivals if id(one) not in begun or begun[id(one)] is not None)
             raise
-        spare.extend(arrival for arrival in arrivals if id(arrival) not in ended)
+        jobs: list[TakenJob] = []
+        for arrival in arrivals:
+            job = begun.get(id(arrival))
+            if job is not None:
+                self._held.take([arrival.message.reply], arrival.at)
+                jobs.append(job)
+        spare.extend(arrival for arrival in arrivals if id(arrival) not in begun)
         if troubles and not jobs:
             raise troubles[0]
-        for arrival in arrivals:
-            self._held.take([job.receipt_handle or "" for job in jobs if job.native is arrival.message], arrival.at)
-        order = {arrival.message.reply: number for number, arrival in enumerate(arrivals)}
-        return sorted(jobs, key=lambda job: order[job.receipt_handle or ""])
+        return jobs
 
     async def _job_of(self, arrival: Arrival) -> TakenJob | None:
         """None where it fails instead of being run, or was here for too long already."""

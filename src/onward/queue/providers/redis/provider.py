@@ -179,7 +179,7 @@ class RedisProvider(Provider, Stores):
         at, jobs = moment(now), list[TakenJob]()
         for row in zip(*columns, strict=True):
             try:
-                jobs.append(record.taken(self.queue_name, token, at, *row))
+                jobs.append(record.taken(self.queue_name, token, at, row))
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 await self._fail_unreadable(record.unreadable(self.queue_name, token, at, row[0]), error)
         has_dropped = len(jobs) < len(columns[0]) or len(missing) > 0
