@@ -6,7 +6,7 @@ import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -18,7 +18,7 @@ from onward.queue.events import Emitter, Listener, Listening, ShutdownTimeout, S
 from onward.queue.handler import Handler
 from onward.queue.hands import Hands, run_beside
 from onward.queue.provider import Provider
-from onward.queue.pulling import Pulling
+from onward.queue.pulling import Fetching, Pulling
 from onward.queue.pushing import Pushing
 from onward.queue.resolve import AnyProvider, bound
 
@@ -94,12 +94,12 @@ class QueueWorker(Listening, Generic[T]):
             )
         self.id = f"{name or f'{socket.gethostname()}-{os.getpid()}'}-{secrets.token_hex(4)}"
         self._concurrency = concurrency
-        self._fetching: dict[str, Any] = {
-            "batch": batch,
-            "batch_size": batch_size,
-            "poll": (_DEFAULT_POLL if poll_interval is None else poll_interval).total_seconds(),
-            "error_backoff": (_DEFAULT_BACKOFF if error_backoff is None else error_backoff).total_seconds(),
-        }
+        self._fetching = Fetching(
+            batch=batch,
+            batch_size=batch_size,
+            poll=(_DEFAULT_POLL if poll_interval is None else poll_interval).total_seconds(),
+            error_backoff=(_DEFAULT_BACKOFF if error_backoff is None else error_backoff).total_seconds(),
+        )
         self._timeout = None if timeout is None else timeout.total_seconds()
         self._events = Emitter(self.queue_name, troubles=self.provider.events)
         self._errands = Errands()
@@ -113,13 +113,10 @@ class QueueWorker(Listening, Generic[T]):
         self._events.check(event, lambda name: True)
         if not event.startswith("queue."):
             return self._events.on(event, listener)
-        ends = [provider.events.on(event, listener) for provider in self._providers.values()]
-
-        def end_all() -> None:
-            for end in ends:
-                end()
-
-        return end_all
+        ends = ExitStack()
+        for provider in self._providers.values():
+            ends.callback(provider.events.on(event, listener))
+        return ends.close
 
     # -- life
 
@@ -177,9 +174,8 @@ class QueueWorker(Listening, Generic[T]):
             return Pushing(hands, self.provider, self._handler, threads, concurrency=self._concurrency)
         feature = "fetching jobs: it delivers them by itself, with process()"
         pulls = {name: provider.role(Pulls, feature) for name, provider in self._providers.items()}
-        return Pulling(
-            hands, pulls, self._weights, self._handler, threads, concurrency=self._concurrency, **self._fetching
-        )
+        how = self._fetching
+        return Pulling(hands, pulls, self._weights, self._handler, threads, how, concurrency=self._concurrency)
 
     async def close(
         self,

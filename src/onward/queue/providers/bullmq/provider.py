@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -31,18 +31,7 @@ from onward.queue.model import (
 )
 from onward.queue.options import Options
 from onward.queue.provider import Provider, ProviderFactory
-from onward.queue.providers.bullmq.native import (
-    GIVE_BACK,
-    Job,
-    NoScriptError,
-    Queue,
-    RedisCluster,
-    ResponseError,
-    UnrecoverableError,
-    Worker,
-    is_gone,
-    is_refusal,
-)
+from onward.queue.providers.bullmq.native import GIVE_BACK, Job, Queue, UnrecoverableError, Worker, is_gone, is_refusal
 from onward.queue.providers.bullmq.translation import (
     MOST_URGENT,
     STATUS,
@@ -56,11 +45,8 @@ from onward.queue.providers.bullmq.translation import (
 from onward.queue.providers.bullmq.waking import Wakeup
 from onward.queue.providers.redis.connection import check_target, hopeless, longest_block, open_client
 from onward.queue.providers.together import one_by_one
+from onward.redis.connection import Redis, RedisCluster, exceptions
 from onward.redis.scripts import run
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
-
 
 _MOST_ADDED = 500
 """Jobs that one transaction adds, so that others get their turn."""
@@ -143,7 +129,7 @@ class BullMQProvider(Provider, Stores):
         new = self._new(job, options)
         try:
             [added] = await self._add([new], scripts_are_known=True)
-        except NoScriptError:  # a server that was started anew; nothing was added
+        except exceptions.NoScriptError:  # a server that was started anew; nothing was added
             [added] = await self._add([new])
         if isinstance(added, Exception):
             raise added
@@ -360,7 +346,7 @@ class BullMQProvider(Provider, Stores):
     async def _active_workers(self) -> int | None:
         try:
             clients = await self._client.client_list()
-        except ResponseError:  # not allowed, or not there
+        except exceptions.ResponseError:  # not allowed, or not there
             return None
         names: list[str] = [client["name"] for client in clients]
         return sum(name == self._workers or name.startswith(f"{self._workers}:w:") for name in names)
@@ -439,7 +425,7 @@ class BullMQ(ProviderFactory[Any]):
 
     def __init__(
         self,
-        target: "str | Redis",
+        target: str | Redis,
         *,
         prefix: str = "bull",
         lock: timedelta = timedelta(seconds=30),

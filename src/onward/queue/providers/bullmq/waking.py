@@ -1,14 +1,11 @@
 """Waiting until there may be a job."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onward.errands import Errands
 from onward.pacing import happens
-from onward.queue.providers.bullmq.native import ResponseError
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
+from onward.redis.connection import Redis, exceptions
 
 _LEAST = 0.002
 """Seconds: Redis before 7.0.8 took less for ever."""
@@ -17,7 +14,7 @@ _LEAST = 0.002
 class Wakeup:
     """Sleeps until the marker comes or until it is woken; on a connection of its own, which may carry a name."""
 
-    def __init__(self, client: "Redis", marker: str, *, name: str | None = None) -> None:
+    def __init__(self, client: Redis, marker: str, *, name: str | None = None) -> None:
         self._client, self._marker, self._name = client, marker, name
         self._woken = asyncio.Event()
         self._errands = Errands()
@@ -60,7 +57,7 @@ class Wakeup:
             return
         try:
             await self._line.client_setname(self._name)
-        except ResponseError:
+        except exceptions.ResponseError:
             return  # a server, or a user's rights, without it: only the number of workers is not known then
         self._line.connection.client_name = self._name  # and again whenever it reconnects
 
