@@ -1,5 +1,6 @@
-"""How long to wait before the next try."""
+"""How long to wait, before the next try or for what may happen sooner."""
 
+import asyncio
 import random
 
 _MOST_DOUBLINGS = 60
@@ -17,6 +18,15 @@ def pause_after(
     """
     pause = min(shortest * factor ** min(tries - 1, _MOST_DOUBLINGS), longest)
     return pause * random.uniform(1 - jitter, 1 + jitter)
+
+
+async def happens(event: asyncio.Event, *, within: float | None) -> bool:
+    """Wait for it, for so many seconds; whether it has happened."""
+    try:
+        async with asyncio.timeout(within):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 class Pacing:

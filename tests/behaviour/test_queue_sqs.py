@@ -263,6 +263,21 @@ class TestAdding:
         assert caught.value.added == [job.id for job, _ in [*jobs[:13], *jobs[14:20]]]
         assert (await provider.stats()).waiting == 19
 
+    async def test_nothing_is_said_to_be_partly_added_when_all_was_refused(
+        self, factory: Any, connected: Any, name: str
+    ) -> None:
+        provider: SQSProvider = await connected()
+        queue = Queue[int](name, provider=factory())
+        too_late = Options(native={"DelaySeconds": 901})
+        jobs = [(job, too_late) for job, _ in (queue._new("letter", n, None, {}) for n in range(2))]
+
+        with pytest.raises(QueueRuntimeError, match="DelaySeconds") as caught:
+            await provider.add_many(jobs)
+
+        assert not isinstance(caught.value, QueuePartlyAdded)
+        assert (caught.value.code, caught.value.retryable) == (QueueErrorCode.ENQUEUE, False)
+        assert (await provider.stats()).waiting == 0
+
 
 class TestHolding:
     """Who has a job keeps it as long as it runs; who lost it changes nothing."""

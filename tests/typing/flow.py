@@ -32,8 +32,8 @@ assert_type(flow, Flow[Request])
 def without_input(redis: Redis) -> None:
     assert_type(Flow("access", redis), Flow[Any])
     Flow("access", redis, keep=Keep(count=5, age=timedelta(days=1)), keep_failed=timedelta(days=1))
-    Flow("access", redis, keep=5)  # type: ignore[call-overload]
-    Flow("access", redis, retries=5)  # type: ignore[call-overload]
+    Flow("access", redis, keep=5)  # type: ignore[arg-type]
+    Flow("access", redis, retries=5)  # type: ignore[call-arg]
     flow.stage("check", retries=5)  # type: ignore[call-arg]
     flow.stage("check", timeout=5)  # type: ignore[arg-type]
 

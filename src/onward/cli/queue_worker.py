@@ -4,7 +4,6 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -14,6 +13,7 @@ from onward.cli.loading import load
 from onward.cli.steering import Steering
 from onward.cli.worker import loop_factory
 from onward.errors import QueueRuntimeError
+from onward.pacing import happens
 from onward.queue.contract import root_of
 from onward.queue.providers.memory import MemoryProvider
 from onward.queue.worker import QueueWorker
@@ -70,9 +70,7 @@ async def _run(worker: QueueWorker[Any], ready: asyncio.Event, graceful: "_Grace
             if not wait or ready.is_set() or not _may_come(error):
                 raise
             say(f"{error} Trying again every {_PAUSE:g} s.")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PAUSE):
-                await graceful.is_stopping.wait()
+        await happens(graceful.is_stopping, within=_PAUSE)
     return None
 
 

@@ -3,13 +3,12 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Generic, TypedDict, TypeVar, overload
+from typing import Any, Generic
 
 import msgspec
-from typing_extensions import Unpack
+from typing_extensions import TypeVar, Unpack
 
 from onward.define.secrets import Secrets, redacted, secrets_of
 from onward.define.signature import caller_names
@@ -30,32 +29,16 @@ from onward.flow.retrying import ask
 from onward.flow.server import Server
 from onward.flow.stage import Handler, Stage, StageOptions, read_signature
 from onward.flow.starting import Starting
-from onward.flow.store import FlowStore, NewFlowJob
+from onward.flow.store import FlowStore
 from onward.flow.views import FlowJob, Positions
 from onward.flow.workers import FlowWorkers
 from onward.pacing import Pacing
 from onward.redis.connection import RedisCluster, Target
 
-I = TypeVar("I")  # noqa: E741 - the input
+I = TypeVar("I", default=Any)  # noqa: E741 - the input
 H = TypeVar("H", bound=Handler)
 _SOONEST_LOOK, _LATEST_LOOK = 0.02, 0.5
 _SHORTEST_WAIT = timedelta(milliseconds=10)
-
-
-class FlowOptions(TypedDict, total=False):
-    """`first` is the stage where jobs begin; `cluster` whether the address is of a cluster; `index` names attributes
-    for `find`; `keep` and `keep_failed` say what is kept of jobs that have ended; `max_waiting` how many may wait at
-    the first stage; `wait` how long a worker blocks in Redis; `observers` are told events.
-    """
-
-    first: str | None
-    cluster: bool | None
-    index: Iterable[str]
-    keep: Keep | timedelta
-    keep_failed: Keep | timedelta
-    max_waiting: int | None
-    wait: timedelta
-    observers: Sequence[FlowObserver]
 
 
 class Flow(Generic[I]):
@@ -72,16 +55,12 @@ class Flow(Generic[I]):
     `redis` is an address, or a `redis.asyncio` client whose settings are used for connections of the flow's own.
     """
 
-    @overload
-    def __init__(self, name: str, redis: Target, *, input: type[I], **options: Unpack[FlowOptions]) -> None: ...
-    @overload
-    def __init__(self: "Flow[Any]", name: str, redis: Target, **options: Unpack[FlowOptions]) -> None: ...
     def __init__(
         self,
         name: str,
         redis: Target,
         *,
-        input: Any = None,
+        input: type[I] | None = None,
         first: str | None = None,
         cluster: bool | None = None,
         index: Iterable[str] = (),
@@ -91,6 +70,9 @@ class Flow(Generic[I]):
         wait: timedelta = timedelta(seconds=3),
         observers: Sequence[FlowObserver] = (),
     ) -> None:
+        """`first` is the stage where jobs begin; `cluster` whether the address is of a cluster; `index` names
+        attributes for `find`; `keep` and `keep_failed` say what is kept of jobs that have ended; `max_waiting` how many
+        may wait at the first stage; `wait` how long a worker blocks in Redis; `observers` are told events."""
         checks = Checks(f"flow {name!r}")
         checks.name(name)
         checks.target("redis", redis)
@@ -112,7 +94,7 @@ class Flow(Generic[I]):
         self._max_waiting, self._wait = max_waiting, wait
         self._stages: dict[str, Stage] = {}
         self._reporter = Reporter(observers)
-        self._open: _Open | None = None
+        self._opened: FlowStore | None = None
 
     # -- define
 
@@ -159,7 +141,7 @@ class Flow(Generic[I]):
     # -- life
 
     async def __aenter__(self) -> "Flow[I]":
-        if self._open is not None:
+        if self._opened is not None:
             raise ConfigurationError(f"flow {self.name!r} is open already")
         self.check()
         keys = Keys(self.name, tagged=self._tagged)
@@ -179,26 +161,22 @@ class Flow(Generic[I]):
             await server.close()
             raise
         has_priorities = any(stage.priorities for stage in self._stages.values())
-        starting = Starting(self.name, self._first_stage, self._input_type, has_priorities=has_priorities)
-        self._open = _Open(store, starting)
+        self._starting = Starting(self.name, self._first_stage, self._input_type, has_priorities=has_priorities)
+        self._opened = store
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        store, self._open = self._store, None
+        store, self._opened = self._store, None
         await self._reporter.settle()
         await store.server.close()
 
     @property
-    def _opened(self) -> "_Open":
-        if self._open is None:
-            raise ConfigurationError(f"flow {self.name!r} is not open: use it inside `async with flow`")
-        return self._open
-
-    @property
     def _store(self) -> FlowStore:
-        return self._opened.store
+        if self._opened is None:
+            raise ConfigurationError(f"flow {self.name!r} is not open: use it inside `async with flow`")
+        return self._opened
 
     def workers(
         self, counts: Mapping[str, int] | int = 1, *, janitor: timedelta | None = timedelta(seconds=1)
@@ -228,9 +206,7 @@ class Flow(Generic[I]):
         priority: int = 0,
     ) -> str:
         """Start a job at the first stage; returns its id. The correlation id is the job's own unless you have one."""
-        starting = self._opened.starting
-        jobs = starting.jobs([input], id=id, correlation_id=correlation_id, delay=delay, priority=priority)
-        [job_id] = await self._start(jobs)
+        [job_id] = await self._start([input], id=id, correlation_id=correlation_id, delay=delay, priority=priority)
         return job_id
 
     async def start_many(
@@ -242,13 +218,12 @@ class Flow(Generic[I]):
         priority: int = 0,
     ) -> list[str]:
         """Start jobs, all or none, in one round trip; returns their ids."""
-        starting = self._opened.starting
         self._checks.several("inputs", inputs)
-        jobs = starting.jobs(list(inputs), correlation_id=correlation_id, delay=delay, priority=priority)
-        return await self._start(jobs)
+        return await self._start(list(inputs), correlation_id=correlation_id, delay=delay, priority=priority)
 
-    async def _start(self, jobs: Sequence[NewFlowJob]) -> list[str]:
+    async def _start(self, inputs: Sequence[Any], **options: Any) -> list[str]:
         store = self._store
+        jobs = self._starting.jobs(inputs, **options)
         if jobs:
             await ask(self.name, "start", lambda: store.start(jobs, max_waiting=self._max_waiting))
         return [job.id for job in jobs]
@@ -339,9 +314,3 @@ class Flow(Generic[I]):
         removed, ended = await ask(self.name, "delete", lambda: store.delete(job_id), patience=0)
         self._reporter.tell_ended(self.name, ended)
         return removed
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    store: FlowStore
-    starting: Starting

@@ -8,7 +8,7 @@ from onward.flow import events
 from onward.flow.events import Reporter
 from onward.flow.store import FlowStore, Recovered
 from onward.lifecycle.effects import describe
-from onward.pacing import Pacing
+from onward.pacing import Pacing, happens
 
 _OPEN_AGAIN = 600.0
 _SHORTEST = 0.01
@@ -58,10 +58,7 @@ class Janitor:
     async def _until_next_look(self) -> None:
         while not self._is_stopped and (left := self._next_look - time.monotonic()) > 0:
             self._news.clear()
-            try:
-                async with asyncio.timeout(left):
-                    await self._news.wait()
-            except TimeoutError:
+            if not await happens(self._news, within=left):
                 return
 
     async def _round(self) -> float:

@@ -22,7 +22,7 @@ from onward.flow.server import is_transient
 from onward.flow.stage import Stage
 from onward.flow.store import FlowStore, Settled, StageLease
 from onward.lifecycle.effects import describe
-from onward.pacing import Pacing
+from onward.pacing import Pacing, happens
 from onward.run.loop import SlotLoop
 
 T = TypeVar("T")
@@ -120,9 +120,7 @@ class FlowWorker:
         heed_cancellation()
         pause = next(self._pacing)
         self._tell_redis_error("take", error, pause)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self._woken.wait()
+        await happens(self._woken, within=pause)
 
     # -- taking
 

@@ -36,6 +36,7 @@ from onward.queue.contract import (
 from onward.queue.events import Emitter, Failed
 from onward.queue.model import Capabilities, QueueHealth, QueueJob, QueueStats
 from onward.queue.options import Options, lacking
+from onward.queue.providers.grouped import in_parts
 
 E = TypeVar("E", QueueConfigurationError, QueueDataError, QueueRuntimeError)
 I = TypeVar("I")  # noqa: E741 - an item
@@ -237,15 +238,21 @@ class Provider:
         return await self.add_in_parts(jobs, 1, add)
 
     async def add_in_parts(
-        self, jobs: Sequence[I], most: int, add: Callable[[Sequence[I]], Awaitable[Sequence[StoredJob | Exception]]]
+        self,
+        jobs: Sequence[I],
+        most: int,
+        add: Callable[[Sequence[I]], Awaitable[Sequence[StoredJob | Exception]]],
+        *,
+        size: Callable[[I], int] = lambda job: 0,
+        most_size: int = 0,
     ) -> list[StoredJob]:
         """Have `add` store so many at a time: it answers for each what was stored, or why it was not; or it raises when
         it stored none of them. What becomes of that is as `add_many` promises."""
         added: list[StoredJob] = []
-        for first in range(0, len(jobs), most):
+        for part in in_parts(jobs, most=most, size=size, most_size=most_size):
             answers: Sequence[StoredJob | Exception]
             try:
-                answers = await add(jobs[first : first + most])
+                answers = await add(part)
             except Exception as error:  # noqa: BLE001 - raised below
                 answers = [error]
             added += [answer for answer in answers if not isinstance(answer, Exception)]

@@ -6,13 +6,15 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from onward.pacing import happens
 from onward.queue.contract import Pulls, TakenJob
 from onward.queue.handler import Handler
 from onward.queue.hands import Hands, Hold, hold_of, run_beside
 from onward.queue.running import JobOutcome, Running, Told
-from onward.queue.settling import Settling, persist
+from onward.queue.settling import settle
 from onward.queue.several import Several
 from onward.run.loop import SlotLoop
 
@@ -22,6 +24,16 @@ _LAST_TRY = 1.0
 """Seconds to give jobs back in when the worker is cancelled."""
 _WITHOUT_LEASE = 30.0
 """Seconds that an outcome is told again where jobs are held as long as a connection lives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetching:
+    """How a worker asks for jobs."""
+
+    batch: bool
+    batch_size: int | None
+    poll: float
+    error_backoff: float
 
 
 class Pulling:
@@ -34,22 +46,18 @@ class Pulling:
         weights: Mapping[str, int],
         handler: Handler[Any],
         threads: Executor,
+        how: Fetching,
         *,
         concurrency: int,
-        batch: bool,
-        batch_size: int | None,
-        poll: float,
-        error_backoff: float,
     ) -> None:
         self._hands, self._providers, self._handler, self._threads = hands, providers, handler, threads
         self._source: Pulls | Several = next(iter(providers.values()))
         if len(providers) > 1:
             self._source = Several(providers, weights)
-        self._batch, self._batch_size = batch, batch_size
-        self._poll, self._error_backoff = poll, error_backoff
+        self._how = how
         self._held_until: dict[Hold, float] = {}
         """When the lease of a job ends, if nothing renews it."""
-        self._woken = asyncio.Event()
+        self._woken, self._stopped = asyncio.Event(), asyncio.Event()
         self._look_again = False
         self._loop: SlotLoop[Piece] = SlotLoop(self, concurrency=concurrency)
 
@@ -71,17 +79,15 @@ class Pulling:
     # -- what the loop asks for
 
     async def fill(self, free: int) -> Sequence[Piece]:
-        size = self._batch_size or _DEFAULT_BATCH
-        count = self._most(free * size if self._batch else min(free, self._batch_size or free))
+        size = self._how.batch_size or _DEFAULT_BATCH
+        wanted = free * size if self._how.batch else min(free, self._how.batch_size or free)
+        count = min(wanted, self._source.capabilities.max_batch_size or wanted)
         began = time.monotonic()
         jobs = await self._source.fetch(count, self._source.long_poll)
         self._look_again = len(jobs) == count or self._source.capabilities.long_polling
         self._note_leases(jobs, began)
-        step = size if self._batch else 1
+        step = size if self._how.batch else 1
         return [jobs[first : first + step] for first in range(0, len(jobs), step)]
-
-    def _most(self, wanted: int) -> int:
-        return min(wanted, self._source.capabilities.max_batch_size or wanted)
 
     async def hand_back(self, work: Sequence[Piece]) -> None:
         await self._release(itertools.chain.from_iterable(work))
@@ -89,32 +95,23 @@ class Pulling:
     async def wait(self) -> None:
         has_room = self._loop.free > 0
         if not (has_room and self._look_again):
-            try:
-                async with asyncio.timeout(self._poll if has_room else None):
-                    await self._woken.wait()
-            except TimeoutError:
-                pass  # time to look
+            await happens(self._woken, within=self._how.poll if has_room else None)
         self._woken.clear()
 
     def wake(self) -> None:
         self._woken.set()
         if self._loop.is_stopping:
+            self._stopped.set()
             self._source.interrupt()
 
     async def recover(self, error: Exception) -> None:
         self._hands.report(error)
-        try:
-            async with asyncio.timeout(self._error_backoff):
-                while not self._loop.is_stopping:
-                    self._woken.clear()
-                    await self._woken.wait()
-        except TimeoutError:
-            pass  # try again
+        await happens(self._stopped, within=self._how.error_backoff)
 
     async def run_piece(self, piece: Piece) -> None:
         running = self._hands.begin(piece, is_cancelled=lambda: self._loop.is_cancelled)
         try:
-            outcomes = await running.run(self._handler, self._threads, batch=self._batch)
+            outcomes = await running.run(self._handler, self._threads, batch=self._how.batch)
             if running.told is Told.STOPPING:
                 await self._release(piece)
             elif len(outcomes) == 1:
@@ -141,10 +138,10 @@ class Pulling:
     async def _settle(self, running: Running, outcome: JobOutcome) -> None:
         job = outcome.job
         await self._hands.reporting.send(job.id)
-        settling = Settling(self._providers[job.queue_name], outcome)
         try:
-            delay = await persist(
-                settling.tell,
+            delay = await settle(
+                self._providers[job.queue_name],
+                outcome,
                 until=lambda: self._held_until.get(hold_of(job), 0.0),
                 is_over=running.is_over,
                 report=self._hands.report,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from math import inf
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +26,7 @@ from onward.errors import (
 )
 from onward.model import new_id
 from onward.options import LONGEST_KEY, wrong_call
+from onward.pacing import Pacing
 from onward.queue.checks import A_NAME, Arguments, is_named
 from onward.queue.contract import JoinsTransactions, KeepsDeadLetters, Lists, LooksUp, Pauses, Removes, StoredJob
 from onward.queue.events import Listener, Listening, Paused, QueueErrorEvent, Resumed
@@ -349,7 +351,7 @@ class Queue(Listening, Generic[T]):
             raise QueueWaitTimeout(queue_name=self.name, job_id=job_id, timeout=timeout) from error
 
     async def _result(self, job_id: str, until: float | None) -> Any:
-        pause = _SHORTEST_PAUSE
+        pauses = Pacing(_SHORTEST_PAUSE, _LONGEST_PAUSE, factor=1.5, jitter=0)
         while True:
             job = await self._look_up(job_id)
             if job is None:
@@ -358,11 +360,10 @@ class Queue(Listening, Generic[T]):
                 return msgspec.json.decode(job.result) if isinstance(job.result, Raw) else job.result
             if job.status is QueueJobStatus.FAILED:
                 raise QueueJobFailed(queue_name=self.name, job_id=job_id, reason=job.reason, error=job.error)
-            left = pause if until is None else until - time.monotonic()
+            left = inf if until is None else until - time.monotonic()
             if left <= 0:
                 raise TimeoutError
-            await asyncio.sleep(min(pause, left))
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
+            await asyncio.sleep(min(next(pauses), left))
 
     async def jobs(self, status: QueueJobStatus | str, *, after: str | None = None, limit: int = 100) -> QueuePage[T]:
         """Jobs of one state: those that wait as they will be taken, finished ones the newest first."""

@@ -12,6 +12,7 @@ from onward.client.app import Onward
 from onward.errands import Errands
 from onward.errors import ChainReferenced
 from onward.model import CompletedJob, FailedJob, Job, JobId, JobStatus
+from onward.pacing import happens
 from onward.queue.model import Keep
 
 logger = logging.getLogger("onward.queue")
@@ -72,13 +73,9 @@ class Retention:
             await self._rest(looked + _EVERY - clock.time())
 
     async def _rest(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(max(seconds, _SOON)):
-                await self._news.wait()
-        except TimeoutError:
-            return
-        self._news.clear()
-        await asyncio.sleep(_SOON)
+        if await happens(self._news, within=max(seconds, _SOON)):
+            self._news.clear()
+            await asyncio.sleep(_SOON)
 
     async def _look(self, status: JobStatus, keep: Keep) -> None:
         """Page through all of them, the newest first."""

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from onward.errors import QueueDataError
 from onward.model import Progress
-from onward.queue.contract import TakenJob, in_words, is_permanent
+from onward.queue.contract import TakenJob, in_words, why_for_good
 from onward.queue.events import Active, Completed, Emitter, Failed, Retrying
 from onward.queue.handler import Handler
 from onward.queue.model import LARGEST_JOB, QueueFailureReason, QueueJobStatus
@@ -202,32 +202,24 @@ class Running:
             self._events.emit(Completed(**facts, attempts=job.attempts, status=status, duration=self._duration()))
 
     def _tell_failed(self, job: TakenJob, error: BaseException, retry_delay: timedelta | None) -> None:
-        attempts, permanent = job.attempts + 1, is_permanent(error)
-        will_retry = attempts < job.max_attempts and not permanent
-        status, reason = QueueJobStatus.FAILED, QueueFailureReason.PERMANENT if permanent else None
-        if will_retry:
+        reason, status = why_for_good(job, error), QueueJobStatus.FAILED
+        if reason is None:
             status = QueueJobStatus.DELAYED if retry_delay else QueueJobStatus.WAITING
-        elif reason is None:
-            reason = QueueFailureReason.ATTEMPTS
-        facts = {
-            **_facts(job, self._worker_id),
-            "attempts": attempts,
-            "status": status,
-            "retry_delay": retry_delay,
-        }
+        how = {"attempts": job.attempts + 1, "status": status, "retry_delay": retry_delay}
+        facts = _facts(job, self._worker_id) | how
         self._events.emit(
             Failed(
                 **facts,
                 error=in_words(error),
                 error_type=type(error).__name__,
                 duration=self._duration(),
-                will_retry=will_retry,
-                permanent=permanent,
+                will_retry=reason is None,
+                permanent=reason is QueueFailureReason.PERMANENT,
                 reason=reason,
                 stalls=job.stalls,
             )
         )
-        if will_retry:
+        if reason is None:
             self._events.emit(Retrying(**facts, max_attempts=job.max_attempts))
 
     def _duration(self) -> timedelta:

@@ -2,77 +2,63 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TypeVar
 
 from onward.errors import QueueError, QueueErrorCode
-from onward.pacing import Pacing
+from onward.pacing import Pacing, happens
 from onward.queue.contract import LooksUp, Pulls
 from onward.queue.model import QueueJobStatus
 from onward.queue.running import JobOutcome
 
-R = TypeVar("R")
 
-
-async def persist(
-    call: Callable[[], Awaitable[R]],
+async def settle(
+    provider: Pulls,
+    outcome: JobOutcome,
     *,
     until: Callable[[], float],
     is_over: asyncio.Event,
     report: Callable[[QueueError], None],
-) -> R:
-    """What the call answers, tried again after each error that may pass: until that time, or nobody waits any more.
+) -> timedelta | None:
+    """How long until the next attempt, where there is one. It is told until that time, or nobody waits any more.
 
-    The first of such errors is reported, the last one raised.
+    The first of the errors that may pass is reported, the last one raised.
     """
-    pacing, is_first = Pacing(), True
+    pacing, may_have_arrived = Pacing(), False
     while True:
         try:
-            return await call()
+            return await _tell(provider, outcome, may_have_arrived=may_have_arrived)
         except QueueError as error:
             pause = next(pacing)
             if not error.retryable or is_over.is_set() or time.monotonic() + pause > until():
                 raise
-            if is_first:
+            if not may_have_arrived:
                 report(error)
-        is_first = False
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await is_over.wait()
+        may_have_arrived = True
+        await happens(is_over, within=pause)
 
 
-class Settling:
-    """One outcome on its way to the provider."""
+async def _tell(provider: Pulls, outcome: JobOutcome, *, may_have_arrived: bool) -> timedelta | None:
+    try:
+        if outcome.error is not None:
+            return await provider.nack(outcome.job, outcome.error)
+        await provider.ack(outcome.job, outcome.result)
+    except QueueError as refusal:
+        if not may_have_arrived or not _is_refusal(refusal) or not await _has_arrived(provider, outcome):
+            raise
+    return None
 
-    def __init__(self, provider: Pulls, outcome: JobOutcome) -> None:
-        self._provider, self._outcome = provider, outcome
-        self._may_have_arrived = False
 
-    async def tell(self) -> timedelta | None:
-        """How long until the next attempt, where there is one."""
-        job, error = self._outcome.job, self._outcome.error
-        try:
-            if error is not None:
-                return await self._provider.nack(job, error)
-            await self._provider.ack(job, self._outcome.result)
-        except QueueError as refusal:
-            if not self._may_have_arrived or not _is_refusal(refusal) or not await self._has_arrived():
-                self._may_have_arrived = self._may_have_arrived or refusal.retryable
-                raise
-        return None
-
-    async def _has_arrived(self) -> bool:
-        """Whether an earlier try, whose answer did not come, is why the job is no longer ours."""
-        if not isinstance(self._provider, LooksUp):
-            return False
-        stored = await self._provider.get_job(self._outcome.job.id)
-        if stored is None:
-            return self._provider.capabilities.removal  # it was not to be kept
-        if self._outcome.error is None:
-            return stored.status is QueueJobStatus.COMPLETED
-        return stored.attempts == self._outcome.job.attempts + 1
+async def _has_arrived(provider: Pulls, outcome: JobOutcome) -> bool:
+    """Whether an earlier try, whose answer did not come, is why the job is no longer ours."""
+    if not isinstance(provider, LooksUp):
+        return False
+    stored = await provider.get_job(outcome.job.id)
+    if stored is None:
+        return provider.capabilities.removal  # it was not to be kept
+    if outcome.error is None:
+        return stored.status is QueueJobStatus.COMPLETED
+    return stored.attempts == outcome.job.attempts + 1
 
 
 def _is_refusal(error: QueueError) -> bool:

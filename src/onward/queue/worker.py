@@ -6,7 +6,7 @@ import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -18,7 +18,7 @@ from onward.queue.events import Emitter, Listener, Listening, ShutdownTimeout, S
 from onward.queue.handler import Handler
 from onward.queue.hands import Hands, run_beside
 from onward.queue.provider import Provider
-from onward.queue.pulling import Pulling
+from onward.queue.pulling import Fetching, Pulling
 from onward.queue.pushing import Pushing
 from onward.queue.resolve import AnyProvider, bound
 
@@ -74,23 +74,32 @@ class QueueWorker(Listening, Generic[T]):
         arguments.flag("batch", batch)
         if name is not None:
             arguments.one_of("name", name, is_named, A_NAME)
+        if batch_size is not None:
+            arguments.whole("batch_size", batch_size, least=1)
+        if timeout is not None:
+            arguments.duration("timeout", timeout, least=timedelta(milliseconds=1))
         fetching = {"batch_size": batch_size, "poll_interval": poll_interval, "error_backoff": error_backoff}
-        self._check(timeout=timeout, **fetching)
+        for option in ("poll_interval", "error_backoff"):
+            if fetching[option] is not None:
+                arguments.duration(option, fetching[option])
         self._handler = Handler[T](handler, self.queue_name, arguments, batch=batch)
         self._providers = {one: bound(provider, one, arguments) for one in weights}
         self._weights = weights
         self.provider: Provider = next(iter(self._providers.values()))
         self._pushes = self.provider.capabilities.push and not batch and len(weights) == 1
-        if self._pushes:
-            self._refuse_what_is_for_fetching(fetching)
+        for option in [option for option, value in fetching.items() if self._pushes and value is not None]:
+            arguments.refuse_because(
+                f"{option} is for jobs that are fetched: {self.provider.name} delivers them by itself, never more "
+                f"than `concurrency` at a time; leave {option} out"
+            )
         self.id = f"{name or f'{socket.gethostname()}-{os.getpid()}'}-{secrets.token_hex(4)}"
         self._concurrency = concurrency
-        self._fetching: dict[str, Any] = {
-            "batch": batch,
-            "batch_size": batch_size,
-            "poll": (_DEFAULT_POLL if poll_interval is None else poll_interval).total_seconds(),
-            "error_backoff": (_DEFAULT_BACKOFF if error_backoff is None else error_backoff).total_seconds(),
-        }
+        self._fetching = Fetching(
+            batch=batch,
+            batch_size=batch_size,
+            poll=(_DEFAULT_POLL if poll_interval is None else poll_interval).total_seconds(),
+            error_backoff=(_DEFAULT_BACKOFF if error_backoff is None else error_backoff).total_seconds(),
+        )
         self._timeout = None if timeout is None else timeout.total_seconds()
         self._events = Emitter(self.queue_name, troubles=self.provider.events)
         self._errands = Errands()
@@ -100,35 +109,14 @@ class QueueWorker(Listening, Generic[T]):
         self._source: Pulling | Pushing | None = None
         self._hands = self._new_hands()
 
-    def _check(self, **given: Any) -> None:
-        for option, value in given.items():
-            if value is None:
-                continue
-            if option == "batch_size":
-                self._arguments.whole(option, value, least=1)
-            else:
-                least = timedelta(milliseconds=1) if option == "timeout" else timedelta()
-                self._arguments.duration(option, value, least=least)
-
-    def _refuse_what_is_for_fetching(self, given: Mapping[str, object]) -> None:
-        for option, value in given.items():
-            if value is not None:
-                self._arguments.refuse_because(
-                    f"{option} is for jobs that are fetched: {self.provider.name} delivers them by itself, never more "
-                    f"than `concurrency` at a time; leave {option} out"
-                )
-
     def _listen(self, event: str, listener: Listener) -> Callable[[], None]:
         self._events.check(event, lambda name: True)
         if not event.startswith("queue."):
             return self._events.on(event, listener)
-        ends = [provider.events.on(event, listener) for provider in self._providers.values()]
-
-        def end_all() -> None:
-            for end in ends:
-                end()
-
-        return end_all
+        ends = ExitStack()
+        for provider in self._providers.values():
+            ends.callback(provider.events.on(event, listener))
+        return ends.close
 
     # -- life
 
@@ -186,9 +174,8 @@ class QueueWorker(Listening, Generic[T]):
             return Pushing(hands, self.provider, self._handler, threads, concurrency=self._concurrency)
         feature = "fetching jobs: it delivers them by itself, with process()"
         pulls = {name: provider.role(Pulls, feature) for name, provider in self._providers.items()}
-        return Pulling(
-            hands, pulls, self._weights, self._handler, threads, concurrency=self._concurrency, **self._fetching
-        )
+        how = self._fetching
+        return Pulling(hands, pulls, self._weights, self._handler, threads, how, concurrency=self._concurrency)
 
     async def close(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from onward.conformance.queue.session import until
-from onward.queue.providers.grouped import Grouped
+from onward.queue.providers.grouped import Grouped, in_parts
 
 
 class Server:
@@ -102,3 +102,17 @@ async def _caught(grouped: Grouped[int, int], n: int) -> BaseException:
     with pytest.raises(ConnectionError) as caught:
         await grouped(n)
     return caught.value
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts"),
+    [
+        ([], []),
+        ([1, 1, 1, 1], [[1, 1, 1], [1]]),
+        ([4, 4, 4], [[4, 4], [4]]),
+        ([11, 1, 11], [[11], [1], [11]]),
+        ([9, 1, 1], [[9, 1], [1]]),
+    ],
+)
+def test_parts_have_so_many_items_and_so_much_in_them(sizes: list[int], parts: list[list[int]]) -> None:
+    assert list(in_parts(sizes, most=3, size=lambda size: size, most_size=10)) == parts

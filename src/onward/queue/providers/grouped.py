@@ -1,7 +1,7 @@
 """Many callers, few calls."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from onward.errands import Errands
@@ -9,6 +9,21 @@ from onward.errands import Errands
 I = TypeVar("I")  # noqa: E741 - an item
 A = TypeVar("A")
 R = TypeVar("R")
+
+
+def in_parts(
+    items: Iterable[I], *, most: int, size: Callable[[I], int] = lambda item: 0, most_size: int = 0
+) -> Iterator[list[I]]:
+    """At most so many together, and no more than `most_size` of their sizes: a larger one goes alone."""
+    part, total = list[I](), 0
+    for item in items:
+        total += size(item)
+        if part and (len(part) == most or total > most_size):
+            yield part
+            part, total = [], size(item)
+        part.append(item)
+    if part:
+        yield part
 
 
 class Grouped(Generic[I, A]):
@@ -25,9 +40,9 @@ class Grouped(Generic[I, A]):
         size: Callable[[I], int] = lambda item: 0,
         most_size: int = 0,
     ) -> None:
-        """`most` items together, and no more than `most_size` of their sizes: a larger one goes alone."""
-        self._send, self._most = send, most
-        self._size, self._most_size = size, most_size
+        """As `in_parts` has them together."""
+        self._send, self._most, self._most_size = send, most, most_size
+        self._size: Callable[[tuple[I, asyncio.Future[A]]], int] = lambda waiting: size(waiting[0])
         # Kept, because Python 3.11 makes a system call to tell which one it is.
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[I, asyncio.Future[A]]] = []
@@ -68,20 +83,11 @@ class Grouped(Generic[I, A]):
     async def _send_all(self) -> None:
         try:
             while self._waiting:
-                count = self._together()
-                group, self._waiting = self._waiting[:count], self._waiting[count:]
+                group = next(in_parts(self._waiting, most=self._most, size=self._size, most_size=self._most_size))
+                self._waiting = self._waiting[len(group) :]
                 await self._send_group([(item, answer) for item, answer in group if not answer.done()])
         finally:
             self._sending = False
-
-    def _together(self) -> int:
-        """How many of those that wait go in one call."""
-        total = 0
-        for count, (item, _) in enumerate(self._waiting[: self._most]):
-            total += self._size(item)
-            if total > self._most_size and count > 0:
-                return count
-        return self._most
 
     async def _send_group(self, group: list[tuple[I, "asyncio.Future[A]"]]) -> None:
         try:

@@ -7,25 +7,10 @@ from onward.errors import QueueConfigurationError
 try:
     import bullmq  # type: ignore[import-untyped]
     from bullmq.redis_connection import loadScript  # type: ignore[import-untyped]
-    from redis.asyncio import RedisCluster
-    from redis.exceptions import NoScriptError, ResponseError
 except ImportError as error:
     raise QueueConfigurationError("bullmq is not installed: pip install 'onward[bullmq]'") from error
 
 from onward.redis.scripts import Script
-
-__all__ = [
-    "GIVE_BACK",
-    "Job",
-    "NoScriptError",
-    "Queue",
-    "RedisCluster",
-    "ResponseError",
-    "UnrecoverableError",
-    "Worker",
-    "is_gone",
-    "is_refusal",
-]
 
 # The package has no types: what it makes is `Any` here.
 Job: Any = bullmq.Job

@@ -57,7 +57,7 @@ def to_native(job: StoredJob, options: Options) -> dict[str, Any]:
         "priority": _LEAST_URGENT - options.priority,
     }
     if options.delay:
-        native["delay"] = max(_duration(options.delay), 1)
+        native["delay"] = max(milliseconds_in(options.delay), 1)
     if options.backoff is not None:
         native["backoff"] = _backoff(options.backoff)
     # Left out rather than false: then what a Node.js worker keeps by default holds for these jobs too.
@@ -74,10 +74,10 @@ def _backoff(backoff: Backoff) -> dict[str, Any]:
     """BullMQ knows `type`, `delay` and, in Node.js, `jitter`; the rest is for workers of ours."""
     return {
         "type": "fixed" if backoff.factor == 1 else "exponential",
-        "delay": _duration(min(backoff.initial, backoff.maximum)),
+        "delay": milliseconds_in(min(backoff.initial, backoff.maximum)),
         "jitter": min(backoff.jitter, 1.0),
         "factor": backoff.factor,
-        "maximum": _duration(backoff.maximum),
+        "maximum": milliseconds_in(backoff.maximum),
     }
 
 
@@ -91,7 +91,7 @@ def retry_backoff(asked: Any, failures: int) -> Any:
         maximum=timedelta(milliseconds=asked["maximum"]),
         jitter=asked["jitter"],
     )
-    return {"type": "fixed", "delay": _duration(backoff.delay(failures))}
+    return {"type": "fixed", "delay": milliseconds_in(backoff.delay(failures))}
 
 
 def kept(keep: Keep) -> dict[str, int]:
@@ -151,10 +151,7 @@ def _progress(value: Any) -> Progress | None:
 def _data(value: Any) -> Raw:
     try:
         return Raw(msgspec.json.encode(value))
-    except (
-        UnicodeEncodeError,
-        OverflowError,
-    ):  # half a surrogate pair, a very large number: from others
+    except (UnicodeEncodeError, OverflowError):  # half a surrogate pair, a very large number: from others
         return Raw(json.dumps(value).encode())
 
 
@@ -176,5 +173,5 @@ def moment(value: float | None) -> datetime | None:
     return datetime.fromtimestamp(value / 1000, UTC) if value else None
 
 
-def _duration(value: timedelta) -> int:
+def milliseconds_in(value: timedelta) -> int:
     return round(value / timedelta(milliseconds=1))

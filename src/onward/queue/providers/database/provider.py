@@ -1,19 +1,22 @@
-"""The provider of a queue in a database."""
+"""Queues in the database of an app: one of them, and what makes several."""
 
+import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import msgspec
 from msgspec import Raw
 
+from onward.client.app import Onward
 from onward.errors import (
     ChainNotFailed,
     ChainNotFound,
+    ConfigurationError,
     DatabaseError,
     DatabaseUnavailable,
     DuplicateJobId,
@@ -27,12 +30,22 @@ from onward.lifecycle.effects import Effects
 from onward.lifecycle.start import start_jobs
 from onward.model import FailedJob, Job, JobStatus, LossReason, Progress, RunningJob
 from onward.notify.contract import Hint, HintKind, Listener
+from onward.queue.checks import ProviderArguments
 from onward.queue.contract import JoinsTransactions, StoredJob, Stores, TakenJob, unfit
 from onward.queue.events import Emitter
-from onward.queue.model import Keep, QueueFailureReason, QueueJob, QueueJobStatus, QueuePage, QueueStats
+from onward.queue.model import (
+    KEEP_COMPLETED,
+    KEEP_FAILED,
+    Keep,
+    QueueFailureReason,
+    QueueJob,
+    QueueJobStatus,
+    QueuePage,
+    QueueStats,
+)
 from onward.queue.options import Options
-from onward.queue.provider import Provider, ProviderFactory
-from onward.queue.providers.database.forms import Form
+from onward.queue.provider import Provider, ProviderFactory, elsewhere
+from onward.queue.providers.database.forms import Enveloped, Form, Typed
 from onward.queue.providers.database.jobs import (
     EXPIRED,
     STALLED,
@@ -47,15 +60,14 @@ from onward.queue.providers.database.jobs import (
     stored,
     unreadable,
 )
+from onward.queue.providers.database.link import Link
 from onward.queue.retention import Retention
 from onward.state.contract import HeldAttempt, NewJob, ProgressReport, Settlement, TypeClaim
 from onward.state.contract import TakenJob as Row
 from onward.state.rows import read_errors
 from onward.worker.maintenance import Maintenance
 
-if TYPE_CHECKING:
-    from onward.queue.providers.database.factory import Link
-
+DEFAULT_LEASE = timedelta(seconds=30)
 _POLL_WITHOUT_HINTS = 1.0
 _LOOK = 15.0
 """Seconds between looks for what is due or expired, when nothing is known to become so."""
@@ -78,19 +90,9 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
     name = "database"
     long_poll = timedelta(seconds=30)
 
-    def __init__(
-        self,
-        queue_name: str,
-        factory: "ProviderFactory[Link]",
-        form: Form,
-        *,
-        lease: timedelta,
-        events: Emitter,
-        keep: Mapping[JobStatus, Keep],
-    ) -> None:
+    def __init__(self, queue_name: str, factory: "Database", events: Emitter, *, form: Form, lease: timedelta) -> None:
         self.capabilities = form.capabilities
         super().__init__(queue_name, events)
-        self._keep = keep if self.capabilities.keeps else {}
         self.lease = lease
         self._factory, self._form, self._hold = factory, form, lease.total_seconds()
         self._claims = [TypeClaim(form.type_name, version, self._hold) for version in form.versions]
@@ -111,8 +113,8 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
             every=min(self._hold / 4, _LOOK if self._app.notify.crosses_processes else _POLL_WITHOUT_HINTS),
             lease=self._hold,
         )
-
-        self._retention = Retention(self._app, self._form.type_name, self._keep)
+        keep = self._factory.keep if self.capabilities.keeps else {}
+        self._retention = Retention(self._app, self._form.type_name, keep)
 
     async def _close(self) -> None:
         self.interrupt()
@@ -388,3 +390,67 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
         if isinstance(job, RunningJob):
             raise self.held(job_id)
         await self._app.delete(job.chain_id)
+
+
+class Database(ProviderFactory[Link]):
+    """Queues in an app's database. The app is opened with the first queue, unless it is open.
+
+    A queue with the name of one of the app's job types is the queue of that type: `queue.add` and `app.start` do the
+    same, and queue workers share its jobs with workers of the app. Every other queue has plain data.
+
+    >>> from onward import Onward
+    >>> Database(Onward("memory://", jobs=[])).for_queue("emails").capabilities.transactions
+    True
+    """
+
+    def __init__(
+        self,
+        app: Onward,
+        *,
+        lease: timedelta = DEFAULT_LEASE,
+        keep_completed: Keep = KEEP_COMPLETED,
+        keep_failed: Keep = KEEP_FAILED,
+    ) -> None:
+        """`lease`: how long a job stays with a worker of which nothing is heard. `keep_completed` and `keep_failed`:
+        how many finished jobs of each queue are kept, and for how long; not of the app's own job types."""
+        super().__init__()
+        arguments = ProviderArguments("Database")
+        arguments.one_of("app", app, _is_fit, "an Onward app, and not one on a sync engine or pool")
+        arguments.duration("lease", lease, least=timedelta(seconds=1))
+        arguments.keep("keep_completed", keep_completed)
+        arguments.keep("keep_failed", keep_failed)
+        self._app, self._lease = app, lease
+        self.keep = {JobStatus.COMPLETED: keep_completed, JobStatus.FAILED: keep_failed}
+
+    def for_queue(self, queue_name: str) -> DatabaseProvider:
+        job_type = self._app.registry.get(queue_name)
+        if job_type is not None and job_type.definition.internal:
+            raise QueueConfigurationError(
+                f"job type {queue_name!r} is internal: no chain begins with it, so it cannot be a queue"
+            )
+        if job_type is not None and job_type.encryption is not None:
+            raise QueueConfigurationError(
+                f"job type {queue_name!r} is encrypted, which queues are not: run it with app.worker()"
+            )
+        form = Enveloped(queue_name) if job_type is None else Typed(job_type)
+        lease = self._lease if job_type is None or job_type.lease is None else job_type.lease
+        provider = DatabaseProvider(queue_name, self, self.events_of(queue_name), form=form, lease=lease)
+        return provider.declare(max_job_size=self._app.registry.limits.bytes)
+
+    async def _open(self) -> Link:
+        opened_here = self._app.loop is None
+        if self._app.loop not in (None, asyncio.get_running_loop()):
+            raise QueueConfigurationError(elsewhere("the app of this database", has_ended=self._app.loop.is_closed()))
+        if opened_here:
+            try:
+                await self._app.open()
+            except ConfigurationError as error:  # such as tables that are missing
+                raise QueueConfigurationError(str(error)) from error
+        return Link(self._app, opened_here=opened_here)
+
+    async def _close(self, connection: Link) -> None:
+        await connection.close()
+
+
+def _is_fit(app: object) -> bool:
+    return isinstance(app, Onward) and app.driver.is_async

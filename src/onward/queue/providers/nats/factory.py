@@ -12,8 +12,9 @@ from onward.queue.checks import Arguments, ProviderArguments
 from onward.queue.model import Keep
 from onward.queue.provider import ProviderFactory
 from onward.queue.providers.nats.link import Link
+from onward.queue.providers.nats.messages import token
 from onward.queue.providers.nats.provider import NatsProvider
-from onward.queue.providers.nats.streams import Settings, Storage, Streams, token
+from onward.queue.providers.nats.store import Settings, Storage
 
 _LONGEST_WAIT = timedelta(seconds=20)
 _DEFAULT_WAIT = timedelta(seconds=4)
@@ -90,8 +91,8 @@ class Nats(ProviderFactory[Link]):
             Arguments("Nats", queue_name).refuse(
                 "name", f"at most {_LONGEST_NAME} characters, as in an URL", queue_name
             )
-        streams = Streams(queue_name, self._settings)
-        return NatsProvider(streams, self, self.events_of(queue_name), wait=self.wait)
+        events = self.events_of(queue_name)
+        return NatsProvider(queue_name, self, events, settings=self._settings, wait=self.wait)
 
     async def _open(self) -> Link:
         link = Link(self._servers, self._domain, self._client_options)

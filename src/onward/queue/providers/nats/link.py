@@ -8,7 +8,7 @@ are held by a lease, and may be settled over any connection.
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -94,20 +94,11 @@ class Link:
         self._servers, self._domain, self._options = list(servers), domain, options
         self._client: SoundClient | None = None
         self._turn = asyncio.Lock()
-        self._watchers: list[Callable[[], None]] = []
 
     @property
     def api(self) -> str:
         """Where JetStream is asked."""
         return "$JS.API" if self._domain is None else f"$JS.{self._domain}.API"
-
-    def on_lost(self, watcher: Callable[[], None]) -> None:
-        """Have it called when a connection is lost."""
-        self._watchers.append(watcher)
-
-    def forget(self, watcher: Callable[[], None]) -> None:
-        if watcher in self._watchers:
-            self._watchers.remove(watcher)
 
     async def client(self) -> SoundClient:
         """The connection, made now if there is none."""
@@ -142,8 +133,6 @@ class Link:
         async def lost() -> None:
             if not client.lost.done():
                 client.lost.set_result(None)
-            for watcher in list(self._watchers):
-                watcher()
 
         troubles: list[Exception] = []
 

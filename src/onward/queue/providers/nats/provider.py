@@ -9,7 +9,6 @@ from functools import partial
 import msgspec
 from msgspec import Raw
 from nats import errors
-from nats.aio.msg import Msg
 from nats.js import errors as js_errors
 
 from onward.errors import QueueRuntimeError
@@ -22,6 +21,7 @@ from onward.queue.contract import (
     Removes,
     StoredJob,
     TakenJob,
+    in_words,
     unfit,
     why_for_good,
 )
@@ -31,26 +31,24 @@ from onward.queue.options import Options
 from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.held import HeldReceipts
 from onward.queue.providers.nats.link import Link, refused_in_words
-from onward.queue.providers.nats.pulling import NAK, TERMINAL, Arrival, Incoming, after
-from onward.queue.providers.nats.store import MOST_HEADERS, AlreadyThere, NatsStore, Notes, size_of
-from onward.queue.providers.nats.streams import (
-    JOB,
-    LEASE,
+from onward.queue.providers.nats.messages import (
     MESSAGE_ID,
     ONLY_IF_NEW,
     Headers,
+    Record,
     State,
-    Streams,
     in_header,
     problem_with,
-    read_record,
+    read,
     record_of,
+    size_of,
     stored_job,
     taken_job,
     text_of,
     token,
-    words_of,
 )
+from onward.queue.providers.nats.pulling import NAK, TERMINAL, Arrival, Incoming, after
+from onward.queue.providers.nats.store import LEASE, MOST_HEADERS, AlreadyThere, Ended, NatsStore, Notes, Settings
 from onward.queue.providers.together import add_each, each
 
 _USUAL_PAYLOAD, _ROOM = 1 << 20, 1 << 16
@@ -67,17 +65,25 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
     name = "nats"
     capabilities = msgspec.structs.replace(FULL, priority=False, max_job_size=_USUAL_PAYLOAD - _ROOM)
 
-    def __init__(self, streams: Streams, factory: ProviderFactory[Link], events: Emitter, *, wait: timedelta) -> None:
-        super().__init__(streams.queue_name, events)
-        self._streams, self._factory = streams, factory
+    def __init__(
+        self,
+        queue_name: str,
+        factory: ProviderFactory[Link],
+        events: Emitter,
+        *,
+        settings: Settings,
+        wait: timedelta,
+    ) -> None:
+        super().__init__(queue_name, events)
+        self._factory, self._settings = factory, settings
         self.long_poll, self.lease = wait, LEASE
         self.declare(long_polling=wait > timedelta())
 
     async def _open(self) -> None:
         self._link = await self._factory.hold()
         try:
-            self._store = NatsStore(self._link, self._streams)
-            self.lease = timedelta(seconds=await self._store.declare())
+            self._store = NatsStore(self._link, self.queue_name, self._settings)
+            self.lease = await self._store.declare()
             self._max_payload = (await self._link.client()).max_payload
         except BaseException:
             await self._factory.let_go()
@@ -106,7 +112,7 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
 
     async def _add(self, ready: tuple[StoredJob, Options, Headers]) -> StoredJob:
         job, options, headers = ready
-        subject = self._streams.subject("later" if options.delay else "job", job.id)
+        subject = self._store.subject("later" if options.delay else "job", job.id)
         try:
             await self._store.publish(subject, bytes(job.data), headers)
         except AlreadyThere as error:
@@ -119,7 +125,12 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
         problem = problem_with(theirs)
         if problem is not None:
             raise unfit(job, problem)
-        headers = {JOB: in_header(record_of(job, options)), MESSAGE_ID: token(job.id), **ONLY_IF_NEW, **theirs}
+        headers = {
+            Record.header: in_header(record_of(job, options)),
+            MESSAGE_ID: token(job.id),
+            **ONLY_IF_NEW,
+            **theirs,
+        }
         size = size_of(bytes(job.data), headers)
         if native:
             raise unfit(job, f'provider_options["nats"] has headers, and nothing else: {", ".join(native)}')
@@ -146,35 +157,32 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
 
     async def _begun(self, spare: deque[Arrival], arrivals: Sequence[Arrival]) -> list[TakenJob]:
         """Their jobs. What could not be looked into, or is not handed to anybody after all, is kept for the next."""
-        ended: set[int] = set()
+        begun: dict[int, TakenJob | None] = {}
         troubles: list[Exception] = []
-        jobs: list[TakenJob] = []
 
         async def begin(arrival: Arrival) -> None:
             try:
-                job = await self._job_of(arrival)
+                begun[id(arrival)] = await self._job_of(arrival)
             except Exception as error:  # noqa: BLE001 - the others may be fine
                 troubles.append(error)
-                return
-            ended.add(id(arrival))
-            if job is not None:
-                jobs.append(job)
 
         here = [*self._held.receipts, *(arrival.message.reply for arrival in (*arrivals, *spare))]
         self._notes.keep_only(here)
         try:
             await each(begin, arrivals)
         except BaseException:
-            began = {job.receipt_handle for job in jobs}
-            spare.extend(a for a in arrivals if id(a) not in ended or a.message.reply in began)
+            spare.extend(one for one in arrivals if id(one) not in begun or begun[id(one)] is not None)
             raise
-        spare.extend(arrival for arrival in arrivals if id(arrival) not in ended)
+        jobs: list[TakenJob] = []
+        for arrival in arrivals:
+            job = begun.get(id(arrival))
+            if job is not None:
+                self._held.take([arrival.message.reply], arrival.at)
+                jobs.append(job)
+        spare.extend(arrival for arrival in arrivals if id(arrival) not in begun)
         if troubles and not jobs:
             raise troubles[0]
-        for arrival in arrivals:
-            self._held.take([job.receipt_handle or "" for job in jobs if job.native is arrival.message], arrival.at)
-        order = {arrival.message.reply: number for number, arrival in enumerate(arrivals)}
-        return sorted(jobs, key=lambda job: order[job.receipt_handle or ""])
+        return jobs
 
     async def _job_of(self, arrival: Arrival) -> TakenJob | None:
         """None where it fails instead of being run, or was here for too long already."""
@@ -200,17 +208,14 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
     async def _end_unrun(self, job: TakenJob, state: State, reason: QueueFailureReason, words: str) -> None:
         state = msgspec.structs.replace(state, is_open=False, reason=reason, error=words, ended_at=datetime.now(UTC))
         await self._bury(job, state)
-        message: Msg = job.native
-        self.on_ended(
-            stored_job(message.subject, message.headers, message.data, self.queue_name, QueueJobStatus.FAILED, state)
-        )
+        self.on_ended(stored_job(job.native, self.queue_name, QueueJobStatus.FAILED, state))
 
     async def _return_unrun(self, arrival: Arrival) -> None:
         """As it was: nobody has seen it."""
         message = arrival.message
         job_id = text_of(message.subject)
         try:
-            if message.subject == self._streams.subject("job", job_id):
+            if message.subject == self._store.subject("job", job_id):
                 state = await self._notes.counted(message)
                 await self._notes.write(message, msgspec.structs.replace(state, is_open=False))
             await self._answer(message.reply, NAK)
@@ -221,7 +226,7 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
 
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         with self._held.settling(job):
-            if self._streams.keeps("completed") and not read_record(job.native.headers).remove_on_complete:
+            if self._settings.keeps("completed") and not read(Record, job.native.headers).remove_on_complete:
                 await self._note_completed(job, result)
             await self._tell(job, TERMINAL)
             await self._forget(job)
@@ -240,7 +245,7 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
             self.events.trouble(error, f"the result of job {job.id!r} is too large for NATS, and is not kept")
             await self._end("completed", job, msgspec.structs.replace(state, result=None))
 
-    async def _end(self, kind: str, job: TakenJob, state: State) -> None:
+    async def _end(self, kind: Ended, job: TakenJob, state: State) -> None:
         try:
             await self._store.end(kind, self._key(job), job.native, state)
         except errors.MaxPayloadError as error:
@@ -254,13 +259,13 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
         with self._held.settling(job) as until:
             now = datetime.now(UTC)
             state = msgspec.structs.replace(
-                self._notes.of(job), attempts=job.attempts + 1, is_open=False, error=words_of(error), processed_at=now
+                self._notes.of(job), attempts=job.attempts + 1, is_open=False, error=in_words(error), processed_at=now
             )
             reason = why_for_good(job, error)
             if reason is not None:
                 await self._bury(job, msgspec.structs.replace(state, reason=reason, ended_at=now))
                 return None
-            backoff = read_record(job.native.headers).backoff
+            backoff = read(Record, job.native.headers).backoff
             delay = timedelta() if backoff is None else backoff.delay(state.attempts)
             await self._notes.write(job.native, msgspec.structs.replace(state, due_at=now + delay if delay else None))
             await self._give_back(job, until, after(delay.total_seconds()))
@@ -268,7 +273,7 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
 
     async def _bury(self, job: TakenJob, state: State) -> None:
         """Noted before it is removed: dying in between does both again, and ends with the same."""
-        if self._streams.keeps("failed") and not read_record(job.native.headers).remove_on_fail:
+        if self._settings.keeps("failed") and not read(Record, job.native.headers).remove_on_fail:
             await self._end("failed", job, state)
         await self._tell(job, TERMINAL)
         await self._forget(job)
@@ -353,11 +358,11 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
         return [job for _, job in await self._store.newest("failed", None, limit)] if limit > 0 else []
 
     async def retry(self, job_id: str) -> None:
-        raw = await self._store.get(self._streams.failed, self._streams.subject("failed", job_id))
+        raw = await self._store.get("failed", job_id)
         if raw is None:
             raise self.not_found(job_id)
-        record = msgspec.structs.replace(read_record(raw.headers), scheduled_for=None, expires_at=None)
-        await self._store.revive(raw, in_header(record))
+        record = msgspec.structs.replace(read(Record, raw.headers), scheduled_for=None, expires_at=None)
+        await self._store.revive(raw, record)
 
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
         if status in (QueueJobStatus.COMPLETED, QueueJobStatus.FAILED):
@@ -390,6 +395,4 @@ class NatsProvider(Provider, Pulls, LooksUp, KeepsDeadLetters, Removes, KeepsPro
     async def purge(self, status: QueueJobStatus, older_than: timedelta) -> int:
         if older_than or status not in (QueueJobStatus.COMPLETED, QueueJobStatus.FAILED):
             return await super().purge(status, older_than)
-        return await self._store.clear(
-            self._streams.completed if status is QueueJobStatus.COMPLETED else self._streams.failed
-        )
+        return await self._store.clear(status)

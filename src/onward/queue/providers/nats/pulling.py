@@ -10,13 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TypeAlias
 
 from nats.aio.msg import Msg
 
 from onward.queue.providers.nats.link import ANSWER, Link, SoundClient, sound
+from onward.queue.providers.nats.messages import MESSAGE_ID, ONLY_IF_NEW, Record, read, text_of, token
 from onward.queue.providers.nats.store import AlreadyThere, NatsStore
-from onward.queue.providers.nats.streams import MESSAGE_ID, ONLY_IF_NEW, read_record, text_of, token
 from onward.queue.providers.together import each
 
 _LATE = 1.0
@@ -46,41 +45,26 @@ class NoAnswer(TimeoutError):
     """The server does not even say that there is nothing: the consumer, or the connection, is gone."""
 
 
-class _Interrupted: ...
-
-
-class _Lost: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    words: str
-
-
-_Item: TypeAlias = Arrival | _Interrupted | _Lost | _Refused
-
-
 class Pulling:
     """From one consumer, over one connection."""
 
-    def __init__(
-        self, link: Link, client: SoundClient, subject: str, when_made: Callable[[], Awaitable[object]]
-    ) -> None:
-        self._link, self.client, self._subject, self._when_made = link, client, subject, when_made
+    def __init__(self, client: SoundClient, subject: str, when_made: Callable[[], Awaitable[object]]) -> None:
+        self.client, self._subject, self._when_made = client, subject, when_made
         self._inbox = client.new_inbox()
         self._numbers = itertools.count()
-        self._waiting: dict[str, asyncio.Queue[_Item]] = {}
+        self._waiting: dict[str, asyncio.Queue[Arrival | Exception | None]] = {}
+        """By the number of a request: what came for it, why it failed, or that nothing more comes."""
         self.spare: deque[Arrival] = deque()
         """What came for nobody."""
 
     async def open(self) -> None:
         self._made = await self._when_made()
         self._subscription = await self.client.subscribe(f"{self._inbox}.*", cb=self._receive)
-        self._link.on_lost(self._lose)
+        self.client.lost.add_done_callback(self._lose)
 
     async def close(self) -> None:
         """Nothing more comes."""
-        self._link.forget(self._lose)
+        self.client.lost.remove_done_callback(self._lose)
         with suppress(Exception):  # else the connection is lost, and with it whatever was on its way
             async with asyncio.timeout(ANSWER):
                 await sound(self.client.calls, self._subscription.drain())  # type: ignore[no-untyped-call]
@@ -88,7 +72,7 @@ class Pulling:
     def interrupt(self) -> None:
         """End the waits under way."""
         for queue in self._waiting.values():
-            queue.put_nowait(_Interrupted())
+            queue.put_nowait(None)
 
     async def some(self, count: int) -> list[Arrival]:
         """As many as there are now, at most so many."""
@@ -141,23 +125,18 @@ class Pulling:
                     if time.monotonic() >= until:
                         raise NoAnswer(f"NATS gave no answer within {within:g} s") from None
                     continue
-                match item:
-                    case Arrival():
-                        came.append(item)
-                    case _Lost():
-                        raise ConnectionError("the connection to NATS was lost")
-                    case _Refused(words) if any(word in words for word in _GONE):
-                        raise NoAnswer(f"NATS has nothing to deliver from: {words}")
-                    case _Refused(words) if _TOO_MANY in words:
-                        raise ConnectionError(f"NATS does not deliver: {words}")
-                    case _:
-                        break
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    break
+                came.append(item)
         except BaseException:
             self.spare.extend(came)
             raise
         finally:
             del self._waiting[number]
-            self.spare.extend(item for item in _left_in(queue) if isinstance(item, Arrival))
+            left = [queue.get_nowait() for _ in range(queue.qsize())]
+            self.spare.extend(item for item in left if isinstance(item, Arrival))
         return came
 
     async def _receive(self, message: Msg) -> None:
@@ -170,22 +149,24 @@ class Pulling:
         headers = message.headers or {}
         waiting, status = self._waiting.get(message.subject.rpartition(".")[2]), headers.get("Status")
         if waiting is not None and status != "100":  # that one only says that the server is there
-            waiting.put_nowait(_Refused(f"{status} {headers.get('Description', '')}"))
+            waiting.put_nowait(_refusal(f"{status} {headers.get('Description', '')}"))
 
-    def _lose(self) -> None:
+    def _lose(self, lost: object) -> None:
         for queue in self._waiting.values():
-            queue.put_nowait(_Lost())
+            queue.put_nowait(ConnectionError("the connection to NATS was lost"))
 
 
-def _left_in(queue: "asyncio.Queue[_Item]") -> list[object]:
-    return [queue.get_nowait() for _ in range(queue.qsize())]
+def _refusal(words: str) -> Exception | None:
+    if any(word in words for word in _GONE):
+        return NoAnswer(f"NATS has nothing to deliver from: {words}")
+    return ConnectionError(f"NATS does not deliver: {words}") if _TOO_MANY in words else None
 
 
 class Incoming:
     """What comes to one queue: jobs that wait, and the delayed ones whose time has come."""
 
     def __init__(self, link: Link, store: NatsStore) -> None:
-        self._link, self._store, self._streams = link, store, store.streams
+        self._link, self._store = link, store
         self.pullers: dict[str, Pulling] = {}
         self._turn = asyncio.Lock()
         self._next_look, self._interruptions = 0.0, 0
@@ -256,8 +237,8 @@ class Incoming:
         async with self._turn:
             old = self.pullers.get(kind)
             if old is None or old.client is not client:
-                subject = f"{self._link.api}.CONSUMER.MSG.NEXT.{self._streams.jobs}.{kind}"
-                pulling = Pulling(self._link, client, subject, lambda: self._store.consumer_made(kind))
+                subject = f"{self._link.api}.CONSUMER.MSG.NEXT.{self._store.jobs}.{kind}"
+                pulling = Pulling(client, subject, lambda: self._store.consumer_made(kind))
                 await pulling.open()
                 self.pullers[kind] = pulling
                 if old is not None:
@@ -279,7 +260,7 @@ class Incoming:
 
     async def _move_if_due(self, arrival: Arrival) -> None:
         message = arrival.message
-        record = read_record(message.headers)
+        record = read(Record, message.headers)
         missing = (record.scheduled_for - datetime.now(UTC)).total_seconds() if record.scheduled_for else 0.0
         if missing > 0:
             self._next_look = min(self._next_look, time.monotonic() + missing)
@@ -289,7 +270,7 @@ class Incoming:
         # Its id is remembered as that of one whose time has come: dying before the next line does not move it twice.
         headers = {**(message.headers or {}), MESSAGE_ID: f"{token(job_id)} is due", **ONLY_IF_NEW}
         with suppress(AlreadyThere):
-            await self._store.publish(self._streams.subject("job", job_id), message.data, headers)
+            await self._store.publish(self._store.subject("job", job_id), message.data, headers)
         await self._link.request(message.reply, TERMINAL)
 
 

@@ -1,57 +1,77 @@
-"""What a queue has in its streams, read and written."""
+"""The streams behind a queue: jobs that wait or run, those that are delayed, what is known of those that were taken
+before, and those that have ended."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from nats import errors
 from nats.aio.msg import Msg
-from nats.js import api
+from nats.js import JetStreamContext, api
 from nats.js import errors as js_errors
 
+from onward.errors import QueueConfigurationError
 from onward.queue.contract import StoredJob, TakenJob
-from onward.queue.model import QueueJobStatus, QueueStats
+from onward.queue.model import KEEP_COMPLETED, KEEP_FAILED, Keep, QueueJobStatus, QueueStats
 from onward.queue.providers.nats.link import Link
-from onward.queue.providers.nats.streams import (
-    JOB,
+from onward.queue.providers.nats.messages import (
     LAST_NUMBER,
     ONLY_IF_NEW,
-    STATE,
+    Record,
     State,
-    Streams,
     fitted,
     in_header,
     own_headers,
-    read_state,
+    read,
+    size_of,
     stored_job,
     text_of,
+    token,
 )
 from onward.queue.providers.together import each
 
-_WRONG_LAST_SEQUENCE = 10071
+Storage: TypeAlias = Literal["file", "memory"]
+Ended: TypeAlias = Literal["completed", "failed"]
+
+LEASE = timedelta(seconds=30)
+"""What a queue is made with where nothing else is said."""
+MOST_HEADERS = (1 << 16) - 1
+"""Bytes of headers that JetStream takes with a message, however large that may be."""
+_REMEMBERED = timedelta(minutes=2).total_seconds()
+"""How long the server knows the ids it was given, whatever became of the jobs."""
+_STATE_AGE = timedelta(days=60).total_seconds()
+"""What is left behind by a worker that died in the wrong moment goes after this."""
+_NAME_IN_USE, _WRONG_LAST_SEQUENCE = 10058, 10071
+_NOT_AS_IT_IS_WANTED = (10052, 10074)
+"""A configuration that cannot be, and more replicas than there are servers."""
 _TRIES = 5
 """How often something is noted of a job of which others note something at the same time."""
 _INCONSISTENT = "NATS does not say the same twice of what is known of the job"
-MOST_HEADERS = (1 << 16) - 1
-"""Bytes of headers that JetStream takes with a message, however large that may be."""
 
 
 class AlreadyThere(Exception):
     """A message of this subject, or of this id, is there already."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """How far a consumer has come: what has a greater number was not delivered to anybody."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How streams are made; `None` is as they are, or the default for new ones."""
 
-    sequence: int
+    prefix: str = "onward"
+    lease: timedelta | None = None
+    keep_completed: Keep | None = None
+    keep_failed: Keep | None = None
+    replicas: int = 1
+    storage: Storage = "file"
 
-    def includes(self, raw: api.RawStreamMsg) -> bool:
-        return (raw.seq or 0) <= self.sequence
+    def keeps(self, kind: Ended) -> bool:
+        keep = self.keep_completed if kind == "completed" else self.keep_failed
+        return keep is None or keep.count > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +82,91 @@ class Noted:
     number: int = 0
 
 
-def size_of(data: bytes, headers: Mapping[str, str]) -> int:
-    """As the server counts, or a little more."""
-    return len(data) + 16 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
-
-
 class NatsStore:
     """Of one queue."""
 
-    def __init__(self, link: Link, streams: Streams) -> None:
-        self._link, self.streams = link, streams
+    def __init__(self, link: Link, queue_name: str, settings: Settings) -> None:
+        self._link, self._queue_name, self._settings = link, queue_name, settings
+        self._queue = token(queue_name)
+        self.jobs, self._state = self._stream("jobs"), self._stream("state")
 
-    async def declare(self) -> float:
-        """Have all streams; the lease in seconds."""
-        return (await self.streams.declare(await self._link.streams())).total_seconds()
+    def _stream(self, kind: str) -> str:
+        # NATS 2.9 takes the name of a stream for a format string: a percent sign breaks every acknowledgement.
+        return f"{self._settings.prefix}-{kind}-{self._queue.replace('%', '=')}"
+
+    def subject(self, kind: str, job_id: str) -> str:
+        """Of one job: `job`, `later`, `state`, `completed` or `failed`."""
+        return f"{self._settings.prefix}.{self._queue}.{kind}.{token(job_id)}"
+
+    def _subjects(self, kind: str) -> str:
+        return f"{self._settings.prefix}.{self._queue}.{kind}.*"
+
+    async def declare(self) -> timedelta:
+        """Have all streams; how long the server gives a worker that is not heard of."""
+        jetstream = await self._link.streams()
+        work_queue = api.RetentionPolicy.WORK_QUEUE
+        await self._have(jetstream, "jobs", "job", "later", retention=work_queue, duplicate_window=_REMEMBERED)
+        await self._have(jetstream, "state", "state", max_msgs_per_subject=1, max_age=_STATE_AGE)
+        await self._have_kept(jetstream, "completed", self._settings.keep_completed, KEEP_COMPLETED)
+        await self._have_kept(jetstream, "failed", self._settings.keep_failed, KEEP_FAILED)
+        await self._have_consumer(jetstream, "later")
+        return await self._have_consumer(jetstream, "job")
+
+    async def _have_kept(self, jetstream: JetStreamContext, kind: Ended, keep: Keep | None, default: Keep) -> None:
+        limits = _limits(keep or default)
+        config = (await self._have(jetstream, kind, kind, max_msgs_per_subject=1, **limits)).config
+        if keep is not None and (config.max_msgs, config.max_age) != (limits["max_msgs"], limits["max_age"]):
+            await jetstream.update_stream(config, **limits)
+
+    async def _have(self, jetstream: JetStreamContext, stream: str, *kinds: str, **config: Any) -> api.StreamInfo:
+        name = self._stream(stream)
+        try:
+            return await jetstream.stream_info(name)
+        except js_errors.NotFoundError:
+            pass
+        try:
+            return await jetstream.add_stream(
+                name=name,
+                subjects=[self._subjects(kind) for kind in kinds],
+                storage=api.StorageType(self._settings.storage),
+                num_replicas=self._settings.replicas,
+                allow_direct=True,
+                **config,
+            )
+        except js_errors.APIError as error:
+            if error.err_code == _NAME_IN_USE:  # somebody else was faster
+                return await jetstream.stream_info(name)
+            if isinstance(error, js_errors.BadRequestError) or error.err_code in _NOT_AS_IT_IS_WANTED:
+                problem = f"NATS does not make the stream {name!r}: {error.description}"
+                raise QueueConfigurationError(problem, queue_name=self._queue_name, cause=error) from error
+            raise
+
+    async def _have_consumer(self, jetstream: JetStreamContext, kind: str) -> timedelta:
+        lease = self._settings.lease
+        try:
+            config = (await jetstream.consumer_info(self.jobs, kind)).config
+            if lease is None or config.ack_wait == lease.total_seconds():
+                return timedelta(seconds=config.ack_wait or 0)
+        except js_errors.NotFoundError:
+            pass
+        wanted = lease or LEASE
+        await jetstream.add_consumer(
+            self.jobs,
+            durable_name=kind,
+            filter_subject=self._subjects(kind),
+            ack_policy=api.AckPolicy.EXPLICIT,
+            ack_wait=wanted.total_seconds(),
+            # How often a job is tried is counted per job; those that wait for an attempt are unacknowledged, too.
+            max_deliver=-1,
+            max_ack_pending=-1,
+        )
+        return wanted
+
+    async def delete(self) -> None:
+        jetstream = await self._link.streams()
+        for kind in ("jobs", "state", "completed", "failed"):
+            with suppress(js_errors.NotFoundError):
+                await jetstream.delete_stream(self._stream(kind))
 
     # -- writing
 
@@ -105,91 +196,85 @@ class NatsStore:
 
     async def _fitted(self, state: State, data: bytes, headers: Mapping[str, str]) -> str:
         """As the header that goes with these."""
-        return in_header(fitted(state, await self._room(data, {**headers, STATE: ""})))
+        return in_header(fitted(state, await self._room(data, {**headers, State.header: ""})))
 
     async def note(self, job_id: str, state: State, *, after: int) -> int:
         """Write down what is known of a job; `AlreadyThere` when the last note of it is another than that one."""
         headers = {LAST_NUMBER: str(after)}
-        headers[STATE] = await self._fitted(state, b"", headers)
-        return await self.publish(self.streams.subject("state", job_id), b"", headers)
+        headers[State.header] = await self._fitted(state, b"", headers)
+        return await self.publish(self.subject("state", job_id), b"", headers)
 
     async def forget_state(self, job_id: str) -> None:
-        await self._purge(self.streams.state, self.streams.subject("state", job_id))
+        await self._purge("state", job_id)
 
-    async def end(self, kind: str, job_id: str, message: Msg, state: State, *, with_headers: bool = True) -> None:
+    async def end(self, kind: Ended, job_id: str, message: Msg, state: State, *, with_headers: bool = True) -> None:
         """Note that it completed, or failed; `MaxPayloadError` where the result, or the headers, leave no room."""
         headers = own_headers(message.headers) if with_headers else {}
         if state.result is None:
-            headers[STATE] = await self._fitted(state, message.data, headers)
+            headers[State.header] = await self._fitted(state, message.data, headers)
         else:
-            headers[STATE] = in_header(state)
-        await self.publish(self.streams.subject(kind, job_id), message.data, headers)
+            headers[State.header] = in_header(state)
+        await self.publish(self.subject(kind, job_id), message.data, headers)
 
-    async def revive(self, raw: api.RawStreamMsg, record: str) -> None:
+    async def revive(self, raw: api.RawStreamMsg, record: Record) -> None:
         """From the failed ones to those that wait; harmless when it waits already."""
-        job_id = text_of(raw.subject or "")
+        job_id = text_of(raw.subject)
         try:
-            headers = {**own_headers(raw.headers), JOB: record, **ONLY_IF_NEW}
-            await self.publish(self.streams.subject("job", job_id), raw.data or b"", headers)
+            headers = {**own_headers(raw.headers), Record.header: in_header(record), **ONLY_IF_NEW}
+            await self.publish(self.subject("job", job_id), raw.data or b"", headers)
         except AlreadyThere:
             pass
-        await self._purge(self.streams.failed, self.streams.subject("failed", job_id))
+        await self._purge("failed", job_id)
 
     async def remove_ended(self, job_id: str) -> bool:
         """From what is kept; whether it was there."""
-        found = False
-        for kind, stream in (("completed", self.streams.completed), ("failed", self.streams.failed)):
-            subject = self.streams.subject(kind, job_id)
-            if await self.get(stream, subject) is not None:
-                await self._purge(stream, subject)
-                found = True
-        return found
+        kinds = [kind for kind in ("completed", "failed") if await self.get(kind, job_id) is not None]
+        for kind in kinds:
+            await self._purge(kind, job_id)
+        return bool(kinds)
 
     async def remove_unended(self, raw: api.RawStreamMsg) -> None:
-        await (await self._link.streams()).delete_msg(self.streams.jobs, raw.seq or 0)
-        await self.forget_state(text_of(raw.subject or ""))
+        await (await self._link.streams()).delete_msg(self.jobs, raw.seq or 0)
+        await self.forget_state(text_of(raw.subject))
 
-    async def clear(self, stream: str) -> int:
-        """Remove everything from it; how much that was."""
+    async def clear(self, kind: str) -> int:
+        """Remove all that have ended that way; how many they were."""
         jetstream = await self._link.streams()
-        count = (await jetstream.stream_info(stream)).state.messages
-        await jetstream.purge_stream(stream)
+        count = (await jetstream.stream_info(self._stream(kind))).state.messages
+        await jetstream.purge_stream(self._stream(kind))
         return count
 
-    async def _purge(self, stream: str, subject: str) -> None:
-        await (await self._link.streams()).purge_stream(stream, subject=subject)
+    async def _purge(self, kind: str, job_id: str) -> None:
+        await (await self._link.streams()).purge_stream(self._stream(kind), subject=self.subject(kind, job_id))
 
     # -- reading
 
-    async def get(self, stream: str, subject: str) -> api.RawStreamMsg | None:
+    async def get(self, kind: str, job_id: str) -> api.RawStreamMsg | None:
         """The message of that subject."""
+        stream = self.jobs if kind in ("job", "later") else self._stream(kind)
+        jetstream = await self._link.streams()
         try:
-            return await (await self._link.streams()).get_msg(stream, subject=subject, direct=True)
+            return await jetstream.get_msg(stream, subject=self.subject(kind, job_id), direct=True)
         except (js_errors.NotFoundError, errors.NoRespondersError):
             return None
         except errors.TimeoutError:
             # Nobody answers for a stream that does not exist.
-            if await self._exists(stream):
-                raise
-            await self.declare()
-            return None
-
-    async def _exists(self, stream: str) -> bool:
-        try:
-            await (await self._link.streams()).stream_info(stream)
-        except js_errors.NotFoundError:
-            return False
-        return True
+            try:
+                await jetstream.stream_info(stream)
+            except js_errors.NotFoundError:
+                await self.declare()
+                return None
+            raise
 
     async def noted(self, job_id: str) -> Noted:
-        raw = await self.get(self.streams.state, self.streams.subject("state", job_id))
-        return Noted() if raw is None else Noted(read_state(raw.headers), raw.seq or 0)
+        raw = await self.get("state", job_id)
+        return Noted() if raw is None else Noted(read(State, raw.headers), raw.seq or 0)
 
     async def unended(self, job_id: str) -> api.RawStreamMsg | None:
         """Delayed, waiting or running."""
         # In this order it is not missed when its time comes between the two questions.
         for kind in ("later", "job"):
-            raw = await self.get(self.streams.jobs, self.streams.subject(kind, job_id))
+            raw = await self.get(kind, job_id)
             if raw is not None:
                 return raw
         return None
@@ -197,45 +282,43 @@ class NatsStore:
     async def consumer_made(self, kind: str) -> str | None:
         """When that was made who answers requests for messages; none where there is nobody."""
         try:
-            info = await (await self._link.streams()).consumer_info(self.streams.jobs, kind)
+            info = await (await self._link.streams()).consumer_info(self.jobs, kind)
         except js_errors.NotFoundError:
             return None
         return str(info.created)
 
-    async def delivered(self) -> Delivered:
-        info = await (await self._link.streams()).consumer_info(self.streams.jobs, "job")
-        return Delivered(info.delivered.stream_seq if info.delivered is not None else 0)
+    async def delivered(self) -> int:
+        """How far their consumer has come: what has a greater number was not delivered to anybody."""
+        info = await (await self._link.streams()).consumer_info(self.jobs, "job")
+        return info.delivered.stream_seq if info.delivered is not None else 0
 
-    async def as_job(self, raw: api.RawStreamMsg, delivered: Delivered) -> StoredJob:
+    async def as_job(self, raw: api.RawStreamMsg, delivered: int) -> StoredJob:
         """A job that has not ended, with where it is."""
-        subject = raw.subject or ""
-        if subject == self.streams.subject("later", text_of(subject)):
+        job_id = text_of(raw.subject)
+        if raw.subject == self.subject("later", job_id):
             status, state = QueueJobStatus.DELAYED, State()
-        elif not delivered.includes(raw):
+        elif (raw.seq or 0) > delivered:
             status, state = QueueJobStatus.WAITING, State()
         else:
-            found = (await self.noted(text_of(subject))).state
+            found = (await self.noted(job_id)).state
             if found is not None and found.of != raw.seq:
                 found = None
             status, state = _status_of(found), found or State()
-        return stored_job(subject, raw.headers, raw.data, self.streams.queue_name, status, state)
+        return stored_job(raw, self._queue_name, status, state)
 
     async def ended(self, job_id: str) -> StoredJob | None:
-        for kind, stream in (("completed", self.streams.completed), ("failed", self.streams.failed)):
-            raw = await self.get(stream, self.streams.subject(kind, job_id))
+        for kind in ("completed", "failed"):
+            raw = await self.get(kind, job_id)
             if raw is not None:
                 return self._as_ended(raw, kind)
         return None
 
     def _as_ended(self, raw: api.RawStreamMsg, kind: str) -> StoredJob:
-        status = QueueJobStatus(kind)
-        return stored_job(
-            raw.subject or "", raw.headers, raw.data, self.streams.queue_name, status, read_state(raw.headers)
-        )
+        return stored_job(raw, self._queue_name, QueueJobStatus(kind), read(State, raw.headers))
 
     async def newest(self, kind: str, before: int | None, limit: int) -> list[tuple[int, StoredJob]]:
         """Those that have ended, from the end of their stream on, with their numbers."""
-        stream = self.streams.completed if kind == "completed" else self.streams.failed
+        stream = self._stream(kind)
         state = (await (await self._link.streams()).stream_info(stream)).state
         number, found = state.last_seq if before is None else before - 1, list[tuple[int, StoredJob]]()
         while len(found) < limit and number >= max(state.first_seq, 1):
@@ -253,12 +336,10 @@ class NatsStore:
 
     async def all_unended(self, after: int) -> AsyncIterator[api.RawStreamMsg]:
         """In their order."""
-        jetstream, subjects = await self._link.streams(), self.streams.subjects("*")
+        jetstream, subjects = await self._link.streams(), self._subjects("*")
         while True:
             try:
-                raw = await jetstream.get_msg(
-                    self.streams.jobs, seq=after + 1, subject=subjects, direct=True, next=True
-                )
+                raw = await jetstream.get_msg(self.jobs, seq=after + 1, subject=subjects, direct=True, next=True)
             except js_errors.NotFoundError:
                 return
             after = raw.seq or 0
@@ -266,8 +347,8 @@ class NatsStore:
 
     async def counts(self) -> QueueStats:
         jetstream = await self._link.streams()
-        job, later = await each(partial(jetstream.consumer_info, self.streams.jobs), ("job", "later"))
-        completed, failed = await each(jetstream.stream_info, (self.streams.completed, self.streams.failed))
+        job, later = await each(partial(jetstream.consumer_info, self.jobs), ("job", "later"))
+        completed, failed = await each(jetstream.stream_info, (self._stream("completed"), self._stream("failed")))
         return QueueStats(
             waiting=job.num_pending or 0,
             active=job.num_ack_pending or 0,
@@ -276,8 +357,14 @@ class NatsStore:
             failed=failed.state.messages,
         )
 
-    async def delete(self) -> None:
-        await self.streams.delete(await self._link.streams())
+
+def _limits(keep: Keep) -> dict[str, Any]:
+    """To JetStream 0 is no limit: who keeps none publishes none, and what is there goes with the next one.
+
+    And it does not remember ids for longer than messages.
+    """
+    age = max(keep.age.total_seconds(), 0.1)
+    return {"max_msgs": max(keep.count, 1), "max_age": age, "duplicate_window": min(age, _REMEMBERED)}
 
 
 def _status_of(state: State | None) -> QueueJobStatus:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 
@@ -49,14 +49,6 @@ class _Work:
     task: asyncio.Task[None] | None = None
     in_handler: bool = False
     is_lost: bool = False
-
-
-class _Raised(Exception):
-    """What a handler raised, whatever it is: it goes to the queue, and never ends the delivery."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
-        self.error = error
 
 
 class Delivery:
@@ -262,13 +254,11 @@ class Delivery:
             await self._publisher.give_back(message, job)
             return
         delay: timedelta | None = None
-        try:
-            await self._handle(work, job)
-        except GivenBack:
+        error = await self._handle(work, job)
+        if isinstance(error, GivenBack):
             await self._insist(job, lambda: self._publisher.give_back(message, job))
             return
-        except _Raised as raised:
-            error = raised.error
+        if error is not None:
             delay = await self._insist(job, lambda: self._publisher.fail(message, job, error))
         else:
             await self._publisher.complete(message)
@@ -289,18 +279,18 @@ class Delivery:
                 self._tell(error, job, is_over=False)
                 await asyncio.sleep(next(pacing))
 
-    async def _handle(self, work: _Work, job: TakenJob) -> Any:
+    async def _handle(self, work: _Work, job: TakenJob) -> BaseException | None:
+        """What the handler raised, whatever it is: it goes to the queue, and never ends the delivery."""
         work.in_handler = True
         try:
-            return await self._handler(job)
-        except GivenBack:
-            raise
+            await self._handler(job)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and work.task is not None and work.task.cancelling():
                 raise  # we are told to stop
-            raise _Raised(error) from error
+            return error
         finally:
             work.in_handler = False
+        return None
 
     def _tell(self, error: Exception, job: TakenJob | None, *, is_over: bool = True) -> None:
         """While it is tried again, the error does not name the job: whoever hears it would take it for lost."""

@@ -13,7 +13,7 @@ from pamqp.header import ContentHeader
 
 from onward.errors import QueueDataError
 from onward.model import Backoff, new_id
-from onward.queue.contract import StoredJob, TakenJob, in_words, unfit
+from onward.queue.contract import StoredJob, TakenJob, unfit
 from onward.queue.model import ActiveJob, QueueFailureReason, QueueJob, QueueJobStatus
 from onward.queue.options import Options
 
@@ -29,7 +29,6 @@ METADATA, REMOVE_ON_FAIL = "x-metadata", "x-remove-on-fail"
 COPIES = frozenset(("CC", "BCC"))
 """Where else RabbitMQ sends a message to."""
 _OF_THE_BROKER = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
-_LONGEST_ERROR = 4_000
 _LARGEST_HEAD = 100_000
 """Bytes: everything but the body must fit into one frame, with room for an error to come."""
 _MILLISECOND = timedelta(milliseconds=1)
@@ -129,11 +128,6 @@ def counts(job: TakenJob) -> dict[str, Any]:
     return {ATTEMPTS: job.attempts or None, STALLS: job.stalls or None}
 
 
-def words_of(error: BaseException) -> str:
-    """What an error says, as far as there is room."""
-    return _cut(in_words(error))
-
-
 def retry_delay(message: AbstractIncomingMessage, failures: int) -> timedelta:
     """The wait after that many failures, as its headers say."""
     headers = message.headers
@@ -206,10 +200,6 @@ def _instant(text: object) -> datetime | None:
     except ValueError:
         return None
     return instant if instant is None or instant.tzinfo else instant.replace(tzinfo=UTC)
-
-
-def _cut(text: str) -> str:
-    return text.encode(errors="replace")[:_LONGEST_ERROR].decode(errors="ignore")
 
 
 def unsendable(job: StoredJob, problem: str) -> QueueDataError:

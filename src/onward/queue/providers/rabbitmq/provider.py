@@ -59,10 +59,9 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
         super().__init__(topology.queue, events)
         self.declare(priority=topology.max_priority > 0)
         self._topology, self._factory = topology, factory
-        self._begin_anew()
 
-    def _begin_anew(self) -> None:
-        """Whatever is left of a connection whose event loop ended before it was closed is worth nothing."""
+    async def _open(self) -> None:
+        self._links = await self._factory.hold()
         self._held: dict[str, AbstractIncomingMessage] = {}
         """Fetched and not settled yet, by lock token."""
         self._errands = Errands()
@@ -70,10 +69,6 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
         """A question for a message whose answer nobody has had yet."""
         self._asking = asyncio.Lock()
         self._deliveries: list[Delivery] = []
-
-    async def _open(self) -> None:
-        self._links = await self._factory.hold()
-        self._begin_anew()
         try:
             self._publisher = Publisher(self._links, self._topology, lambda job: self.on_ended(job))
             self._failed = FailedJobs(self._links.other, self._publisher)
@@ -160,10 +155,7 @@ class RabbitMQProvider(Provider, Pulls, Pushes, KeepsDeadLetters):
         with suppress(Exception):  # then the broker takes it back, and counts
             message = await self._get() if self._asked is not None else None
             if message is not None:
-                await self._publisher.give_back(message, self._unrun(message))
-
-    def _unrun(self, message: AbstractIncomingMessage) -> TakenJob:
-        return taken_job(message, self.queue_name, lock_token="")
+                await self._publisher.give_back(message, taken_job(message, self.queue_name, lock_token=""))
 
     async def ack(self, job: TakenJob, result: Raw | None = None) -> None:
         await self._settled(job, self._publisher.complete)
@@ -289,7 +281,9 @@ class RabbitMQ(ProviderFactory[Links]):
             "max_priority", max_priority, lambda n: isinstance(n, int) and 0 <= n <= 255, "a whole number from 0 to 255"
         )
         arguments.whole("max_job_size", max_job_size, least=1)
-        _check_keep(arguments, keep_failed)
+        arguments.keep("keep_failed", keep_failed)
+        if keep_failed.age > LONGEST_KEPT:
+            arguments.refuse("keep_failed.age", f"at most {LONGEST_KEPT.days} days", keep_failed.age)
         _check_target(arguments, target, connect_options)
         self._target, self._connect_options = target, connect_options
         self._queue_type: QueueType = queue_type
@@ -323,12 +317,6 @@ class RabbitMQ(ProviderFactory[Links]):
             options.setdefault("heartbeat", _HEARTBEAT)
         connection: AbstractConnection = await aio_pika.connect(self._target, **options)
         return connection
-
-
-def _check_keep(arguments: ProviderArguments, keep: Keep) -> None:
-    arguments.keep("keep_failed", keep)
-    if keep.age > LONGEST_KEPT:
-        arguments.refuse("keep_failed.age", f"at most {LONGEST_KEPT.days} days", keep.age)
 
 
 def _check_target(arguments: ProviderArguments, target: object, options: Mapping[str, Any]) -> None:

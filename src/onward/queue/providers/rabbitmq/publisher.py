@@ -16,7 +16,7 @@ from aio_pika import Message
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from aiormq.exceptions import ChannelLockedResource, ChannelPreconditionFailed, DeliveryError, PublishError
 
-from onward.queue.contract import StoredJob, TakenJob, why_for_good
+from onward.queue.contract import StoredJob, TakenJob, in_words, why_for_good
 from onward.queue.model import QueueFailureReason
 from onward.queue.providers.rabbitmq.link import ANSWER, KeptChannel, Link, Links, answered
 from onward.queue.providers.rabbitmq.messages import (
@@ -34,7 +34,6 @@ from onward.queue.providers.rabbitmq.messages import (
     lost_deliveries,
     retry_delay,
     taken_job,
-    words_of,
 )
 from onward.queue.providers.rabbitmq.topology import Declared, KeptOtherwise, Topology, roughly, rounded
 from onward.queue.providers.readable import as_json
@@ -180,27 +179,24 @@ class Publisher:
             )
         )
 
-    async def complete(self, message: AbstractIncomingMessage) -> None:
-        await self._acknowledge(message)
-
     async def fail(self, message: AbstractIncomingMessage, job: TakenJob, error: BaseException) -> timedelta | None:
         """Tried again after the delay that is the answer, or failed for good."""
         reason = why_for_good(job, error)
         job = msgspec.structs.replace(job, attempts=job.attempts + 1)
         if reason is not None:
-            await self._bury(message, job, reason, words_of(error))
+            await self._bury(message, job, reason, in_words(error))
             return None
         self._check(message)
-        copy = copy_of(message, job.id, counts(job) | {ERROR: words_of(error)})
+        copy = copy_of(message, job.id, counts(job) | {ERROR: in_words(error)})
         delay = await self.send(copy, roughly(retry_delay(message, job.attempts)))
-        await self._acknowledge(message)
+        await self.complete(message)
         return delay
 
     async def give_back(self, message: AbstractIncomingMessage, job: TakenJob) -> None:
         """As it was. Not by refusing it, which the broker counts like a worker's death."""
         self._check(message)
         await self.send(copy_of(message, job.id, counts(job)))
-        await self._acknowledge(message)
+        await self.complete(message)
 
     async def refuse(self, message: AbstractIncomingMessage) -> bool:
         """The last resort, where it can neither go on nor be acknowledged: the broker delivers it again, and counts.
@@ -221,7 +217,7 @@ class Publisher:
     async def retry(self, message: AbstractIncomingMessage, job_id: str) -> None:
         """From the failed ones to those who wait."""
         await self.send(copy_of(message, job_id, dict.fromkeys(_OF_ITS_PAST)))
-        await self._acknowledge(message)
+        await self.complete(message)
 
     async def _bury(
         self, message: AbstractIncomingMessage, job: TakenJob, reason: QueueFailureReason, words: str
@@ -230,9 +226,9 @@ class Publisher:
         if not message.headers.get(REMOVE_ON_FAIL):
             changes = counts(job) | {ERROR: words, REASON: reason.value, FAILED_AT: datetime.now(UTC).isoformat()}
             await self._send_to(self.topology.failed, copy_of(message, job.id, changes))
-        await self._acknowledge(message)
+        await self.complete(message)
 
-    async def _acknowledge(self, message: AbstractIncomingMessage) -> None:
+    async def complete(self, message: AbstractIncomingMessage) -> None:
         """Once: it has no answer, and if it was sent nevertheless, a second one would end the channel."""
         self._check(message)
         try:

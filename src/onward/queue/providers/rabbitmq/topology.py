@@ -132,9 +132,20 @@ class Topology:
         try:
             queue = await channel.declare_queue(name, durable=True, arguments=self._arguments(name))
         except ChannelPreconditionFailed as error:
-            if name == self.failed and _differs_in_keeping(str(error)):
-                raise KeptOtherwise(_how_it_keeps(name, str(error))) from error
-            raise self._refused(_how_it_differs(name, str(error)), error) from error
+            found = _DIFFERS.search(str(error))
+            if found is None:
+                raise self._refused(f"the queue {name!r} cannot be declared: {error}", error) from error
+            if name == self.failed and found["argument"] in ("x-max-length", "x-message-ttl"):
+                raise KeptOtherwise(
+                    f"the queue {name!r} was made with another keep_failed, and stays as it is ({found[0]}). "
+                    f"To change it, delete it once it is empty: rabbitmqctl delete_queue {name}"
+                ) from error
+            problem = (
+                f"the queue {name!r} exists with another {found['argument']}: wanted is {found['wanted']}, "
+                f"it has {found['found']}. Give RabbitMQ(…) the queue_type and max_priority it was made with, "
+                f"or delete it once it is empty: rabbitmqctl delete_queue {name}"
+            )
+            raise self._refused(problem, error) from error
         except ChannelAccessRefused as error:
             needs = f"configure and read on {self.queue!r} and {self.queue + '.*'!r}, and write on amq.default"
             raise self._refused(f"{error}. The user needs {needs}", error) from error
@@ -170,27 +181,3 @@ class KeptOtherwise(Exception):
 def _life_of_delay(milliseconds: int) -> int:
     """From when it is made: it is published to for a period, then its last message expires."""
     return _period(milliseconds) + milliseconds + _MARGIN
-
-
-def _differs_in_keeping(said: str) -> bool:
-    found = _DIFFERS.search(said)
-    return found is not None and found["argument"] in ("x-max-length", "x-message-ttl")
-
-
-def _how_it_keeps(name: str, said: str) -> str:
-    found = _DIFFERS.search(said)
-    return (
-        f"the queue {name!r} was made with another keep_failed, and stays as it is ({found and found[0]}). "
-        f"To change it, delete it once it is empty: rabbitmqctl delete_queue {name}"
-    )
-
-
-def _how_it_differs(name: str, said: str) -> str:
-    found = _DIFFERS.search(said)
-    if found is None:
-        return f"the queue {name!r} cannot be declared: {said}"
-    return (
-        f"the queue {name!r} exists with another {found['argument']}: wanted is {found['wanted']}, "
-        f"it has {found['found']}. Give RabbitMQ(…) the queue_type and max_priority it was made with, "
-        f"or delete it once it is empty: rabbitmqctl delete_queue {name}"
-    )

@@ -36,7 +36,7 @@ from onward.queue.providers.grouped import Grouped
 from onward.queue.providers.redis import record
 from onward.queue.providers.redis.connection import check_target, hopeless, left, longest_block, open_client
 from onward.queue.providers.redis.record import Addition, Ending, Record, microseconds, moment
-from onward.queue.providers.redis.scripts import MOVED, Moved, QueueKeys, Scripts, Taken, Waking, moved_in_words
+from onward.queue.providers.redis.scripts import MOVED, Moved, Scripts, Taken, Waking, keys_of, moved_in_words
 from onward.redis.connection import Target
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -64,22 +64,14 @@ class RedisProvider(Provider, Stores):
     capabilities = msgspec.structs.replace(FULL, max_job_size=LARGEST_JOB, max_batch_size=_MOST)
     long_poll = timedelta(seconds=30)
 
-    def __init__(
-        self,
-        queue_name: str,
-        factory: ProviderFactory[Any],
-        events: Emitter,
-        *,
-        lease: timedelta,
-        keep_completed: Keep,
-        keep_failed: Keep,
-    ) -> None:
+    def __init__(self, queue_name: str, factory: "Redis", events: Emitter) -> None:
         super().__init__(queue_name, events)
-        self.lease = lease
-        self._factory, self._hold = factory, microseconds(lease)
-        self._keep_failed = (keep_failed.count, microseconds(keep_failed.age))
-        self._keep = (keep_completed.count, microseconds(keep_completed.age), *self._keep_failed)
-        self._keys = QueueKeys(queue_name)
+        self.lease = factory.lease
+        self._factory, self._hold = factory, microseconds(factory.lease)
+        completed, failed = factory.keep_completed, factory.keep_failed
+        self._keep_failed = (failed.count, microseconds(failed.age))
+        self._keep = (completed.count, microseconds(completed.age), *self._keep_failed)
+        self._keys = keys_of(queue_name)
 
     async def _open(self) -> None:
         self._client = await self._factory.hold()
@@ -107,7 +99,7 @@ class RedisProvider(Provider, Stores):
                 if self._lost:
                     await self._take(0)
                 if next(self._fetches):
-                    await self._client.execute_command("ZREM", self._keys.workers, self._consumer)
+                    await self._client.execute_command("ZREM", self._keys["workers"], self._consumer)
 
     def hopeless(self, error: BaseException) -> str | None:
         return hopeless(error) or super().hopeless(error)
@@ -176,7 +168,7 @@ class RedisProvider(Provider, Stores):
                 self._name_if_due(),
                 *self._keep_failed,
                 *lost,
-                behind=("BLPOP", self._keys.wake, max(after, _SHORTEST)) if after > 0 else None,
+                behind=("BLPOP", self._keys["wake"], max(after, _SHORTEST)) if after > 0 else None,
             )
         except BaseException:
             # It may have been carried out, or will be: the jobs are given back by the fetches to come.
@@ -187,7 +179,7 @@ class RedisProvider(Provider, Stores):
         at, jobs = moment(now), list[TakenJob]()
         for row in zip(*columns, strict=True):
             try:
-                jobs.append(record.taken(self.queue_name, token, at, *row))
+                jobs.append(record.taken(self.queue_name, token, at, row))
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 await self._fail_unreadable(record.unreadable(self.queue_name, token, at, row[0]), error)
         has_dropped = len(jobs) < len(columns[0]) or len(missing) > 0
@@ -287,13 +279,14 @@ class RedisProvider(Provider, Stores):
         return None if description is None else record.described(self.queue_name, description)
 
     async def pause(self) -> None:
-        await self._client.execute_command("HSET", self._keys.meta, "paused", 1)
+        await self._client.execute_command("HSET", self._keys["meta"], "paused", 1)
 
     async def resume(self) -> None:
         await self._run("resume")
 
     async def delete(self) -> None:
-        await self._client.execute_command("UNLINK", *self._keys.all, *(key + MOVED.encode() for key in self._keys.all))
+        keys = self._keys.values()
+        await self._client.execute_command("UNLINK", *keys, *(key + MOVED.encode() for key in keys))
 
     async def stats(self) -> QueueStats:
         return (await self._numbers())[0]
@@ -311,21 +304,18 @@ class RedisProvider(Provider, Stores):
         return stats, workers
 
     async def dead_letters(self, limit: int = 100) -> Sequence[StoredJob]:
-        return (await self._list(QueueJobStatus.FAILED, None, limit)).items if limit > 0 else []
+        return (await self.jobs(QueueJobStatus.FAILED, after=None, limit=limit)).items if limit > 0 else []
 
     async def jobs(self, status: QueueJobStatus, *, after: str | None, limit: int) -> QueuePage[Raw]:
-        return await self._list(status, after, limit)
+        following, found = await self._run("list", status, after or "", limit)
+        jobs = [record.described(self.queue_name, description) for description in found]
+        return QueuePage(items=jobs, next=following.decode() or None)
 
     def is_page(self, status: QueueJobStatus, after: str) -> bool:
         if status in (QueueJobStatus.WAITING, QueueJobStatus.ACTIVE):
             return super().is_page(status, after)
         at, _, job_id = after.partition("/")
         return super().is_page(status, at) and is_named(job_id)
-
-    async def _list(self, status: QueueJobStatus, after: str | None, limit: int) -> QueuePage[Raw]:
-        following, found = await self._run("list", status, after or "", limit)
-        jobs = [record.described(self.queue_name, description) for description in found]
-        return QueuePage(items=jobs, next=following.decode() or None)
 
     async def retry(self, job_id: str) -> None:
         if await self._run("retry", job_id) == 0:
@@ -384,13 +374,13 @@ class Redis(ProviderFactory[Any]):
         arguments.keeps(keep_completed, keep_failed, max_job_size)
         self._target, self._cluster, self._options = target, cluster, client_options
         self._arguments, self._max_job_size = arguments, max_job_size
-        self._settings: dict[str, Any] = {"lease": lease, "keep_completed": keep_completed, "keep_failed": keep_failed}
+        self.lease, self.keep_completed, self.keep_failed = lease, keep_completed, keep_failed
 
     def for_queue(self, queue_name: str) -> RedisProvider:
         if "{" in queue_name or "}" in queue_name:
             name = "the name of a queue, which is the hash tag of its keys,"
             self._arguments.refuse(name, "without braces", queue_name)
-        provider = RedisProvider(queue_name, self, self.events_of(queue_name), **self._settings)
+        provider = RedisProvider(queue_name, self, self.events_of(queue_name))
         return provider.declare(max_job_size=self._max_job_size)
 
     async def _open(self) -> Any:

@@ -108,17 +108,9 @@ def addition(job: StoredJob, options: Options) -> Addition:
     return Addition(job.id, text, microseconds(options.delay), ttl, job.priority)
 
 
-def taken(
-    queue_name: str,
-    lock_token: str,
-    processed_at: datetime,
-    id: bytes,
-    stored: bytes,
-    attempts: Any,
-    stalls: Any,
-    error: Any,
-) -> TakenJob:
+def taken(queue_name: str, lock_token: str, processed_at: datetime, row: Sequence[Any]) -> TakenJob:
     """A job as the script that takes jobs answers. Raises msgspec.MsgspecError when its record cannot be read."""
+    id, stored, attempts, stalls, error = row
     record = _decode(stored)
     return ActiveJob(
         **_facts(record, queue_name, id, attempts, stalls, error),
@@ -156,9 +148,7 @@ def described(queue_name: str, description: Sequence[Any]) -> StoredJob:
         failed_at=instant if status is QueueJobStatus.FAILED else None,
         scheduled_for=instant if status is QueueJobStatus.DELAYED else None,
         expires_at=None if expires is None else moment(expires),
-        reason=QueueFailureReason(str(_text(reason)))
-        if reason is not None and status is QueueJobStatus.FAILED
-        else None,
+        reason=QueueFailureReason(reason.decode()) if reason and status is QueueJobStatus.FAILED else None,
         result=None if result is None else Raw(result),
         progress=None if progress is None else msgspec.json.decode(progress, type=Progress),
     )

@@ -1,7 +1,7 @@
 """What Redis is asked: scripts of one queue, called by their digest, and to wait until there is something to take."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -63,25 +63,18 @@ def moved_in_words(moved: Moved) -> str:
     return f"{problem}. It was moved to {key}{MOVED}, and the queue goes on"
 
 
-class QueueKeys:
+def keys_of(queue_name: str) -> dict[str, bytes]:
     """The names of a queue's keys: one hash tag, so that they are on one node of a cluster."""
-
-    def __init__(self, queue_name: str) -> None:
-        self.by_name: Final = {key: f"onward:{{{queue_name}}}:{key}".encode() for key in KEYS}
-        self.all: Final = list(self.by_name.values())
-        self.wake: Final = self.by_name["wake"]
-        self.meta: Final = self.by_name["meta"]
-        self.workers: Final = self.by_name["workers"]
+    return {key: f"onward:{{{queue_name}}}:{key}".encode() for key in KEYS}
 
 
 class Scripts:
     """Calls scripts on the keys of one queue."""
 
-    def __init__(self, client: Any, keys: QueueKeys, *, on_moved: Callable[[list[Moved]], None]) -> None:
+    def __init__(self, client: Any, keys: Mapping[str, bytes], *, on_moved: Callable[[list[Moved]], None]) -> None:
         self._client, self._execute, self._on_moved = client, client.execute_command, on_moved
         self._calls = {
-            name: (script, (len(used), *(keys.by_name[key] for key in used)))
-            for name, (script, used) in _SCRIPTS.items()
+            name: (script, (len(used), *(keys[key] for key in used))) for name, (script, used) in _SCRIPTS.items()
         }
 
     async def __call__(

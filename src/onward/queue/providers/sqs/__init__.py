@@ -1,7 +1,6 @@
 """Amazon SQS, and what speaks like it. Jobs come in as messages with attributes; retries are the queue's own policy."""
 
 from onward.queue.providers.sqs.calls import NewQueue
-from onward.queue.providers.sqs.factory import SQS
-from onward.queue.providers.sqs.provider import SQSProvider
+from onward.queue.providers.sqs.provider import SQS, SQSProvider
 
 __all__ = ["SQS", "NewQueue", "SQSProvider"]

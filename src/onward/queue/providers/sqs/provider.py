@@ -1,30 +1,36 @@
-"""One queue at SQS."""
+"""Queues at SQS: one of them, and what users make: one native client for all its queues."""
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Raw
 
+from onward.addresses import wrong_address
+from onward.queue.checks import ProviderArguments
 from onward.queue.contract import KeepsDeadLetters, Pulls, StoredJob, TakenJob, in_words, unfit, why_for_good
 from onward.queue.events import Emitter
 from onward.queue.model import Capabilities, QueueFailureReason, QueueStats
 from onward.queue.options import Options
-from onward.queue.provider import Provider
+from onward.queue.provider import Provider, ProviderFactory
 from onward.queue.providers.grouped import Grouped
 from onward.queue.providers.held import HeldReceipts
 from onward.queue.providers.sqs.calls import (
     ENDLESS,
     LONGEST_HOLD,
     MOST,
+    MOST_ATTEMPTS,
     Calls,
     Failed,
+    NewQueue,
     NoSuchQueue,
     Refusal,
+    connected,
     found_or_made,
     is_fifo,
     own_failed_name,
@@ -44,14 +50,8 @@ from onward.queue.providers.sqs.messages import (
     size_of,
 )
 
-if TYPE_CHECKING:
-    from onward.queue.providers.sqs.factory import SQS
-
-
 _LARGEST_CALL = 1 << 18
 """Bytes: what SQS took of old, and every imitation takes."""
-
-
 _LARGEST = 1 << 20
 """Bytes of a message, whatever the queue."""
 logger = logging.getLogger("onward.queue")
@@ -117,21 +117,16 @@ class SQSProvider(Provider, Pulls, KeepsDeadLetters):
         return self._stored(job)
 
     async def add_many(self, jobs: Sequence[tuple[StoredJob, Options]]) -> list[StoredJob]:
-        messages = [self._message(job, options) for job, options in jobs]  # before anything is sent
-        added: list[StoredJob] = []
-        for start, end in _calls([size_of(message) for message in messages]):
-            batch = [job for job, _ in jobs[start:end]]
-            try:
-                outcomes = await self._calls.batch("send_message_batch", self._facts.url, messages[start:end])
-            except Exception as error:
-                if not added:
-                    raise
-                raise self.partly_added(added, len(jobs), error) from error
-            refused = [f"{job.id}: {failed.message}" for job, failed in zip(batch, outcomes, strict=True) if failed]
-            added += [self._stored(job) for job, failed in zip(batch, outcomes, strict=True) if failed is None]
-            if refused:
-                raise self.partly_added(added, len(jobs), Refusal("; ".join(refused)))
-        return added
+        ready = [(job, self._message(job, options)) for job, options in jobs]  # before anything is sent
+        return await self.add_in_parts(
+            ready, MOST, self._add_batch, size=lambda one: size_of(one[1]), most_size=_LARGEST_CALL
+        )
+
+    async def _add_batch(self, batch: Sequence[tuple[StoredJob, Message]]) -> list[StoredJob | Exception]:
+        outcomes = await self._calls.batch("send_message_batch", self._facts.url, [message for _, message in batch])
+        told = [(job, failed) for (job, _), failed in zip(batch, outcomes, strict=True)]
+        words = "; ".join(f"{job.id}: {failed.message}" for job, failed in told if failed is not None)
+        return [self._stored(job) if failed is None else Refusal(words) for job, failed in told]
 
     def _message(self, job: StoredJob, options: Options) -> Message:
         """Checked before anything is sent."""
@@ -303,13 +298,89 @@ async def _deleted(calls: Calls, url: str) -> None:
         await calls("delete_queue", QueueUrl=url)
 
 
-def _calls(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """From which message to which one call goes: ten at most, and not too many bytes."""
-    start = total = 0
-    for end, size in enumerate(sizes):
-        if end > start and (end - start == MOST or total + size > _LARGEST_CALL):
-            yield start, end
-            start, total = end, 0
-        total += size
-    if sizes:
-        yield start, len(sizes)
+_LONGEST_WAIT = timedelta(seconds=20)
+_DEFAULT_WAIT = timedelta(seconds=4)
+"""Less than the five seconds for which a worker that is told to stop at once waits for what is under way."""
+_CLIENT_OPTIONS = {
+    *("api_version", "use_ssl", "verify", "config", "aws_account_id"),
+    *("aws_access_key_id", "aws_secret_access_key", "aws_session_token"),
+}
+_OTHER_NAMES = {"region_name": "region", "queue_url": "endpoint_url", "url": "endpoint_url", "profile": "session"}
+_ELSEWHERE = {option: f"called {name} here" for option, name in _OTHER_NAMES.items()}
+
+
+class SQS(ProviderFactory[Calls]):
+    """Queues at Amazon SQS: `SQS(region="eu-west-1")`, with credentials from wherever AWS tools look for them.
+
+    A queue must be there, unless `create` says what a new one is like. `wait` is how long a worker's request for jobs
+    stays open; closing a worker waits for the one under way. Everything else goes to the native client untouched
+    (`aws_access_key_id`, `verify`, `config`, …). It is made from `session`, an aiobotocore session, where you have one;
+    or hand over a `client` that you made, and close it yourself.
+
+    >>> queue = SQS(region="eu-west-1").for_queue("emails.fifo")
+    >>> queue.capabilities.ordered, queue.capabilities.delayed_jobs
+    (True, False)
+    """
+
+    def __init__(
+        self,
+        endpoint_url: str | None = None,
+        *,
+        region: str | None = None,
+        create: NewQueue | None = None,
+        wait: timedelta = _DEFAULT_WAIT,
+        session: Any = None,
+        client: Any = None,
+        **client_options: Any,
+    ) -> None:
+        super().__init__()
+        arguments = ProviderArguments("SQS")
+        _check_address(arguments, endpoint_url, region)
+        arguments.client_options(client_options, _CLIENT_OPTIONS, _ELSEWHERE)
+        if client is not None and (endpoint_url or region or session is not None or client_options):
+            arguments.refuse_because("client is complete: addresses, sessions and options besides it have no say")
+        if create is not None:
+            _check_new(arguments, create)
+        arguments.duration("wait", wait)
+        if wait > _LONGEST_WAIT:
+            arguments.refuse("wait", f"at most {_LONGEST_WAIT.seconds} seconds", wait)
+        self.wait, self.create = wait, create
+        self._session, self._client = session, client
+        self._options = {"endpoint_url": endpoint_url, "region_name": region, **client_options}
+        self._stack = AsyncExitStack()
+
+    def for_queue(self, queue_name: str) -> SQSProvider:
+        return SQSProvider(queue_name, self, events=self.events_of(queue_name))
+
+    async def _open(self) -> Calls:
+        if self._client is not None:
+            return Calls(self._client)
+        self._stack = AsyncExitStack()  # what another event loop left open has ended with it
+        return await connected(self._stack, self._session, self._options, wait=self.wait)
+
+    async def _close(self, connection: Calls) -> None:
+        await self._stack.aclose()
+
+
+def _check_address(arguments: ProviderArguments, endpoint_url: object, region: object) -> None:
+    if endpoint_url is not None:
+        if problem := wrong_address("endpoint_url", endpoint_url, ("https", "http")):
+            arguments.refuse_because(problem)
+        parts = urlsplit(str(endpoint_url))
+        if "@" in parts.netloc or parts.query:  # the client shows all of an address in its errors
+            arguments.refuse_because("endpoint_url must have no user, password or option: credentials go beside it")
+        if not parts.hostname:
+            arguments.refuse_because("endpoint_url must be an address like https://sqs.eu-west-1.amazonaws.com")
+    if region is not None and not (isinstance(region, str) and region):
+        arguments.refuse("region", "a name like eu-west-1", region)
+
+
+def _check_new(arguments: ProviderArguments, create: object) -> None:
+    if not isinstance(create, NewQueue):
+        arguments.refuse("create", "NewQueue(attempts=…)", create)
+    arguments.whole("create.attempts", create.attempts, least=1)
+    if create.attempts > MOST_ATTEMPTS:
+        arguments.refuse("create.attempts", f"at most {MOST_ATTEMPTS:,}", create.attempts)
+    arguments.duration("create.visibility_timeout", create.visibility_timeout, least=timedelta(seconds=1))
+    if create.visibility_timeout > LONGEST_HOLD:
+        arguments.refuse("create.visibility_timeout", "at most 12 hours", create.visibility_timeout)
