@@ -7,7 +7,8 @@ from functools import partial
 from traceback import clear_frames
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import ExecutionContext
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
@@ -43,7 +44,6 @@ from onward.state.sqlalchemy.work import (
     reads_only,
     refuse_poisoned,
     rows,
-    rows_of_asyncpg,
     run_in_thread,
     script,
     take_write_lock,
@@ -52,6 +52,7 @@ from onward.state.sqlalchemy.work import (
 T = TypeVar("T")
 MakePatience: TypeAlias = Callable[[Connection], AbstractContextManager[None]]
 """How long statements of ours may take on a connection."""
+_SUSPENDED = "onward_suspended"
 
 
 class JoinedConnection(PlainConnection):
@@ -69,7 +70,8 @@ class JoinedConnection(PlainConnection):
         """Whether the server, too, has heard of it: SQLAlchemy begins with the first statement, whosever it is."""
         self._watched: Connection | None = None
         self._is_asking = False
-        self._suspended: Connection | None = None
+        self._suspended: dict[Any, Any] | None = None
+        """The `info` of its connection, where the engine's listener finds us."""
         self._end: Callable[[], object] = _nothing
 
     @property
@@ -169,19 +171,21 @@ class JoinedConnection(PlainConnection):
 
     def suspend(self) -> None:
         connection = self._connection
-        if self._suspended is None and connection is not None and not connection.closed:
-            event.listen(connection, "before_cursor_execute", self._refuse)
-            self._suspended = connection
+        if self._suspended is None and connection is not None and not (connection.closed or connection.invalidated):
+            _guard(connection.engine)
+            self._suspended = connection.info
+            self._suspended[_SUSPENDED] = self.refuse
 
     def resume(self) -> None:
         if self._suspended is not None:
-            event.remove(self._suspended, "before_cursor_execute", self._refuse)
+            self._suspended.pop(_SUSPENDED, None)
             self._suspended = None
 
     def cut_off(self) -> None:
         self._end()
 
-    def _refuse(self, *_: object) -> None:
+    def refuse(self) -> None:
+        """Raise unless it is we who ask."""
         if not self._is_asking:
             raise TransactionClosed("the block of this transaction has ended: it takes no more statements")
 
@@ -200,7 +204,7 @@ class JoinedConnection(PlainConnection):
     def fetch_directly(self, target: Connection | Session, sql: str, parameters: Mapping[str, Any]) -> Rows:
         """The same, past SQLAlchemy where that can be."""
         with self._patience:
-            return self._within(target, self._fetch_directly, sql, parameters)
+            return self._within(target, rows, sql, parameters, self._has_begun and self._lent is not None)
 
     def query_now(self, target: Connection | Session, sql: str, parameters: Mapping[str, Any]) -> Result:
         return self._within(target, query, sql, parameters)
@@ -271,11 +275,6 @@ class JoinedConnection(PlainConnection):
             raise
         self._has_begun = self._begun
         return answer
-
-    def _fetch_directly(self, connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        if self._has_begun and self._lent is not None and connection.dialect.driver == "asyncpg":
-            return rows_of_asyncpg(connection, sql, parameters)
-        return rows(connection, sql, parameters)
 
     def _ask(self, work: Callable[..., T], *arguments: Any) -> T:
         self._is_asking = True
@@ -594,6 +593,21 @@ async def _close(handle: Any) -> None:
 
 def _nothing() -> None:
     return
+
+
+def _guard(engine: Engine) -> None:
+    # Once for each dialect object: to listen to one connection, and no more, costs as much as a small statement.
+    if _SUSPENDED not in vars(engine.dialect):
+        for name in ("do_execute", "do_execute_no_params", "do_executemany"):
+            event.listen(engine, name, _refuse_suspended, insert=True)
+        setattr(engine.dialect, _SUSPENDED, True)
+
+
+def _refuse_suspended(*given: Any) -> None:
+    context: ExecutionContext = given[-1]
+    refuse = context.root_connection.info.get(_SUSPENDED)
+    if refuse is not None:
+        refuse()
 
 
 def _discard_demoted(connection: Connection, error: DBAPIError) -> None:
