@@ -27,7 +27,7 @@ from onward.state.driver import (
     run_now,
 )
 from onward.state.postgres.settings import fault_of_code
-from onward.state.sqlalchemy.after_commit import after_commit
+from onward.state.sqlalchemy.after_commit import after_commit, has_ended
 from onward.state.sqlalchemy.checks import sqlstate
 from onward.state.sqlalchemy.one_message import begin_with, commit_with, has_begun, takes_one_message
 from onward.state.sqlalchemy.work import (
@@ -37,9 +37,10 @@ from onward.state.sqlalchemy.work import (
     end_of,
     has_thread,
     is_autocommit,
-    is_file,
     is_in_transaction,
     is_locked,
+    is_open,
+    open_whole,
     query,
     reads_only,
     refuse_poisoned,
@@ -108,7 +109,7 @@ class JoinedConnection(PlainConnection):
         if isinstance(first, Command) and not more and first.needs != "rows" and self._lent is not None:
             if begin and not commit:
                 return self._begin_with(target, first)
-            if commit and not begin and self._can_commit_with(target):
+            if commit and not begin and self._can_commit_with(target) and takes_one_message(target):
                 self.commit_now(target, is_sound=True, last=first)
                 return first.read(())
         return run_now(run_in_turn(_Inside(self, target), first, *more, begin=begin, commit=commit))
@@ -127,17 +128,16 @@ class JoinedConnection(PlainConnection):
 
     def _can_commit_with(self, target: Any) -> bool:
         """Whether nothing else is to be done in the transaction: a session has still to write what waits in it."""
-        if isinstance(target, Session) or target.dispatch.commit:
-            return False
-        return takes_one_message(target)
+        return not (isinstance(target, Session) or target.dispatch.commit)
 
     def _run_in_thread(
         self, target: Any, first: Operation[T], more: tuple[Command[Any], ...], begin: bool, commit: bool
     ) -> T:
         answers: list[T] = []
+        at_once = commit and self._can_commit_with(target)
 
         def run(connection: Connection) -> None:
-            answers.append(run_in_thread(connection, first, more, begin=begin))
+            answers.append(run_in_thread(connection, first, more, begin=begin, commit=at_once))
 
         try:
             if begin:
@@ -145,7 +145,8 @@ class JoinedConnection(PlainConnection):
             else:
                 self._ask(run, self._enter(target))
             if commit:
-                self.commit_now(target, is_sound=True)
+                with has_ended(target) if at_once else nullcontext():
+                    self.commit_now(target, is_sound=True)
         except BaseException:
             if begin or commit:
                 self.roll_back_now(target)
@@ -160,7 +161,8 @@ class JoinedConnection(PlainConnection):
             return await do(self.raw, work, *arguments)
         except asyncio.CancelledError as error:
             clear_frames(error.__traceback__)  # with what they hold of a connection that is half made
-            await self.rollback()  # it may have begun
+            if is_open(self.raw):
+                await self.rollback()  # it may have begun
             raise
 
     async def commit(self) -> None:
@@ -413,7 +415,9 @@ class DirectConnection(PlainConnection):
 
 
 class Turns:
-    """As many as a pool has connections: to wait in there is a task for each."""
+    """As many as a pool has connections: to wait in there is a task for each. For a file's transactions there is one:
+    SQLite has no queue for those that want to write, who sleep and try again, ever longer.
+    """
 
     def __init__(self, count: int, seconds: float) -> None:
         self._free, self._seconds = asyncio.Semaphore(count), seconds
@@ -497,8 +501,9 @@ class PooledConnection(PlainConnection):
     async def _join(self) -> JoinedConnection:
         if self._lent is not None:
             await self.give_back()
-        raw = await self._borrow(self._make_joined)
-        return JoinedConnection(raw, lent=self._make_patience)
+        await self._take_turn()
+        self._handle = self._make_joined()
+        return JoinedConnection(self._handle, lent=self._make_patience)
 
     async def commit(self) -> None:
         try:
@@ -543,16 +548,16 @@ class PooledConnection(PlainConnection):
                 self._has_turn = False
                 self._turns.release()
 
-    async def _borrow(self, make: Callable[[], Any]) -> Any:
+    async def _take_turn(self) -> None:
         if self._turns is not None:
             self._has_turn = await self._turns.take()
-        self._handle = make()
-        await _open(self._handle)
-        return self._handle
 
     async def _current(self) -> DirectConnection | JoinedConnection:
         if self._lent is None:
-            raw = await self._borrow(self._make_direct)
+            if self._dialect == "postgres":
+                await self._take_turn()
+            self._handle = raw = self._make_direct()
+            await open_whole(raw)
             patience = self._make_patience(getattr(raw, "sync_connection", raw))
             self._lent = DirectConnection(raw, patience=patience)
         return self._lent
@@ -562,24 +567,10 @@ class PooledConnection(PlainConnection):
 async def entered(handle: Any) -> AsyncIterator[Any]:
     """A connection or session of either kind, closed at the end."""
     try:
-        await _open(handle)
+        await open_whole(handle)
         yield handle
     finally:
         await _close(handle)
-
-
-async def _open(handle: Any) -> None:
-    if isinstance(handle, AsyncConnection):
-        await (to_the_end(_start(handle)) if is_file(handle) else _start(handle))
-
-
-async def _start(handle: AsyncConnection) -> None:
-    try:
-        await handle.start()
-    except BaseException as error:
-        # A connection that is made while its wait is cancelled would live as long as anybody has the traceback.
-        clear_frames(error.__traceback__)
-        raise
 
 
 async def _close(handle: Any) -> None:
@@ -587,7 +578,7 @@ async def _close(handle: Any) -> None:
         await to_the_end(handle.close())
     elif not isinstance(handle, AsyncConnection):
         handle.close()
-    elif handle.sync_connection is not None and not handle.closed:  # None: it was never opened
+    elif is_open(handle) and not handle.closed:
         await to_the_end(handle.close())
 
 

@@ -33,6 +33,8 @@ from onward.transport import CONNECT, STATEMENT, Patience, Reach, watch
 
 _FAREWELL = 1.0
 """Seconds for a connection to be closed in."""
+_TURN = 30.0
+"""Seconds to wait for a turn to write; whoever has waited for so long tries beside who has it."""
 
 
 class _SqlAlchemy(ABC):
@@ -101,6 +103,8 @@ class _SqlAlchemy(ABC):
 
     def _turns_of_pool(self) -> Turns | None:
         pool = self._sync_engine.pool
+        if self.dialect == "sqlite":
+            return Turns(1, _TURN)
         overflow = getattr(pool, "_max_overflow", -1)
         if not isinstance(pool, QueuePool) or overflow < 0 or not pool.size():
             return None
