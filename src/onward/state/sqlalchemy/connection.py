@@ -117,7 +117,8 @@ class JoinedConnection(PlainConnection):
     def _begin_with(self, target: Any, command: Command[T]) -> T:
         self.begin_now(target, watched=False)
         try:
-            if has_begun(self._enter(target)) or not takes_one_message(self._enter(target)):
+            connection = self._enter(target)
+            if has_begun(connection) or not takes_one_message(connection):
                 return command.read(self.fetch_directly(target, command.sql, command.parameters))
             with self._patience:
                 count = self._within(target, begin_with, command)
@@ -287,9 +288,10 @@ class JoinedConnection(PlainConnection):
 
     def _enter(self, target: Connection | Session) -> Connection:
         connection = target.connection() if isinstance(target, Session) else target
-        if is_autocommit(connection):
-            raise TransactionUnsuitable("the connection is in AUTOCOMMIT isolation: nothing in it can be rolled back")
-        self._connection = connection
+        if connection is not self._connection:  # SQLAlchemy lets nobody change it later
+            if is_autocommit(connection):
+                raise TransactionUnsuitable("the connection is in AUTOCOMMIT isolation: nothing in it can be rolled back")
+            self._connection = connection
         return connection
 
     def _ended(self) -> None:
