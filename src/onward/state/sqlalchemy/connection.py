@@ -290,7 +290,9 @@ class JoinedConnection(PlainConnection):
         connection = target.connection() if isinstance(target, Session) else target
         if connection is not self._connection:  # SQLAlchemy lets nobody change it later
             if is_autocommit(connection):
-                raise TransactionUnsuitable("the connection is in AUTOCOMMIT isolation: nothing in it can be rolled back")
+                raise TransactionUnsuitable(
+                    "the connection is in AUTOCOMMIT isolation: nothing in it can be rolled back"
+                )
             self._connection = connection
         return connection
 
@@ -454,6 +456,8 @@ class PooledConnection(PlainConnection):
         self._make_patience = patience
         self._lent: DirectConnection | JoinedConnection | None = None
         self._handle: Any = None
+        self._has_queued = False
+        """Also where the turn did not come in time."""
         self._has_turn = False
 
     @property
@@ -546,18 +550,24 @@ class PooledConnection(PlainConnection):
             if handle is not None:
                 await _close(handle)
         finally:
+            self._has_queued = False
             if self._has_turn and self._turns is not None:
                 self._has_turn = False
                 self._turns.release()
 
+    async def queue(self) -> None:
+        """Wait for a turn at the pool, unless that depends on what it is for, as with files."""
+        if self._dialect == "postgres":
+            await self._take_turn()
+
     async def _take_turn(self) -> None:
-        if self._turns is not None:
+        if self._turns is not None and not self._has_queued:
+            self._has_queued = True
             self._has_turn = await self._turns.take()
 
     async def _current(self) -> DirectConnection | JoinedConnection:
         if self._lent is None:
-            if self._dialect == "postgres":
-                await self._take_turn()
+            await self.queue()
             self._handle = raw = self._make_direct()
             await open_whole(raw)
             patience = self._make_patience(getattr(raw, "sync_connection", raw))

@@ -121,6 +121,7 @@ class _SqlAlchemy(ABC):
             self.dialect, direct=self._single.connect, joined=self._hand_out, patience=self._patience, turns=self._turns
         )
         try:
+            await pooled.queue()  # here a worker sees who waits, and takes no more than it can serve
             yield pooled
         finally:
             await pooled.give_back()

@@ -27,7 +27,9 @@ def takes_one_message(connection: Connection) -> bool:
     driver = connection.dialect.driver
     if driver == "asyncpg":
         adapted: Any = connection.connection.dbapi_connection
-        return _keeps_account(type(adapted), type(adapted.driver_connection)) and not (adapted.readonly or adapted.deferrable)
+        return _keeps_account(type(adapted), type(adapted.driver_connection)) and not (
+            adapted.readonly or adapted.deferrable
+        )
     if driver == "psycopg":
         raw = _client(connection)
         # In other encodings a sign may be spelled with a byte that means a quote or a backslash alone.
