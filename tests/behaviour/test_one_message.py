@@ -127,7 +127,7 @@ async def test_however_it_ends_the_next_begins_anew(
 ) -> None:
     """Also with clients that keep account of transactions under other names."""
     if names == "unknown":
-        monkeypatch.setattr(one_message, "_keeps_account", lambda adapted, raw: False)
+        monkeypatch.setattr(one_message, "_keeps_account", lambda adapted: False)
     async with driver.connection() as connection:
         if ends == "wrong first":
             with pytest.raises(DBAPIError):

@@ -360,14 +360,17 @@ class DirectConnection(PlainConnection):
         *,
         patience: AbstractContextManager[None] | None = None,
         end: Callable[[], object] | None = None,
+        past: bool = False,
     ) -> None:
+        """`past`: ask past SQLAlchemy, which is then told of no error: no other connection is given up for it."""
         self.raw = raw
+        self._past = past
         self.in_transaction = False
         self._end = end or _nothing
         self._patience = patience or nullcontext()
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        return await self._do(self._alone, rows, sql, parameters)
+        return await self._do(self._alone, rows, sql, parameters, self._past)
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
         return await self._do(self._alone, query, sql, parameters)

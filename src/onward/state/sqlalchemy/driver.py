@@ -172,7 +172,7 @@ class _SqlAlchemy(ABC):
                 with patience:
                     await do(raw, _set, session_settings() if self._prepared else {})
                 try:
-                    yield DirectConnection(raw, patience=patience, end=end)
+                    yield DirectConnection(raw, patience=patience, end=end, past=self._prepared)
                 except BaseException:
                     await do(raw, Connection.invalidate)  # a farewell would wait for whatever it is that does not come
                     raise

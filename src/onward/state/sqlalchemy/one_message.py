@@ -8,7 +8,6 @@ other names than here, statements go one by one.
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection
@@ -27,9 +26,7 @@ def takes_one_message(connection: Connection) -> bool:
     driver = connection.dialect.driver
     if driver == "asyncpg":
         adapted: Any = connection.connection.dbapi_connection
-        return _keeps_account(type(adapted), type(adapted.driver_connection)) and not (
-            adapted.readonly or adapted.deferrable
-        )
+        return _keeps_account(adapted) and not (adapted.readonly or adapted.deferrable)
     if driver == "psycopg":
         raw = _client(connection)
         # In other encodings a sign may be spelled with a byte that means a quote or a backslash alone.
@@ -144,12 +141,12 @@ def _client(connection: Connection) -> Any:
 # -- what asyncpg and SQLAlchemy's wrapping of it remember
 
 
-@cache
-def _keeps_account(adapted: type, raw: type) -> bool:
+def _keeps_account(adapted: Any) -> bool:
     """Under the names that we know; the connections of a pool of asyncpg's, which a creator may give, have none."""
     from asyncpg.transaction import Transaction
 
-    return hasattr(adapted, "_transaction") and hasattr(raw, "_top_xact") and hasattr(Transaction, "_state")
+    has_names = hasattr(adapted, "_transaction") and hasattr(type(adapted.driver_connection), "_top_xact")
+    return has_names and hasattr(Transaction, "_state")
 
 
 def _note_begun(adapted: Any) -> None:
