@@ -6,7 +6,8 @@ sisters with it. What waits is kept in the connection's `info`; there is no list
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection
@@ -14,7 +15,7 @@ from sqlalchemy.engine import Dialect
 
 logger = logging.getLogger("onward")
 Action: TypeAlias = Callable[[], Any]
-_WAITING = "onward_after_commit"
+_WAITING, _ENDED = "onward_after_commit", "onward_has_ended"
 _FOLLOWED = ("do_commit", "do_rollback", "do_savepoint", "do_rollback_to_savepoint", "do_release_savepoint")
 
 
@@ -63,6 +64,20 @@ def after_commit(connection: Connection, action: Action) -> None:
     connection.info.setdefault(_WAITING, Waiting()).add(action)
 
 
+@contextmanager
+def has_ended(connection: Connection) -> Iterator[None]:
+    """Meanwhile SQLAlchemy commits, and rolls back for the pool, what the client knows to have ended already: to ask it
+    for that costs aiosqlite's thread as much as a statement.
+    """
+    _follow(connection.dialect)
+    info = connection.info
+    info[_ENDED] = True
+    try:
+        yield
+    finally:
+        info.pop(_ENDED, None)
+
+
 def _follow(dialect: Dialect) -> None:
     # Once for each dialect object. Two threads that come here together follow it twice, which does no harm.
     if _WAITING not in vars(dialect):
@@ -73,9 +88,14 @@ def _follow(dialect: Dialect) -> None:
 
 def _followed(method: Callable[..., None], name: str) -> Callable[..., None]:
     def call(connection: Any, *arguments: Any) -> None:
-        method(connection, *arguments)
+        if not (connection.info.get(_ENDED) and _is_idle(connection)):
+            method(connection, *arguments)
         waiting = connection.info.get(_WAITING)
         if waiting is not None:
             getattr(waiting, name)(*arguments)
 
     return call
+
+
+def _is_idle(connection: Any) -> bool:
+    return not connection.dbapi_connection.driver_connection.in_transaction

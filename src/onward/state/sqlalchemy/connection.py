@@ -7,7 +7,8 @@ from functools import partial
 from traceback import clear_frames
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import ExecutionContext
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
@@ -26,7 +27,7 @@ from onward.state.driver import (
     run_now,
 )
 from onward.state.postgres.settings import fault_of_code
-from onward.state.sqlalchemy.after_commit import after_commit
+from onward.state.sqlalchemy.after_commit import after_commit, has_ended
 from onward.state.sqlalchemy.checks import sqlstate
 from onward.state.sqlalchemy.one_message import begin_with, commit_with, has_begun, takes_one_message
 from onward.state.sqlalchemy.work import (
@@ -36,14 +37,14 @@ from onward.state.sqlalchemy.work import (
     end_of,
     has_thread,
     is_autocommit,
-    is_file,
     is_in_transaction,
     is_locked,
+    is_open,
+    open_whole,
     query,
     reads_only,
     refuse_poisoned,
     rows,
-    rows_of_asyncpg,
     run_in_thread,
     script,
     take_write_lock,
@@ -52,6 +53,7 @@ from onward.state.sqlalchemy.work import (
 T = TypeVar("T")
 MakePatience: TypeAlias = Callable[[Connection], AbstractContextManager[None]]
 """How long statements of ours may take on a connection."""
+_SUSPENDED = "onward_suspended"
 
 
 class JoinedConnection(PlainConnection):
@@ -69,7 +71,8 @@ class JoinedConnection(PlainConnection):
         """Whether the server, too, has heard of it: SQLAlchemy begins with the first statement, whosever it is."""
         self._watched: Connection | None = None
         self._is_asking = False
-        self._suspended: Connection | None = None
+        self._suspended: dict[Any, Any] | None = None
+        """The `info` of its connection, where the engine's listener finds us."""
         self._end: Callable[[], object] = _nothing
 
     @property
@@ -106,7 +109,7 @@ class JoinedConnection(PlainConnection):
         if isinstance(first, Command) and not more and first.needs != "rows" and self._lent is not None:
             if begin and not commit:
                 return self._begin_with(target, first)
-            if commit and not begin and self._can_commit_with(target):
+            if commit and not begin and self._can_commit_with(target) and takes_one_message(target):
                 self.commit_now(target, is_sound=True, last=first)
                 return first.read(())
         return run_now(run_in_turn(_Inside(self, target), first, *more, begin=begin, commit=commit))
@@ -114,7 +117,8 @@ class JoinedConnection(PlainConnection):
     def _begin_with(self, target: Any, command: Command[T]) -> T:
         self.begin_now(target, watched=False)
         try:
-            if has_begun(self._enter(target)) or not takes_one_message(self._enter(target)):
+            connection = self._enter(target)
+            if has_begun(connection) or not takes_one_message(connection):
                 return command.read(self.fetch_directly(target, command.sql, command.parameters))
             with self._patience:
                 count = self._within(target, begin_with, command)
@@ -125,17 +129,16 @@ class JoinedConnection(PlainConnection):
 
     def _can_commit_with(self, target: Any) -> bool:
         """Whether nothing else is to be done in the transaction: a session has still to write what waits in it."""
-        if isinstance(target, Session) or target.dispatch.commit:
-            return False
-        return takes_one_message(target)
+        return not (isinstance(target, Session) or target.dispatch.commit)
 
     def _run_in_thread(
         self, target: Any, first: Operation[T], more: tuple[Command[Any], ...], begin: bool, commit: bool
     ) -> T:
         answers: list[T] = []
+        at_once = commit and self._can_commit_with(target)
 
         def run(connection: Connection) -> None:
-            answers.append(run_in_thread(connection, first, more, begin=begin))
+            answers.append(run_in_thread(connection, first, more, begin=begin, commit=at_once))
 
         try:
             if begin:
@@ -143,7 +146,8 @@ class JoinedConnection(PlainConnection):
             else:
                 self._ask(run, self._enter(target))
             if commit:
-                self.commit_now(target, is_sound=True)
+                with has_ended(target) if at_once else nullcontext():
+                    self.commit_now(target, is_sound=True)
         except BaseException:
             if begin or commit:
                 self.roll_back_now(target)
@@ -158,7 +162,8 @@ class JoinedConnection(PlainConnection):
             return await do(self.raw, work, *arguments)
         except asyncio.CancelledError as error:
             clear_frames(error.__traceback__)  # with what they hold of a connection that is half made
-            await self.rollback()  # it may have begun
+            if is_open(self.raw):
+                await self.rollback()  # it may have begun
             raise
 
     async def commit(self) -> None:
@@ -169,19 +174,21 @@ class JoinedConnection(PlainConnection):
 
     def suspend(self) -> None:
         connection = self._connection
-        if self._suspended is None and connection is not None and not connection.closed:
-            event.listen(connection, "before_cursor_execute", self._refuse)
-            self._suspended = connection
+        if self._suspended is None and connection is not None and not (connection.closed or connection.invalidated):
+            _guard(connection.engine)
+            self._suspended = connection.info
+            self._suspended[_SUSPENDED] = self.refuse
 
     def resume(self) -> None:
         if self._suspended is not None:
-            event.remove(self._suspended, "before_cursor_execute", self._refuse)
+            self._suspended.pop(_SUSPENDED, None)
             self._suspended = None
 
     def cut_off(self) -> None:
         self._end()
 
-    def _refuse(self, *_: object) -> None:
+    def refuse(self) -> None:
+        """Raise unless it is we who ask."""
         if not self._is_asking:
             raise TransactionClosed("the block of this transaction has ended: it takes no more statements")
 
@@ -200,7 +207,7 @@ class JoinedConnection(PlainConnection):
     def fetch_directly(self, target: Connection | Session, sql: str, parameters: Mapping[str, Any]) -> Rows:
         """The same, past SQLAlchemy where that can be."""
         with self._patience:
-            return self._within(target, self._fetch_directly, sql, parameters)
+            return self._within(target, rows, sql, parameters, self._has_begun and self._lent is not None)
 
     def query_now(self, target: Connection | Session, sql: str, parameters: Mapping[str, Any]) -> Result:
         return self._within(target, query, sql, parameters)
@@ -272,11 +279,6 @@ class JoinedConnection(PlainConnection):
         self._has_begun = self._begun
         return answer
 
-    def _fetch_directly(self, connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        if self._has_begun and self._lent is not None and connection.dialect.driver == "asyncpg":
-            return rows_of_asyncpg(connection, sql, parameters)
-        return rows(connection, sql, parameters)
-
     def _ask(self, work: Callable[..., T], *arguments: Any) -> T:
         self._is_asking = True
         try:
@@ -286,9 +288,12 @@ class JoinedConnection(PlainConnection):
 
     def _enter(self, target: Connection | Session) -> Connection:
         connection = target.connection() if isinstance(target, Session) else target
-        if is_autocommit(connection):
-            raise TransactionUnsuitable("the connection is in AUTOCOMMIT isolation: nothing in it can be rolled back")
-        self._connection = connection
+        if connection is not self._connection:  # SQLAlchemy lets nobody change it later
+            if is_autocommit(connection):
+                raise TransactionUnsuitable(
+                    "the connection is in AUTOCOMMIT isolation: nothing in it can be rolled back"
+                )
+            self._connection = connection
         return connection
 
     def _ended(self) -> None:
@@ -355,14 +360,17 @@ class DirectConnection(PlainConnection):
         *,
         patience: AbstractContextManager[None] | None = None,
         end: Callable[[], object] | None = None,
+        past: bool = False,
     ) -> None:
+        """`past`: ask past SQLAlchemy, which is then told of no error: no other connection is given up for it."""
         self.raw = raw
+        self._past = past
         self.in_transaction = False
         self._end = end or _nothing
         self._patience = patience or nullcontext()
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        return await self._do(self._alone, rows, sql, parameters)
+        return await self._do(self._alone, rows, sql, parameters, self._past)
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
         return await self._do(self._alone, query, sql, parameters)
@@ -414,7 +422,9 @@ class DirectConnection(PlainConnection):
 
 
 class Turns:
-    """As many as a pool has connections: to wait in there is a task for each."""
+    """As many as a pool has connections: to wait in there is a task for each. For a file's transactions there is one:
+    SQLite has no queue for those that want to write, who sleep and try again, ever longer.
+    """
 
     def __init__(self, count: int, seconds: float) -> None:
         self._free, self._seconds = asyncio.Semaphore(count), seconds
@@ -449,6 +459,8 @@ class PooledConnection(PlainConnection):
         self._make_patience = patience
         self._lent: DirectConnection | JoinedConnection | None = None
         self._handle: Any = None
+        self._has_queued = False
+        """Also where the turn did not come in time."""
         self._has_turn = False
 
     @property
@@ -498,8 +510,9 @@ class PooledConnection(PlainConnection):
     async def _join(self) -> JoinedConnection:
         if self._lent is not None:
             await self.give_back()
-        raw = await self._borrow(self._make_joined)
-        return JoinedConnection(raw, lent=self._make_patience)
+        await self._take_turn()
+        self._handle = self._make_joined()
+        return JoinedConnection(self._handle, lent=self._make_patience)
 
     async def commit(self) -> None:
         try:
@@ -540,20 +553,26 @@ class PooledConnection(PlainConnection):
             if handle is not None:
                 await _close(handle)
         finally:
+            self._has_queued = False
             if self._has_turn and self._turns is not None:
                 self._has_turn = False
                 self._turns.release()
 
-    async def _borrow(self, make: Callable[[], Any]) -> Any:
-        if self._turns is not None:
+    async def queue(self) -> None:
+        """Wait for a turn at the pool, unless that depends on what it is for, as with files."""
+        if self._dialect == "postgres":
+            await self._take_turn()
+
+    async def _take_turn(self) -> None:
+        if self._turns is not None and not self._has_queued:
+            self._has_queued = True
             self._has_turn = await self._turns.take()
-        self._handle = make()
-        await _open(self._handle)
-        return self._handle
 
     async def _current(self) -> DirectConnection | JoinedConnection:
         if self._lent is None:
-            raw = await self._borrow(self._make_direct)
+            await self.queue()
+            self._handle = raw = self._make_direct()
+            await open_whole(raw)
             patience = self._make_patience(getattr(raw, "sync_connection", raw))
             self._lent = DirectConnection(raw, patience=patience)
         return self._lent
@@ -563,24 +582,10 @@ class PooledConnection(PlainConnection):
 async def entered(handle: Any) -> AsyncIterator[Any]:
     """A connection or session of either kind, closed at the end."""
     try:
-        await _open(handle)
+        await open_whole(handle)
         yield handle
     finally:
         await _close(handle)
-
-
-async def _open(handle: Any) -> None:
-    if isinstance(handle, AsyncConnection):
-        await (to_the_end(_start(handle)) if is_file(handle) else _start(handle))
-
-
-async def _start(handle: AsyncConnection) -> None:
-    try:
-        await handle.start()
-    except BaseException as error:
-        # A connection that is made while its wait is cancelled would live as long as anybody has the traceback.
-        clear_frames(error.__traceback__)
-        raise
 
 
 async def _close(handle: Any) -> None:
@@ -588,12 +593,27 @@ async def _close(handle: Any) -> None:
         await to_the_end(handle.close())
     elif not isinstance(handle, AsyncConnection):
         handle.close()
-    elif handle.sync_connection is not None and not handle.closed:  # None: it was never opened
+    elif is_open(handle) and not handle.closed:
         await to_the_end(handle.close())
 
 
 def _nothing() -> None:
     return
+
+
+def _guard(engine: Engine) -> None:
+    # Once for each dialect object: to listen to one connection, and no more, costs as much as a small statement.
+    if _SUSPENDED not in vars(engine.dialect):
+        for name in ("do_execute", "do_execute_no_params", "do_executemany"):
+            event.listen(engine, name, _refuse_suspended, insert=True)
+        setattr(engine.dialect, _SUSPENDED, True)
+
+
+def _refuse_suspended(*given: Any) -> None:
+    context: ExecutionContext = given[-1]
+    refuse = context.root_connection.info.get(_SUSPENDED)
+    if refuse is not None:
+        refuse()
 
 
 def _discard_demoted(connection: Connection, error: DBAPIError) -> None:

@@ -33,6 +33,8 @@ from onward.transport import CONNECT, STATEMENT, Patience, Reach, watch
 
 _FAREWELL = 1.0
 """Seconds for a connection to be closed in."""
+_TURN = 30.0
+"""Seconds to wait for a turn to write; whoever has waited for so long tries beside who has it."""
 
 
 class _SqlAlchemy(ABC):
@@ -101,6 +103,8 @@ class _SqlAlchemy(ABC):
 
     def _turns_of_pool(self) -> Turns | None:
         pool = self._sync_engine.pool
+        if self.dialect == "sqlite":
+            return Turns(1, _TURN)
         overflow = getattr(pool, "_max_overflow", -1)
         if not isinstance(pool, QueuePool) or overflow < 0 or not pool.size():
             return None
@@ -117,6 +121,7 @@ class _SqlAlchemy(ABC):
             self.dialect, direct=self._single.connect, joined=self._hand_out, patience=self._patience, turns=self._turns
         )
         try:
+            await pooled.queue()  # here a worker sees who waits, and takes no more than it can serve
             yield pooled
         finally:
             await pooled.give_back()
@@ -167,7 +172,7 @@ class _SqlAlchemy(ABC):
                 with patience:
                     await do(raw, _set, session_settings() if self._prepared else {})
                 try:
-                    yield DirectConnection(raw, patience=patience, end=end)
+                    yield DirectConnection(raw, patience=patience, end=end, past=self._prepared)
                 except BaseException:
                     await do(raw, Connection.invalidate)  # a farewell would wait for whatever it is that does not come
                     raise

@@ -5,6 +5,7 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
+from traceback import clear_frames
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -37,21 +38,51 @@ class WriterBusy(Exception):
 
 
 async def do(handle: Any, work: Callable[..., T], *arguments: Any) -> T:
-    """Do work with the sync object behind a connection or session, waiting for SQLite's write lock if need be."""
+    """Do work with the sync object behind a connection or session, waiting for SQLite's write lock if need be.
+
+    An async connection that is not open yet is opened first.
+    """
     is_async = isinstance(handle, AsyncConnection | AsyncSession)
     whole = is_async and is_file(handle)
     while True:
         try:
             if whole:
                 # Whoever is cancelled is told afterwards: the thread goes on all the same, and may take the write lock.
-                return await to_the_end(handle.run_sync(work, *arguments))
-            return await handle.run_sync(work, *arguments) if is_async else work(handle, *arguments)
+                return await to_the_end(_do(handle, work, *arguments))
+            return await _do(handle, work, *arguments) if is_async else work(handle, *arguments)
         except WriterBusy:
             pause = random.uniform(0.005, 0.03)
         if is_async:
             await asyncio.sleep(pause)
         else:
             time.sleep(pause)  # noqa: ASYNC251 - there is no loop to keep running
+
+
+async def _do(handle: Any, work: Callable[..., T], *arguments: Any) -> T:
+    if not is_open(handle):
+        await _start(handle)
+    answer: T = await handle.run_sync(work, *arguments)
+    return answer
+
+
+async def open_whole(handle: Any) -> None:
+    """Open what an engine or sessionmaker has made, if that is still to be done."""
+    if not is_open(handle):
+        await (to_the_end(_start(handle)) if is_file(handle) else _start(handle))
+
+
+async def _start(handle: AsyncConnection) -> None:
+    try:
+        await handle.start()
+    except BaseException as error:
+        # A connection that is made while its wait is cancelled would live as long as anybody has the traceback.
+        clear_frames(error.__traceback__)
+        raise
+
+
+def is_open(handle: Any) -> bool:
+    """Whether it has its connection; all but an async one open by themselves."""
+    return not isinstance(handle, AsyncConnection) or handle.sync_connection is not None
 
 
 def is_file(handle: AsyncConnection | AsyncSession) -> bool:
@@ -68,10 +99,12 @@ def has_thread(handle: Any) -> bool:
 # -- statements
 
 
-def rows(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
-    """Run a statement of ours; its rows."""
+def rows(connection: Connection, sql: str, parameters: Mapping[str, Any], past: bool = False) -> Rows:
+    """Run a statement of ours; its rows. `past`: SQLAlchemy has not to begin before it."""
     if connection.dialect.driver == "asyncpg":
         ask_safely(client(connection))
+        if past:
+            return _rows_of_asyncpg(connection, sql, parameters)
     try:
         return query(connection, sql, parameters).rows
     except StatementError as error:
@@ -79,9 +112,8 @@ def rows(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Row
         raise
 
 
-def rows_of_asyncpg(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
-    """The same, past SQLAlchemy, at a third of the cost: in a transaction that the server knows of already."""
-    ask_safely(client(connection))
+def _rows_of_asyncpg(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
+    """The same, past SQLAlchemy, at a third of the cost."""
     spelled = spell(sql, "dollar")
     given = spelled.positional(parameters)
     found: Rows = ask_past(
@@ -92,9 +124,11 @@ def rows_of_asyncpg(connection: Connection, sql: str, parameters: Mapping[str, A
     return found
 
 
-def run_in_thread(connection: Connection, first: Operation[T], more: tuple[Command[Any], ...], *, begin: bool) -> T:
+def run_in_thread(
+    connection: Connection, first: Operation[T], more: tuple[Command[Any], ...], *, begin: bool, commit: bool
+) -> T:
     """Run operations of ours in aiosqlite's thread as one piece, past SQLAlchemy, which goes there four times for each
-    statement; `begin` as SQLite's one writer before the first.
+    statement; `begin` as SQLite's one writer before the first, `commit` after the last.
     """
     adapted: Any = connection.connection.dbapi_connection
     sync = SyncSqliteConnection(adapted.driver_connection._conn)
@@ -102,7 +136,7 @@ def run_in_thread(connection: Connection, first: Operation[T], more: tuple[Comma
     def run() -> T:
         if begin or not sync.in_transaction:
             _begin_at_once(sync.raw)
-        return run_now(run_in_turn(sync, first, *more))
+        return run_now(run_in_turn(sync, first, *more, commit=commit))
 
     answer: T = adapted.run_async(lambda raw: raw._execute(run))
     return answer
