@@ -40,7 +40,8 @@ _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 """A line for people."""
 _SETTINGS = "onward_settings"
-_OF_ATTEMPTS = ("type_name", "job_id", "chain_id", "attempt", "worker")
+_NOBODYS: dict[str, object] = dict.fromkeys(("type_name", "job_id", "chain_id", "attempt", "worker"))
+"""What a record says of the attempt that it belongs to, where there is none."""
 
 
 def _level(event: Event) -> int:
@@ -112,12 +113,12 @@ class AttemptFilter(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        attempt = current_attempt.get()
-        told: tuple[object, ...] = (None,) * len(_OF_ATTEMPTS)
+        attempt, fields, told = current_attempt.get(), vars(record), _NOBODYS
         if attempt is not None:
-            told = attempt.job_type, attempt.job_id, attempt.chain_id, attempt.number, attempt.worker
-        for name, value in zip(_OF_ATTEMPTS, told, strict=True):
-            vars(record).setdefault(name, value)
+            whose = (attempt.job_type, attempt.job_id, attempt.chain_id, attempt.number, attempt.worker)
+            told = dict(zip(_NOBODYS, whose, strict=True))
+        for name, value in told.items():
+            fields.setdefault(name, value)
         _mask(record, attempt)
         return True
 
@@ -152,7 +153,7 @@ class TextFormatter(logging.Formatter):
         line = super().formatMessage(record)
         if getattr(record, "job_id", None) is None or hasattr(record, "onward"):
             return line
-        words = (f"{name}={getattr(record, name, None)}" for name in _OF_ATTEMPTS)
+        words = (f"{name}={getattr(record, name, None)}" for name in _NOBODYS)
         return f"{line} [{' '.join(words)}]"
 
 
@@ -171,19 +172,19 @@ class JsonFormatter(logging.Formatter):
         self._always = {name: value for name, value in always.items() if value is not None}
 
     def format(self, record: logging.LogRecord) -> str:
-        event = getattr(record, "onward", None)
+        event, message = getattr(record, "onward", None), record.getMessage()
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": message,
             **self._always,
         }
         for name in vars(record):
             if name not in _OF_EVERY_RECORD and (value := getattr(record, name)) is not None:
                 line[name] = value
         if isinstance(event, msgspec.Struct):
-            line["message"] = line["event"] = str(record.msg if not record.args else record.getMessage()).split()[0]
+            line["message"] = line["event"] = message.split(maxsplit=1)[0]
             line |= {name: value for name, value in msgspec.structs.asdict(event).items() if value is not None}
         if record.exc_info:
             line["traceback"] = record.exc_text or self.formatException(record.exc_info)
