@@ -4,6 +4,7 @@ import logging
 import re
 import sys
 import traceback
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
@@ -40,7 +41,7 @@ _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 """A line for people."""
 _SETTINGS = "onward_settings"
-_NOBODYS: dict[str, object] = dict.fromkeys(("type_name", "job_id", "chain_id", "attempt", "worker"))
+_NOBODYS: Mapping[str, object] = dict.fromkeys(("type_name", "job_id", "chain_id", "attempt", "worker"))
 """What a record says of the attempt that it belongs to, where there is none."""
 
 
