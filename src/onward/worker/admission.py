@@ -24,10 +24,11 @@ _LOOK_BACK_EVERY = 0.25
 """Seconds for which it goes on after what it has seen; see `worker/take_cursor.py`."""
 _EAGER_FOR = 60.0
 """Seconds after jobs were let in for which a worker whose types have no limit looks before every take, too."""
-_AT_MOST_AHEAD = 0.05
+_AT_MOST_AHEAD, _AT_MOST_AHEAD_ALONE = 0.05, 0.1
 """Seconds for which a worker that finds enough to take does so without a look: many places are given for less than one
 at a time. And for which it goes on to do so while a look is under way beside its takes. A job with a better rank waits
-for no longer than both, nor does one of another key."""
+for no longer than both, nor does one of another key. The latter where there is no look beside takes, which wait for it.
+"""
 _LONGEST_PAUSE = 0.5
 """Seconds between looks while somebody's lock is in the way."""
 _NONE_AHEAD_FOR, _NONE_AHEAD_AT_MOST_FOR = 1.0, 30.0
@@ -64,6 +65,10 @@ class Admission:
     _none_ahead_before: float = 0.0
 
     @property
+    def _at_most_ahead(self) -> float:
+        return _AT_MOST_AHEAD if self.store.state.locks_rows else _AT_MOST_AHEAD_ALONE
+
+    @property
     def is_eager(self) -> bool:
         """Whether to look whenever there may be less to take than there could be, and after every attempt."""
         return bool(self.limits) or time.monotonic() < self._eager_until
@@ -77,11 +82,11 @@ class Admission:
     @property
     def can_wait(self) -> bool:
         """Whether there was enough to take until a moment ago, so that a take need not wait for the look."""
-        return self._none_ahead_before <= time.monotonic() < self._enough_until + _AT_MOST_AHEAD
+        return self._none_ahead_before <= time.monotonic() < self._enough_until + self._at_most_ahead
 
     def look_ahead(self) -> None:
         """A look begins beside the takes: it will say how things are."""
-        self._enough_until = self.due = time.monotonic() + _AT_MOST_AHEAD
+        self._enough_until = self.due = time.monotonic() + self._at_most_ahead
 
     def looked_ahead(self) -> None:
         """A look beside the takes was made."""
@@ -130,7 +135,7 @@ class Admission:
         if self._after:  # what was committed late comes before it, and was passed over
             wait = min(wait, max(self._look_back_at - now, 0.001))
         self.due = now + (wait if free else max(wait, _WITHOUT_ROOM))
-        self._enough_until = 0.0 if self._is_paced else now + _AT_MOST_AHEAD
+        self._enough_until = 0.0 if self._is_paced else now + self._at_most_ahead
         if types:
             self._eager_until = now + _EAGER_FOR
         ours = sum(count for name, count in types.items() if name in self.type_names)
