@@ -43,6 +43,12 @@ class Running:
         self.done += 1
 
 
+def look_at_least_every(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """For places, while there is enough to take."""
+    for name in ("_AT_MOST_AHEAD", "_AT_MOST_AHEAD_ALONE"):
+        monkeypatch.setattr(admission, name, seconds)
+
+
 async def finish(*chains: Any) -> None:
     for chain in chains:
         await chain.wait(timeout=timedelta(seconds=60))
@@ -75,7 +81,7 @@ async def test_a_worker_that_finds_enough_to_take_does_not_look_for_more_each_ti
     async with make_app(work) as app:
         for name in ("admit", "take"):
             monkeypatch.setattr(app.state, name, _counted(getattr(app.state, name), name, calls))
-        monkeypatch.setattr(admission, "_AT_MOST_AHEAD", 60.0)
+        look_at_least_every(monkeypatch, 60.0)
         monkeypatch.setattr(admission, "_LOOK_BACK_EVERY", 60.0)
         chains = await app.start_many([work.with_input(Work(f"tenant-{n % 40}")) for n in range(200)])
         async with app.worker(concurrency=4):
@@ -98,7 +104,7 @@ async def test_a_place_given_up_while_a_worker_takes_ahead_is_looked_at_though_i
 
     async with make_app(work) as app:
         monkeypatch.setattr(admission, "_LOOK_BACK_EVERY", 60.0)
-        monkeypatch.setattr(admission, "_AT_MOST_AHEAD", 1.0)
+        look_at_least_every(monkeypatch, 1.0)
 
         async def admit(run: Run, **_: Any) -> Any:
             calls["admit"] += 1
@@ -130,7 +136,7 @@ async def test_jobs_are_taken_while_places_are_looked_for(
 
     async with make_app(work) as app:
         monkeypatch.setattr(admission, "_LOOK_BACK_EVERY", 60.0)
-        monkeypatch.setattr(admission, "_AT_MOST_AHEAD", 0.0)
+        look_at_least_every(monkeypatch, 0.0)
         monkeypatch.setattr(admission.Admission, "can_wait", property(lambda one: one._enough_until > 0))
 
         async def admit(run: Run, **_: Any) -> Any:
@@ -205,7 +211,7 @@ async def test_takes_look_themselves_while_no_connection_is_to_be_had_beside_the
             raise asyncpg.TooManyConnectionsError("sorry, too many clients already")
 
     monkeypatch.setattr(source, "Reserved", NotToBeHad)
-    monkeypatch.setattr(admission, "_AT_MOST_AHEAD", 0.05)
+    look_at_least_every(monkeypatch, 0.05)
     monkeypatch.setattr(admission, "_NONE_AHEAD_FOR", 60.0)
     async with make_app(work) as app:
         chains = await app.start_many([work.with_input(Work(f"tenant-{n % 40}")) for n in range(400)])
@@ -257,7 +263,7 @@ async def test_what_was_taken_runs_though_the_look_for_more_fails(
         await release.wait()
 
     async with make_app(work) as app:
-        monkeypatch.setattr(admission, "_AT_MOST_AHEAD", 60.0)
+        look_at_least_every(monkeypatch, 60.0)
         monkeypatch.setattr(admission, "_LOOK_BACK_EVERY", 60.0)
         is_locked = False
 
