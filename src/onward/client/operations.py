@@ -86,7 +86,8 @@ class Operations:
         """These operations, if the app is open, in this process and in the event loop that runs here."""
         if self.opened_in != Process.id:
             self.refuse_after_fork()
-            raise ConfigurationError("the app is not open: use `async with app:` around this call")
+            state = "is not open" if self._loop is None else "was closed"
+            raise ConfigurationError(f"the app {state}: use `async with app:` around this call")
         if asyncio._get_running_loop() not in (None, self._loop):
             raise ConfigurationError(ANOTHER_LOOP)
         return self

@@ -11,5 +11,3 @@ DROP FUNCTION IF EXISTS /*schema*/admit(integer, bigint, boolean, timestamptz);
 DROP FUNCTION IF EXISTS /*schema*/give_up_places(text[], text[]);
 DROP FUNCTION IF EXISTS /*schema*/set_limits(text[], integer[], double precision[], integer[], text[], boolean, timestamptz);
 DROP FUNCTION IF EXISTS /*schema*/pause_types(text[], timestamptz);
-
-/*include functions/limiting*/

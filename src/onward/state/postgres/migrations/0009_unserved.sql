@@ -19,8 +19,6 @@ DROP FUNCTION IF EXISTS /*schema*/pause_types(text[], timestamptz);
 
 /*include functions/limits*/
 
-/*include functions/admitting*/
-
 -- Made ready anew for every statement, it took an eighth of what a start, or the end of a lone attempt, costs the server.
 -- All who write a status are in these files; what a hand writes that is none is shown as failed, with what it is.
 ALTER TABLE /*schema*/job DROP CONSTRAINT IF EXISTS job_status_check;
