@@ -125,6 +125,7 @@ class Store:
         except BaseException:
             self._announcer.take_back(carried)
             raise
+        self._announcer.has_left(carried)
         if self.observers.wants(events.HintsSent):
             self.observers.emit(events.HintsSent(count=len(carried.hints)))
         return answer
