@@ -299,6 +299,28 @@ async def test_a_commit_that_fails_takes_no_hints_of_others_with_it_and_leaves_n
 
 
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_a_commit_that_takes_its_time_delays_no_hints_of_others(
+    opened: Any, postgres_target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app: Onward = await opened(double, target=postgres_target)
+    loop, announced = asyncio.get_running_loop(), dict[str, float]()
+    other = Hint(HintKind.ENDED, "another's")
+
+    async def announce(given: Any) -> None:
+        announced.update({hint.key: loop.time() for hint in given})
+
+    monkeypatch.setattr(app._notify, "announce", announce)
+    async with app.transaction() as tx:
+        for statement in SLOW_COMMIT:
+            await tx.execute(statement)
+        await app.start(double, 1, tx=tx)
+        app._announcer.post([other])
+        began = loop.time()
+    assert loop.time() - began > 1.0
+    assert announced[other.key] - began < 0.5
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
 async def test_what_a_statement_has_the_server_forget_fails_no_commit_that_carries_hints(
     opened: Any, postgres_target: str
 ) -> None:
@@ -320,6 +342,16 @@ async def test_after_a_commit_with_hints_has_failed_others_go_without_for_a_whil
 
     await asyncio.sleep(0.05)
     assert app._announcer.carry([hint]) is None
+
+
+SLOW_COMMIT = (
+    "CREATE TEMPORARY TABLE checked (n integer) ON COMMIT DROP",
+    "CREATE FUNCTION pg_temp.check_slowly() RETURNS trigger LANGUAGE plpgsql"
+    " AS 'BEGIN PERFORM pg_sleep(1); RETURN NULL; END'",
+    "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON checked DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
+    " EXECUTE FUNCTION pg_temp.check_slowly()",
+    "INSERT INTO checked VALUES (1)",
+)
 
 
 def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:

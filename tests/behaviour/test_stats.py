@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -180,6 +181,27 @@ async def test_figures_that_cannot_be_written_hold_nobody_up_and_are_written_lat
 
 def _fail(now: float) -> float:
     raise OSError("away")
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_a_worker_that_ends_writes_its_figures_although_the_pool_is_lent(
+    make_app: Callable[..., Onward], recorder: Recorder
+) -> None:
+    @job("refund")
+    async def refund(attempt: Attempt[int]) -> int:
+        async with attempt.complete():  # so that no connection is made to settle
+            return attempt.input
+
+    async with make_app(refund, pool_size=1) as app:
+        await app.start(refund, 1)
+        async with AsyncExitStack() as lent, app.worker():
+            async with asyncio.timeout(SOON.total_seconds()):
+                while not recorder.of(events.AttemptEnded):
+                    await asyncio.sleep(0.01)
+            await lent.enter_async_context(app.driver.connection())
+        stats = await app.stats()
+    assert counted(stats.total)["completed"] == 1
+    assert not recorder.of(events.StateError)
 
 
 @pytest.mark.parametrize("target", ["sqlite"], indirect=True)

@@ -15,6 +15,7 @@ from sqlalchemy import create_engine
 
 from onward import Attempt, Deduplication, JobStatus, JobType, Next, Onward, SyncOnward, job
 from onward.errors import ChainNotFound, TransactionOpen
+from onward.notify.contract import Hint
 from onward.observe import events
 from support import SOON, Recorder
 
@@ -158,6 +159,23 @@ def test_what_follows_a_commit_needs_no_second_connection_of_the_pool(
         assert first.get().status is JobStatus.COMPLETED
     assert recorder.of(events.ChainStarted)
     assert not recorder.of(events.NotifyError)
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+def test_hints_leave_before_actions_after_a_commit_which_may_be_interrupted(
+    make_app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with make_app(approve).sync as client:
+        sent: list[Hint] = []
+        monkeypatch.setattr(client._store._announcer, "post", sent.extend)
+        with pytest.raises(KeyboardInterrupt), client.transaction() as tx:
+            client.start(approve, "paper", tx=tx)
+            tx.after_commit(interrupt)
+
+    assert [hint.key for hint in sent] == [approve.name]
 
 
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)

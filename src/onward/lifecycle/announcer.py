@@ -20,6 +20,8 @@ _BETWEEN_ROUNDS = 0.002
 """Seconds. The first hint leaves at once; in a stream of them one in so often wakes everybody as well."""
 _AFTER_FAILURE = 1.0
 """Seconds for which no commit carries hints after one that did has failed: perhaps because of them."""
+_WITH_ANOTHER_AT_MOST = 0.05
+"""Seconds for which hints wait for somebody else's commit to take them along: it may have to wait itself."""
 _FAREWELL = 2.0
 
 
@@ -29,7 +31,9 @@ class Carried(NamedTuple):
     command: Command[None]
     hints: Sequence[Hint]
     waiting: Sequence[Hint]
-    """Those among them that wait for no commit: to be posted again if this one comes to nothing."""
+    """Those among them that wait for no commit: to be posted again if this one comes to nothing, or takes its time."""
+    too_late: asyncio.TimerHandle | None
+    """Posts those again."""
 
 
 class Announcer(Protocol):
@@ -45,6 +49,10 @@ class Announcer(Protocol):
         """
         ...
 
+    def has_left(self, carried: Carried) -> None:
+        """A commit that carried hints has succeeded."""
+        ...
+
     def take_back(self, carried: Carried) -> None:
         """A commit that carried hints came to nothing: those of others are to be sent all the same."""
         ...
@@ -55,6 +63,8 @@ class Posting:
 
     def carry(self, hints: Sequence[Hint]) -> Carried | None:
         return None
+
+    def has_left(self, carried: Carried) -> None: ...
 
     def take_back(self, carried: Carried) -> None: ...
 
@@ -92,9 +102,15 @@ class BackgroundAnnouncer:
         self._next_carried = self._loop.time() + _BETWEEN_ROUNDS
         # A little later than the next that are carried: in a stream of starts, those take along what waits.
         self._next_round = self._next_carried + _BETWEEN_ROUNDS
-        return Carried(command, merged_hints, waiting)
+        too_late = self._loop.call_later(_WITH_ANOTHER_AT_MOST, self.post, waiting) if waiting else None
+        return Carried(command, merged_hints, waiting, too_late)
+
+    def has_left(self, carried: Carried) -> None:
+        if carried.too_late is not None:
+            carried.too_late.cancel()
 
     def take_back(self, carried: Carried) -> None:
+        self.has_left(carried)
         if self._loop is not None:
             self._next_carried = self._loop.time() + _AFTER_FAILURE
         self.post(carried.waiting)

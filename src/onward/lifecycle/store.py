@@ -109,10 +109,10 @@ class Store:
         """The change is committed: let its hints and events go."""
         for event in effects.events:
             self.observers.emit(event)
+        if effects.hints:  # before the application's actions, which may take their time, or be interrupted
+            self._announcer.post(effects.hints)
         for action in effects.actions:
             _run_after_commit(action)
-        if effects.hints:
-            self._announcer.post(effects.hints)
 
     async def _carrying(self, hints: list[Hint], run: Callable[..., Awaitable[T]]) -> T:
         """Run what commits, and have hints leave with it if it is time that some do; then they are no longer there."""
@@ -125,6 +125,7 @@ class Store:
         except BaseException:
             self._announcer.take_back(carried)
             raise
+        self._announcer.has_left(carried)
         if self.observers.wants(events.HintsSent):
             self.observers.emit(events.HintsSent(count=len(carried.hints)))
         return answer

@@ -31,6 +31,8 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_ASIDE = 0.05, 2.0, 0.5
 """Seconds between tries."""
 _LAST_FIGURES = 1.0
 """Seconds to write what is left of the figures."""
+_LENT_WITHIN = 0.2
+"""Seconds for which they wait for a connection of the pool, before one is made for them."""
 _RECORDING = "write figures"
 _LAST_CHANCE = 2.0
 """Seconds for an outcome that comes when all others have been given up."""
@@ -304,8 +306,7 @@ class Settler:
         taken = None if self._figures is None else self._figures.take()
         if self._figures is None or taken is None:
             return
-        # At the end the pool is free: to connect for them alone would be too much.
-        run = self._reserved.run if within is None else self._reserved.borrow
+        run = self._reserved.run if within is None else self._run_at_the_end
         try:
             async with asyncio.timeout(within):
                 now = await self._limited(run(taken.command))
@@ -316,6 +317,14 @@ class Settler:
             if not isinstance(error, Exception):
                 raise
             self._store.observers.emit(events.StateError(doing=_RECORDING, error=describe(error)))
+
+    async def _run_at_the_end(self, command: Operation[T]) -> T:
+        """As a rule the pool is free by then: to connect for them alone would be too much."""
+        try:
+            async with asyncio.timeout(_LENT_WITHIN):
+                return await self._reserved.borrow(command)
+        except TimeoutError:
+            return await self._reserved.run(command)
 
     def _concerns_all(self, error: Exception) -> bool:
         """Whether an error has nothing to do with what was to be settled: the database is away, or in trouble."""
