@@ -124,8 +124,8 @@ class ConnectionThread:
         call = Call(work, arguments, False)
         late: asyncio.TimerHandle | None = None
         if not self._is_taken:
+            self._put(call)  # first: where no thread can be started nobody has taken anything
             self._is_taken = True
-            self._put(call)
         else:
             self._waiting.append(call)
             if limit is not None:
@@ -155,8 +155,9 @@ class ConnectionThread:
     def _put(self, call: Call[Any]) -> None:
         if self._thread is None:
             # A daemon: a process that ends without closing its app must not hang.
-            self._thread = Thread(target=self._work, name="onward-sqlite", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._work, name="onward-sqlite", daemon=True)
+            thread.start()
+            self._thread = thread
         call.is_put = True
         self._inbox.put(call)
 
