@@ -1,8 +1,11 @@
 """How the tasks of an app share the one thread in which its transactions on a SQLite file are made."""
 
 import asyncio
+import gc
 import os
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -203,3 +206,16 @@ async def test_where_no_thread_can_be_started_the_next_has_its_turn_nonetheless(
 
     await take_turn(driver, 2)
     assert await visits(driver) == [2]
+
+
+def test_a_transaction_that_everybody_has_forgotten_does_not_keep_the_file(tmp_path: Path) -> None:
+    async def forget() -> None:
+        driver = SqliteDriver(tmp_path / "jobs.db")
+        await driver.open()
+        await (await driver.connection().__aenter__()).begin()
+
+    asyncio.run(forget())
+    gc.collect()
+
+    with closing(sqlite3.connect(tmp_path / "jobs.db", timeout=0)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
