@@ -1,8 +1,13 @@
 """How the tasks of an app share the one thread in which its transactions on a SQLite file are made."""
 
 import asyncio
+import gc
+import os
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -152,3 +157,65 @@ async def test_what_cannot_be_begun_holds_nobody_up(driver: SqliteDriver) -> Non
 
     await take_turn(driver, 1)
     assert await visits(driver) == [1]
+
+
+async def test_who_waits_for_a_place_when_the_driver_is_closed_still_gets_a_turn(tmp_path: Path) -> None:
+    driver = SqliteDriver(tmp_path / "jobs.db", pool_size=1)
+    await driver.open()
+    async with driver.connection() as connection:
+        await connection.script("CREATE TABLE visit (n INTEGER)")
+    async with asyncio.TaskGroup() as others, driver.connection() as first:
+        await first.begin()
+        for number in (2, 3, 4):
+            others.create_task(take_turn(driver, number))
+        await asyncio.sleep(0)
+        await driver.close()
+        await visit(first, 1)
+        await first.commit()
+
+    await driver.open()
+    assert await visits(driver) == [1, 2, 3, 4]
+    await driver.close()
+    assert os.listdir(tmp_path) == ["jobs.db"]
+
+
+async def test_who_gives_up_waiting_for_a_place_leaves_nothing_of_a_closed_driver(tmp_path: Path) -> None:
+    driver = SqliteDriver(tmp_path / "jobs.db", pool_size=1)
+    await driver.open()
+    async with asyncio.TaskGroup() as others, driver.connection() as first:
+        await first.begin()
+        waiting = others.create_task(take_turn(driver, 2))
+        await asyncio.sleep(0)
+        await driver.close()
+        await first.rollback()
+        waiting.cancel()  # as the place becomes free
+
+    assert os.listdir(tmp_path) == ["jobs.db"]
+
+
+async def test_where_no_thread_can_be_started_the_next_has_its_turn_nonetheless(
+    driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            await take_turn(driver, 1)
+
+    await take_turn(driver, 2)
+    assert await visits(driver) == [2]
+
+
+def test_a_transaction_that_everybody_has_forgotten_does_not_keep_the_file(tmp_path: Path) -> None:
+    async def forget() -> None:
+        driver = SqliteDriver(tmp_path / "jobs.db")
+        await driver.open()
+        await (await driver.connection().__aenter__()).begin()
+
+    asyncio.run(forget())
+    gc.collect()
+
+    with closing(sqlite3.connect(tmp_path / "jobs.db", timeout=0)) as connection:
+        connection.execute("BEGIN IMMEDIATE")

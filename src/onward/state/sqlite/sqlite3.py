@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from threading import BoundedSemaphore
 from typing import Any
 
+from onward.errands import to_the_end
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Connection, Dialect, Driver, Fault
 from onward.state.process import HomeProcess, leave_to_parent
@@ -232,11 +233,16 @@ class _Pool:
         self._file, self._places = file, asyncio.Semaphore(size)
         self._writer = ConnectionThread(file.impatient)
         self._idle: list[SqliteConnection] = []
-        self._lent, self._is_open = 0, True
+        self._users, self._is_open = 0, True
+        """So many have a connection, or wait for one."""
 
     async def acquire(self) -> SqliteConnection:
-        await self._places.acquire()
-        self._lent += 1
+        self._users += 1
+        try:
+            await self._places.acquire()
+        except BaseException:
+            await self._leave()
+            raise
         return self._idle.pop() if self._idle else self._connection()
 
     def _connection(self) -> SqliteConnection:
@@ -246,18 +252,21 @@ class _Pool:
         try:
             await connection.rollback()
         finally:
-            self._lent -= 1
             self._idle.append(connection)
             self._places.release()
-            if not self._is_open:  # the driver was closed, and perhaps opened anew, meanwhile
-                await self.close()
+            await self._leave()
+
+    async def _leave(self) -> None:
+        self._users -= 1
+        if not self._is_open:  # the driver was closed, and perhaps opened anew, meanwhile
+            await to_the_end(self.close())
 
     async def close(self) -> None:
         """What is lent follows when it comes back, and with the last where its transactions are made."""
         self._is_open = False
         while self._idle:
             await self._idle.pop().close()
-        if not self._lent:
+        if not self._users:
             await self._writer.close()
 
 

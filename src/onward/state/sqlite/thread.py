@@ -97,7 +97,7 @@ class ConnectionThread:
     def __init__(self, connect: Callable[[], SyncSqliteConnection]) -> None:
         self._connect = connect
         self._connection: SyncSqliteConnection | None = None
-        self._inbox: SimpleQueue[Call[Any] | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._call: Call[Any] | None = None
         self._done: list[Call[Any]] = []
         """Of which the loop has not been told."""
@@ -124,8 +124,8 @@ class ConnectionThread:
         call = Call(work, arguments, False)
         late: asyncio.TimerHandle | None = None
         if not self._is_taken:
+            self._put(call)  # first: where no thread can be started nobody has taken anything
             self._is_taken = True
-            self._put(call)
         else:
             self._waiting.append(call)
             if limit is not None:
@@ -155,20 +155,20 @@ class ConnectionThread:
     def _put(self, call: Call[Any]) -> None:
         if self._thread is None:
             # A daemon: a process that ends without closing its app must not hang.
-            self._thread = Thread(target=self._work, name="onward-sqlite", daemon=True)
-            self._thread.start()
+            thread = Thread(target=_work, args=(self._inbox,), name="onward-sqlite", daemon=True)
+            thread.start()
+            self._thread = thread
         call.is_put = True
-        self._inbox.put(call)
+        self._inbox.put(partial(self._do, call))
 
-    def _work(self) -> None:
-        while (call := self._inbox.get()) is not None:
-            self._call = call
-            call.run(self._usable)
-            self._call = None
-            self._done.append(call)
-            if self._inbox.empty():  # else what was begun behind an end is told with it
-                self._tell()
-            del call  # else the last result lives as long as the connection is idle
+    def _do(self, call: Call[Any]) -> None:
+        """In the thread."""
+        self._call = call
+        call.run(self._usable)
+        self._call = None
+        self._done.append(call)
+        if self._inbox.empty():  # else what was begun behind an end is told with it
+            self._tell()
 
     def _tell(self) -> None:
         """Wake the loop, which costs more than most statements."""
@@ -283,6 +283,13 @@ class SqliteConnection(PlainConnection):
             self._is_inside = False
             self._writer.end()
         return answer
+
+
+def _work(inbox: SimpleQueue[Callable[[], None] | None]) -> None:
+    """In the thread. While idle it keeps nothing: a connection that everybody has forgotten must not keep the lock."""
+    while (do := inbox.get()) is not None:
+        do()
+        del do
 
 
 def _deliver(calls: list[Call[Any]]) -> None:
