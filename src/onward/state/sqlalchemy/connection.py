@@ -71,8 +71,7 @@ class JoinedConnection(PlainConnection):
         """Whether the server, too, has heard of it: SQLAlchemy begins with the first statement, whosever it is."""
         self._watched: Connection | None = None
         self._is_asking = False
-        self._suspended: dict[Any, Any] | None = None
-        """The `info` of its connection, where the engine's listener finds us."""
+        self._suspended: Connection | None = None
         self._end: Callable[[], object] = _nothing
 
     @property
@@ -174,14 +173,15 @@ class JoinedConnection(PlainConnection):
 
     def suspend(self) -> None:
         connection = self._connection
-        if self._suspended is None and connection is not None and not (connection.closed or connection.invalidated):
+        if self._suspended is None and connection is not None and not connection.closed:
             _guard(connection.engine)
-            self._suspended = connection.info
-            self._suspended[_SUSPENDED] = self.refuse
+            # Not in its `info`: that is the next borrower's, too, who may come before we are told to resume.
+            vars(connection)[_SUSPENDED] = self.refuse
+            self._suspended = connection
 
     def resume(self) -> None:
         if self._suspended is not None:
-            self._suspended.pop(_SUSPENDED, None)
+            del vars(self._suspended)[_SUSPENDED]
             self._suspended = None
 
     def cut_off(self) -> None:
@@ -611,7 +611,7 @@ def _guard(engine: Engine) -> None:
 
 def _refuse_suspended(*given: Any) -> None:
     context: ExecutionContext = given[-1]
-    refuse = context.root_connection.info.get(_SUSPENDED)
+    refuse = vars(context.root_connection).get(_SUSPENDED)
     if refuse is not None:
         refuse()
 
