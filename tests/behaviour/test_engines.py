@@ -158,3 +158,21 @@ async def test_what_is_refused_in_a_suspended_transaction_is_not_to_who_has_its_
         suspended.resume()
 
     assert said == []
+
+
+async def test_a_suspended_transaction_takes_nothing_by_a_listener_that_executes_itself_either(
+    driver: SqlAlchemyDriver, engine: AsyncEngine
+) -> None:
+    def execute(cursor: Any, *given: Any) -> bool:
+        cursor.execute(*given[:2])
+        return True
+
+    event.listen(engine.sync_engine, "do_execute", execute)
+    async with driver.connection() as connection:
+        await connection.begin()
+        connection.suspend()
+        with pytest.raises(TransactionClosed):
+            await connection.native.execute(text("INSERT INTO remarks VALUES ('too late')"))
+        await connection.commit()
+
+    assert await remarks(engine) == []

@@ -8,7 +8,6 @@ from traceback import clear_frames
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, event
-from sqlalchemy.engine import ExecutionContext
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
@@ -602,16 +601,14 @@ def _nothing() -> None:
 
 
 def _guard(engine: Engine) -> None:
-    # Once for each dialect object: to listen to one connection, and no more, costs as much as a small statement.
-    if _SUSPENDED not in vars(engine.dialect):
-        for name in ("do_execute", "do_execute_no_params", "do_executemany"):
-            event.listen(engine, name, _refuse_suspended, insert=True)
-        setattr(engine.dialect, _SUSPENDED, True)
+    # Once for each engine: to listen to one connection, and no more, costs as much as a small statement.
+    if _SUSPENDED not in vars(engine):
+        event.listen(engine, "before_cursor_execute", _refuse_suspended)
+        setattr(engine, _SUSPENDED, True)
 
 
-def _refuse_suspended(*given: Any) -> None:
-    context: ExecutionContext = given[-1]
-    refuse = vars(context.root_connection).get(_SUSPENDED)
+def _refuse_suspended(connection: Connection, *_: object) -> None:
+    refuse = vars(connection).get(_SUSPENDED)
     if refuse is not None:
         refuse()
 
