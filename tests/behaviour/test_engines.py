@@ -8,8 +8,9 @@ from typing import Any
 import aiosqlite
 import pytest
 from sqlalchemy import event, text
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
+from onward.errors import TransactionClosed
 from onward.state.command import Command
 from onward.state.sqlalchemy import SqlAlchemyDriver
 from support import SOON
@@ -140,3 +141,38 @@ async def test_who_waits_for_an_engines_connection_does_so_before_it_has_one(pos
     await driver.close()
     await engine.dispose()
     assert waited
+
+
+async def test_what_is_refused_in_a_suspended_transaction_is_not_to_who_has_its_connection_next(
+    driver: SqlAlchemyDriver, engine: AsyncEngine
+) -> None:
+    async with AsyncSession(engine) as session:
+        suspended = driver.wrap(session)
+        assert suspended is not None
+        await suspended.begin()
+        suspended.suspend()
+        with pytest.raises(TransactionClosed):
+            await session.execute(text("SELECT 1"))
+        await suspended.commit()  # a session gives its connection back at once
+        said = await remarks(engine)
+        suspended.resume()
+
+    assert said == []
+
+
+async def test_a_suspended_transaction_takes_nothing_by_a_listener_that_executes_itself_either(
+    driver: SqlAlchemyDriver, engine: AsyncEngine
+) -> None:
+    def execute(cursor: Any, *given: Any) -> bool:
+        cursor.execute(*given[:2])
+        return True
+
+    event.listen(engine.sync_engine, "do_execute", execute)
+    async with driver.connection() as connection:
+        await connection.begin()
+        connection.suspend()
+        with pytest.raises(TransactionClosed):
+            await connection.native.execute(text("INSERT INTO remarks VALUES ('too late')"))
+        await connection.commit()
+
+    assert await remarks(engine) == []

@@ -8,7 +8,6 @@ from traceback import clear_frames
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, event
-from sqlalchemy.engine import ExecutionContext
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
@@ -71,8 +70,7 @@ class JoinedConnection(PlainConnection):
         """Whether the server, too, has heard of it: SQLAlchemy begins with the first statement, whosever it is."""
         self._watched: Connection | None = None
         self._is_asking = False
-        self._suspended: dict[Any, Any] | None = None
-        """The `info` of its connection, where the engine's listener finds us."""
+        self._suspended: Connection | None = None
         self._end: Callable[[], object] = _nothing
 
     @property
@@ -174,14 +172,15 @@ class JoinedConnection(PlainConnection):
 
     def suspend(self) -> None:
         connection = self._connection
-        if self._suspended is None and connection is not None and not (connection.closed or connection.invalidated):
+        if self._suspended is None and connection is not None and not connection.closed:
             _guard(connection.engine)
-            self._suspended = connection.info
-            self._suspended[_SUSPENDED] = self.refuse
+            # Not in its `info`: that is the next borrower's, too, who may come before we are told to resume.
+            vars(connection)[_SUSPENDED] = self.refuse
+            self._suspended = connection
 
     def resume(self) -> None:
         if self._suspended is not None:
-            self._suspended.pop(_SUSPENDED, None)
+            del vars(self._suspended)[_SUSPENDED]
             self._suspended = None
 
     def cut_off(self) -> None:
@@ -602,16 +601,14 @@ def _nothing() -> None:
 
 
 def _guard(engine: Engine) -> None:
-    # Once for each dialect object: to listen to one connection, and no more, costs as much as a small statement.
-    if _SUSPENDED not in vars(engine.dialect):
-        for name in ("do_execute", "do_execute_no_params", "do_executemany"):
-            event.listen(engine, name, _refuse_suspended, insert=True)
-        setattr(engine.dialect, _SUSPENDED, True)
+    # Once for each engine: to listen to one connection, and no more, costs as much as a small statement.
+    if _SUSPENDED not in vars(engine):
+        event.listen(engine, "before_cursor_execute", _refuse_suspended)
+        setattr(engine, _SUSPENDED, True)
 
 
-def _refuse_suspended(*given: Any) -> None:
-    context: ExecutionContext = given[-1]
-    refuse = context.root_connection.info.get(_SUSPENDED)
+def _refuse_suspended(connection: Connection, *_: object) -> None:
+    refuse = vars(connection).get(_SUSPENDED)
     if refuse is not None:
         refuse()
 
