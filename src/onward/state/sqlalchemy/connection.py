@@ -449,12 +449,13 @@ class PooledConnection(PlainConnection):
         dialect: Dialect,
         *,
         direct: Callable[[], Any],
+        options: Mapping[str, Any],
         joined: Callable[[], Any],
         patience: MakePatience,
         turns: Turns | None,
     ) -> None:
         self._dialect, self._turns = dialect, turns
-        self._make_direct, self._make_joined = direct, joined
+        self._make_direct, self._options, self._make_joined = direct, options, joined
         self._make_patience = patience
         self._lent: DirectConnection | JoinedConnection | None = None
         self._handle: Any = None
@@ -571,17 +572,17 @@ class PooledConnection(PlainConnection):
         if self._lent is None:
             await self.queue()
             self._handle = raw = self._make_direct()
-            await open_whole(raw)
+            await open_whole(raw, self._options)
             patience = self._make_patience(getattr(raw, "sync_connection", raw))
             self._lent = DirectConnection(raw, patience=patience)
         return self._lent
 
 
 @asynccontextmanager
-async def entered(handle: Any) -> AsyncIterator[Any]:
-    """A connection or session of either kind, closed at the end."""
+async def entered(handle: Any, options: Mapping[str, Any]) -> AsyncIterator[Any]:
+    """A connection of either kind with these options, closed at the end."""
     try:
-        await open_whole(handle)
+        await open_whole(handle, options)
         yield handle
     finally:
         await _close(handle)

@@ -65,7 +65,6 @@ class _SqlAlchemy(ABC):
         # Saves round trips. SQLite has none, and the application may use isolation_level in its own way; and behind a
         # server-side pooler asyncpg needs a transaction to prepare and run a statement on the same server connection.
         self._options = {"isolation_level": "AUTOCOMMIT"} if prepared and self.dialect == "postgres" else {}
-        self._single = self._engine.execution_options(**self._options)
         self._hand_out = source.connect if source is self._engine else source
         self.transaction_type = transaction_type or (
             self._connection_class if source is self._engine else _session_class(source)
@@ -118,7 +117,12 @@ class _SqlAlchemy(ABC):
     async def connection(self) -> AsyncIterator[PooledConnection]:
         self._come_home()
         pooled = PooledConnection(
-            self.dialect, direct=self._single.connect, joined=self._hand_out, patience=self._patience, turns=self._turns
+            self.dialect,
+            direct=self._engine.connect,
+            options=self._options,
+            joined=self._hand_out,
+            patience=self._patience,
+            turns=self._turns,
         )
         try:
             await pooled.queue()  # here a worker sees who waits, and takes no more than it can serve
@@ -158,12 +162,12 @@ class _SqlAlchemy(ABC):
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[DirectConnection]:
         self._come_home()
-        engine = self._like(_beside(self._sync_engine, self._options))
+        engine = self._like(_beside(self._sync_engine))
         try:
             async with AsyncExitStack() as stack:
                 # Left to itself a client waits for a minute, or for ever.
                 async with asyncio.timeout(CONNECT) if self.is_async else nullcontext():
-                    raw = await stack.enter_async_context(entered(engine.connect()))
+                    raw = await stack.enter_async_context(entered(engine.connect(), self._options))
                 if self.dialect == "sqlite":
                     yield DirectConnection(raw)
                     return
@@ -268,15 +272,16 @@ class SqlAlchemyDriver(_SqlAlchemy):
     @asynccontextmanager
     async def _client_beside(self) -> AsyncIterator[Any]:
         self._come_home()
-        engine = self._like(_beside(self._sync_engine, self._options))
+        engine = self._like(_beside(self._sync_engine))
         try:
-            async with asyncio.timeout(CONNECT):
-                connection = await engine.connect()
-            try:
-                raw = await do(connection, client)
-                yield raw
-            finally:
-                await to_the_end(connection.invalidate())
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(CONNECT):
+                    connection = await stack.enter_async_context(entered(engine.connect(), self._options))
+                try:
+                    raw = await do(connection, client)
+                    yield raw
+                finally:
+                    await to_the_end(connection.invalidate())
         finally:
             await to_the_end(self._dispose(engine))
 
@@ -337,12 +342,12 @@ def _session_class(maker: Any) -> Any:
     return given if given.__name__ == made.__name__ else made
 
 
-def _beside(engine: Engine, options: Mapping[str, Any]) -> Engine:
+def _beside(engine: Engine) -> Engine:
     """An engine that connects as the application's does, listeners for connecting included, but with its own pool.
 
     Each serves one connection: the application may have made its pools small.
     """
-    return Engine(engine.pool.recreate(), engine.dialect, engine.url, execution_options=options)
+    return Engine(engine.pool.recreate(), engine.dialect, engine.url)
 
 
 def _notice_demotion(context: ExceptionContext) -> None:

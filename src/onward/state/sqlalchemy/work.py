@@ -65,10 +65,24 @@ async def _do(handle: Any, work: Callable[..., T], *arguments: Any) -> T:
     return answer
 
 
-async def open_whole(handle: Any) -> None:
-    """Open what an engine or sessionmaker has made, if that is still to be done."""
+async def open_whole(handle: Any, options: Mapping[str, Any]) -> None:
+    """Open what an engine or sessionmaker has made, if that is still to be done, with these options of SQLAlchemy's.
+
+    An engine that has them would set them before anybody has the connection: to cancel that, which waits with psycopg,
+    would lose it. Whoever has it gives it up: it may be in autocommit then, and nobody would know.
+    """
     if not is_open(handle):
         await (to_the_end(_start(handle)) if is_file(handle) else _start(handle))
+    if not options:
+        return
+    if not isinstance(handle, AsyncConnection):
+        handle.execution_options(**options)
+        return
+    try:
+        await handle.execution_options(**options)
+    except BaseException:
+        await to_the_end(handle.invalidate())
+        raise
 
 
 async def _start(handle: AsyncConnection) -> None:
