@@ -165,7 +165,7 @@ def test_who_has_locked_a_table_is_named(
     monkeypatch.setattr(diagnosis, "_BOUNDS", diagnosis._BOUNDS.replace("'2s'", "'50ms'"))
     with psycopg.connect(target, options="-c application_name=nightly") as other:
         other.execute(f"LOCK TABLE {schema}.worker IN ACCESS EXCLUSIVE MODE".encode())
-        silent = findings(onward("health", *at, "--timeout", "500ms", "--json", code=1))["database"]
+        silent = findings(onward("health", *at, "--timeout", "2s", "--json", code=1))["database"]
         left = other.execute(
             f"SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '{schema}.worker'::regclass".encode()
         ).fetchone()
