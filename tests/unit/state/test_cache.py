@@ -6,11 +6,12 @@ import pytest
 
 from onward.errands import Errands
 from onward.state.postgres.cache import ConnectionCache
+from onward.state.postgres.session import Session
 
 
 class Connection:
     def __init__(self) -> None:
-        self.needs_reset = self.escaped = False
+        self.session, self.escaped = Session("me"), False
         self.is_sound = True
 
 
@@ -81,7 +82,7 @@ async def test_those_who_wait_get_one_in_turn(pool: Pool) -> None:
     async def work(number: int) -> None:
         connection = await lending.lend()
         served.append(number)
-        connection.needs_reset = True
+        connection.session.needs_reset = True
         await asyncio.sleep(0.001)
         assert lending.keep(connection)
 
@@ -123,17 +124,17 @@ async def test_a_pool_that_cannot_connect_keeps_nobodys_turn(pool: Pool, monkeyp
 async def test_one_that_was_touched_is_handed_on_as_it_is(pool: Pool) -> None:
     lending = cache(pool)
     first = await lending.lend()
-    first.needs_reset = True
+    first.session.needs_reset = True
     assert lending.keep(first)
 
     assert await lending.lend() is first
-    assert first.needs_reset
+    assert first.session.needs_reset
 
 
 async def test_those_for_which_nobody_asks_go_back_to_the_pool_but_for_one_that_needs_no_reset(pool: Pool) -> None:
     lending = cache(pool, size=3)
     lent = [await lending.lend() for _ in range(3)]
-    lent[0].needs_reset = True
+    lent[0].session.needs_reset = True
     for connection in lent:
         assert lending.keep(connection)
 
@@ -148,7 +149,7 @@ async def test_those_for_which_nobody_asks_go_back_to_the_pool_but_for_one_that_
 async def test_one_that_was_touched_goes_back_to_be_reset_when_nobody_asks_for_it(pool: Pool) -> None:
     lending = cache(pool)
     first = await lending.lend()
-    first.needs_reset = True
+    first.session.needs_reset = True
     assert lending.keep(first)
 
     async with asyncio.timeout(5):

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
 from onward.errands import Errands, to_the_end
+from onward.state.postgres.session import Session
 
 _AT_REST = 0.1
 """Seconds that a connection is at hand before it goes back to the pool."""
@@ -22,8 +23,8 @@ class Lendable(Protocol):
     """A connection, and what has to be known of it while it is lent to one after another."""
 
     @property
-    def needs_reset(self) -> bool:
-        """Whether statements of the application's may have left settings or locks on it since it was last reset."""
+    def session(self) -> Session:
+        """Knows whether statements of the application's may have left settings or locks on it."""
         ...
 
     @property
@@ -33,7 +34,7 @@ class Lendable(Protocol):
 
     @property
     def is_sound(self) -> bool:
-        """Whether it is open and in no transaction."""
+        """Whether it is open, in no transaction, and was not refused to write."""
         ...
 
     @property
@@ -91,7 +92,7 @@ class ConnectionCache(Generic[C]):
             return False
         self._at_hand.append((connection, self._clock()))
         self._turns.release()
-        if self._timer is None and (connection.needs_reset or len(self._at_hand) > 1):
+        if self._timer is None and (connection.session.needs_reset or len(self._at_hand) > 1):
             self._tidy_later()
         return True
 
@@ -119,7 +120,7 @@ class ConnectionCache(Generic[C]):
         await to_the_end(_awaited(self._release(connection)))
 
     def _tidy_later(self) -> None:
-        if self._timer is None and (len(self._at_hand) > 1 or self._at_hand[0][0].needs_reset):
+        if self._timer is None and (len(self._at_hand) > 1 or self._at_hand[0][0].session.needs_reset):
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(self._at_hand[0][1] + _AT_REST, self._tidy)
 
@@ -131,7 +132,7 @@ class ConnectionCache(Generic[C]):
     async def _tidy_up(self) -> None:
         """Give those for which nobody has asked back to the pool, which resets them; but for one that needs none."""
         while self._at_hand and self._at_hand[0][1] + _AT_REST <= self._clock():
-            if len(self._at_hand) == 1 and not self._at_hand[0][0].needs_reset:
+            if len(self._at_hand) == 1 and not self._at_hand[0][0].session.needs_reset:
                 return
             await self._part_with(self._at_hand.popleft()[0])
         if self._at_hand:
@@ -154,11 +155,12 @@ class Lent(Generic[C]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        is_demoted = self._connection.is_demoted
-        if error is None and not is_demoted and self._cache.keep(self._connection):
+        connection = self._connection
+        if error is None and self._cache.keep(connection):
             return
+        is_demoted = connection.is_demoted
         try:
-            await self._cache.give_up(self._connection)
+            await self._cache.give_up(connection)
         finally:
             if is_demoted:
                 await self._replace_all()
