@@ -125,7 +125,9 @@ class Store:
         except BaseException:
             self._announcer.take_back(carried)
             raise
-        self._announcer.has_left(carried)
+        finally:
+            if carried.too_late is not None:
+                carried.too_late.cancel()
         if self.observers.wants(events.HintsSent):
             self.observers.emit(events.HintsSent(count=len(carried.hints)))
         return answer
