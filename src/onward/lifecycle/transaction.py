@@ -163,10 +163,11 @@ class OpenTransaction:
 
     async def commit(self, last: Operation[Any] | None = None) -> None:
         """Commit, with a last operation of ours if there is one."""
-        self.suspend()
+        self._takes_statements = False
         self._by_native.pop(id(self.link.native), None)
         try:
             if self._may_have_ended:
+                self.link.suspend()
                 await self._insist()
             if last is None:
                 await self.link.commit()
