@@ -275,6 +275,27 @@ async def test_nor_does_what_was_made_of_it_before(library: Library, make_app: A
     assert refused == [TransactionClosed]
 
 
+@pytest.mark.parametrize("library", ["asyncpg dsn", "psycopg dsn"], indirect=True)
+async def test_nor_does_a_connection_that_is_only_asked_for_then(library: Library, make_app: Any) -> None:
+    refused: list[type[BaseException]] = []
+
+    @job("late", max_attempts=1)
+    async def late(attempt: Attempt[str]) -> str:
+        async with attempt.complete() as tx:
+            await tx.execute("SELECT 1")
+        try:
+            await tx.connection.execute("SELECT 1")
+        except TransactionClosed as error:
+            refused.append(type(error))
+        return attempt.input
+
+    app: Onward = make_app(late, target=library.target)
+    async with app, app.worker():
+        assert await (await app.start(late, "done")).wait(timeout=SOON) == "done"
+
+    assert refused == [TransactionClosed]
+
+
 @pytest.mark.parametrize("library", [kind for kind in KINDS if "pgbouncer" not in kind], indirect=True)
 async def test_who_is_cancelled_at_any_moment_has_given_back_his_connection(library: Library, make_app: Any) -> None:
     @job("noop")

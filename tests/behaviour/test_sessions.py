@@ -85,14 +85,14 @@ class _Patched:
 async def test_prepares_cancelled_at_any_moment_leave_a_connection_that_works(driver: AsyncpgDriver) -> None:
     for delay in range(40):
         async with driver.connection() as connection:
-            connection._session.prepared.clear()
+            connection.session.prepared.clear()
             with pytest.raises((asyncio.CancelledError, TimeoutError)):
                 async with asyncio.timeout(delay / 20_000):
                     while True:
                         await connection.run(FIRST, begin=True)
-                        connection._session.prepared.clear()
+                        connection.session.prepared.clear()
                         await connection.run(LAST, commit=True)
-                        connection._session.prepared.clear()
+                        connection.session.prepared.clear()
             await connection.end_unfinished()
             assert await connection.run(FIRST, begin=True) == 1
             await connection.run(LAST, commit=True)
@@ -158,12 +158,12 @@ async def test_prepared_statements_outlive_the_reset_between_two_borrowers(drive
         await connection.run(FIRST, begin=True)
         await connection.query("SELECT 1", {})
         await connection.run(LAST, commit=True)
-        names = dict(connection._session.prepared)
+        names = dict(connection.session.prepared)
     async with driver.connection() as connection:
         await connection.run(FIRST, begin=True)
         await connection.run(LAST, commit=True)
 
-        assert names.items() <= connection._session.prepared.items()
+        assert names.items() <= connection.session.prepared.items()
 
 
 # -- what a borrower leaves behind
@@ -297,7 +297,7 @@ async def test_connections_on_which_only_our_own_statements_ran_are_not_reset(dr
             await connection.run(FIRST, begin=True)
             await connection.fetch("SELECT 1", {})
             await connection.run(LAST, commit=True)
-            assert not connection.needs_reset
+            assert not connection.session.needs_reset
 
 
 def test_a_sync_client_leaves_nothing_behind_either(postgres_dsn: str) -> None:

@@ -33,7 +33,7 @@ class Carried(NamedTuple):
     waiting: Sequence[Hint]
     """Those among them that wait for no commit: to be posted again if this one comes to nothing, or takes its time."""
     too_late: asyncio.TimerHandle | None
-    """Posts those again."""
+    """Posts those again; to be cancelled when the commit is over."""
 
 
 class Announcer(Protocol):
@@ -49,10 +49,6 @@ class Announcer(Protocol):
         """
         ...
 
-    def has_left(self, carried: Carried) -> None:
-        """A commit that carried hints has succeeded."""
-        ...
-
     def take_back(self, carried: Carried) -> None:
         """A commit that carried hints came to nothing: those of others are to be sent all the same."""
         ...
@@ -63,8 +59,6 @@ class Posting:
 
     def carry(self, hints: Sequence[Hint]) -> Carried | None:
         return None
-
-    def has_left(self, carried: Carried) -> None: ...
 
     def take_back(self, carried: Carried) -> None: ...
 
@@ -105,12 +99,7 @@ class BackgroundAnnouncer:
         too_late = self._loop.call_later(_WITH_ANOTHER_AT_MOST, self.post, waiting) if waiting else None
         return Carried(command, merged_hints, waiting, too_late)
 
-    def has_left(self, carried: Carried) -> None:
-        if carried.too_late is not None:
-            carried.too_late.cancel()
-
     def take_back(self, carried: Carried) -> None:
-        self.has_left(carried)
         if self._loop is not None:
             self._next_carried = self._loop.time() + _AFTER_FAILURE
         self.post(carried.waiting)

@@ -61,19 +61,21 @@ class Family(NamedTuple):
     """Where it belongs, if that is known."""
 
 
-class _Plan:
+class _Plan(msgspec.Struct):
     """The jobs of one call, parents before the blockers they start."""
 
-    def __init__(self, registry: Registry, ids: Iterator[JobId]) -> None:
-        self._registry, self._ids = registry, ids
-        self.jobs: list[NewJob] = []
-        self._json = 0
+    registry: Registry
+    ids: Iterator[JobId]
+    jobs: list[NewJob] = []
+    json: int = 0
+    """Characters of their inputs."""
 
     def add(self, chain: NewChain[Any], parent: int | None, family: Family) -> ChainId:
         """Plan a chain and the blockers it starts; the chain's id."""
-        job_type = self._registry.entry(chain.job_type)
-        chain_id = next(self._ids) if chain.id is None else _checked_id(job_type, chain.id)
+        job_type = self.registry.entry(chain.job_type)
+        chain_id = next(self.ids) if chain.id is None else _checked_id(job_type, chain.id)
         root_id = family.root_id or chain_id
+        waits = chain.blockers is not _NONE or job_type.required
         position = len(self.jobs)
         self.jobs.append(_TO_COME)
         self.jobs[position] = NewJob(
@@ -89,7 +91,7 @@ class _Plan:
             root_id=root_id,
             limit_key=limit_key_of(job_type.limits, chain.input) if job_type.limits else None,
             parent=parent,
-            **self._waiting(job_type, chain.blockers, position, family, root_id),
+            **(self._waiting(job_type, chain.blockers, position, family, root_id) if waits else _NOTHING),
             deduplication=_checked_key(job_type, chain.deduplication) if chain.deduplication is not None else None,
             id_is_callers=chain.id is not None,
             meta=_checked_meta(job_type, chain.meta, family.trace) if chain.meta is not None or family.trace else None,
@@ -98,12 +100,13 @@ class _Plan:
 
     def add_continuation(self, outcome: Next[Any], after: "Predecessor") -> None:
         """Plan the job that follows `after`."""
-        job_type = self._registry.step(outcome.step)
-        self._registry.find(after.type_name).may_continue_to(job_type.name)
+        job_type = self.registry.step(outcome.step)
+        self.registry.find(after.type_name).may_continue_to(job_type.name)
         position = len(self.jobs)
         self.jobs.append(_TO_COME)
-        job_id = next(self._ids)
+        job_id = next(self.ids)
         priority = outcome.priority
+        waits = outcome.blockers is not _NONE or job_type.required
         self.jobs[position] = NewJob(
             id=job_id,
             chain_id=after.chain_id,
@@ -117,23 +120,21 @@ class _Plan:
             origin_id=after.job_id,
             root_id=after.root_id,
             limit_key=limit_key_of(job_type.limits, outcome.input) if job_type.limits else None,
-            **self._waiting(job_type, outcome.blockers, position, after.family, after.root_id),
+            **(self._waiting(job_type, outcome.blockers, position, after.family, after.root_id) if waits else _NOTHING),
             meta=after.meta if outcome.meta is None else _checked_meta(job_type, outcome.meta, after.family.trace),
         )
 
     def _encoded(self, job_type: RegisteredType, input: Any, job_id: JobId) -> str:
         text = job_type.input.encode(input, job_id)
-        self._json += len(text)
-        if self._json > MOST_JSON:
-            _refuse(job_type, wrong_call(0, self._json))
+        self.json += len(text)
+        if self.json > MOST_JSON:
+            _refuse(job_type, wrong_call(0, self.json))
         return text
 
     def _waiting(
         self, job_type: RegisteredType, sources: Sequence[BlockerSource], parent: int, family: Family, root_id: JobId
     ) -> dict[str, Any]:
         """What a job says of those it waits for, which come from where it comes from."""
-        if sources is _NONE and not job_type.required:
-            return _NOTHING
         _refuse(job_type, _wrong_blockers(sources))
         if not sources and not job_type.required:
             return _NOTHING

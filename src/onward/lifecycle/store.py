@@ -125,7 +125,9 @@ class Store:
         except BaseException:
             self._announcer.take_back(carried)
             raise
-        self._announcer.has_left(carried)
+        finally:
+            if carried.too_late is not None:
+                carried.too_late.cancel()
         if self.observers.wants(events.HintsSent):
             self.observers.emit(events.HintsSent(count=len(carried.hints)))
         return answer
@@ -170,7 +172,11 @@ class Store:
         try:
             connection, own = await self._join(tx)
             answer = await connection.run(operation)
-            await self._release_with(own, connection, effects_of(answer))
+            effects = effects_of(answer)
+            if own is not None and own.link.native is None:  # nobody else commits it
+                own.effects.add(effects)
+            else:
+                await self._release_with(own, connection, effects)
         except Exception as error:
             if own is None and self.fault(error) is Fault.READ_ONLY:
                 raise TransactionUnsuitable(

@@ -71,7 +71,10 @@ class OpenTransaction:
     @property
     def connection(self) -> Any:
         self._may_have_ended = True
-        return self.link.raw
+        raw = self.link.raw
+        if self.is_open and not self._takes_statements:
+            self.link.suspend()
+        return raw
 
     async def execute(self, sql: str, /, **parameters: Any) -> int:
         return await self._run(self.link.execute, sql, parameters)
@@ -148,20 +151,23 @@ class OpenTransaction:
         """Take no more statements; the commit is still to come."""
         if self._takes_statements:
             self._takes_statements = False
-            self.link.suspend()
+            if self._may_have_ended:  # else nobody has the connection but us
+                self.link.suspend()
 
     def resume(self) -> None:
         """Take statements again."""
         if not self._takes_statements:
             self._takes_statements = True
-            self.link.resume()
+            if self._may_have_ended:
+                self.link.resume()
 
     async def commit(self, last: Operation[Any] | None = None) -> None:
         """Commit, with a last operation of ours if there is one."""
-        self.suspend()
+        self._takes_statements = False
         self._by_native.pop(id(self.link.native), None)
         try:
             if self._may_have_ended:
+                self.link.suspend()
                 await self._insist()
             if last is None:
                 await self.link.commit()
@@ -169,7 +175,8 @@ class OpenTransaction:
                 await self.link.run(last, commit=True)
         finally:
             self.is_open = False
-            self.link.resume()  # the connection may be the caller's own
+            if self._may_have_ended:
+                self.link.resume()  # the connection may be the caller's own
 
     async def _insist(self) -> None:
         """What the application has ended itself is not committed, nor does anything of ours follow it."""
@@ -186,7 +193,8 @@ class OpenTransaction:
         try:
             await self.link.rollback()
         finally:
-            self.link.resume()
+            if self._may_have_ended:
+                self.link.resume()
 
 
 class NothingElse:

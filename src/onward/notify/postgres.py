@@ -51,7 +51,7 @@ class PostgresNotify(ConnectedNotify["_Channel"]):
         self._is_asking = False
 
     def command(self, hints: Sequence[Hint]) -> Command[None] | None:
-        return notify_command(self._name, hints)
+        return Command(_NOTIFY, {"channel": self._name, "payloads": _payloads(hints)}, nothing, "nothing")
 
     @property
     def hears_commands(self) -> bool:
@@ -164,7 +164,7 @@ class PostgresNotify(ConnectedNotify["_Channel"]):
                 self._pass_on([Hint(hint.kind, hint.key, rest)])
 
     async def _redirect(self, connection: "_Channel", hints: Sequence[Hint]) -> None:
-        await connection.say([*self._news(), *encode_hints(hints, _heading())])
+        await connection.say([*self._news(), *_payloads(hints)])
 
 
 @dataclass(slots=True)
@@ -185,7 +185,7 @@ class _Channel:
                 self._is_listening = True
 
     async def send(self, hints: Sequence[Hint]) -> None:
-        await self.say(encode_hints(hints, _heading()))
+        await self.say(_payloads(hints))
 
     async def say(self, payloads: Sequence[str]) -> None:
         await self.connection.notify(self.name, payloads)
@@ -204,18 +204,13 @@ class SendingNotify(LocalNotify):
         super().__init__()
         self._run, self._channel = run, channel
 
-    def command(self, hints: Sequence[Hint]) -> Command[None] | None:
-        return notify_command(self._channel, hints)
+    def command(self, hints: Sequence[Hint]) -> Command[None]:
+        return Command(_NOTIFY, {"channel": self._channel, "payloads": _payloads(hints)}, nothing, "nothing")
 
     async def announce(self, hints: Sequence[Hint]) -> None:
         self._listeners.deliver(hints)
-        await self._run(notify_command(self._channel, hints))
+        await self._run(self.command(hints))
 
 
-def notify_command(channel: str, hints: Sequence[Hint]) -> Command[None]:
-    """Sends hints when its transaction commits."""
-    return Command(_NOTIFY, {"channel": channel, "payloads": encode_hints(hints, _heading())}, nothing, "nothing")
-
-
-def _heading() -> str:
-    return _HINTS + secrets.token_hex(4)
+def _payloads(hints: Sequence[Hint]) -> list[str]:
+    return encode_hints(hints, _HINTS + secrets.token_hex(4))

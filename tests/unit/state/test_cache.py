@@ -5,13 +5,16 @@ import asyncio
 import pytest
 
 from onward.errands import Errands
-from onward.state.postgres.cache import ConnectionCache
+from onward.state.postgres.cache import ConnectionCache, Lent
+from onward.state.postgres.session import Session
 
 
 class Connection:
     def __init__(self) -> None:
-        self.needs_reset = self.escaped = False
-        self.is_sound = True
+        self.session, self.escaped = Session("me"), False
+        self.is_sound, self.is_demoted = True, False
+
+    def lent(self) -> None: ...
 
 
 class Pool:
@@ -37,14 +40,31 @@ def pool() -> Pool:
     return Pool()
 
 
-def cache(pool: Pool, size: int = 2) -> ConnectionCache[Connection]:
-    return ConnectionCache(size, acquire=pool.acquire, release=pool.release, errands=Errands())
+class Lending:
+    """Blocks that are entered and left one by one."""
+
+    def __init__(self, cache: ConnectionCache[Connection]) -> None:
+        self.cache = cache
+        self._blocks: dict[Connection, Lent[Connection]] = {}
+
+    async def lend(self) -> Connection:
+        block = Lent(self.cache, self.cache.let_go)
+        connection = await block.__aenter__()
+        self._blocks[connection] = block
+        return connection
+
+    async def give_back(self, connection: Connection, error: Exception | None = None) -> None:
+        await self._blocks.pop(connection).__aexit__(type(error) if error else None, error, None)
+
+
+def cache(pool: Pool, size: int = 2) -> Lending:
+    return Lending(ConnectionCache(size, acquire=pool.acquire, release=pool.release, errands=Errands()))
 
 
 async def test_the_same_connection_is_lent_again_without_asking_the_pool(pool: Pool) -> None:
     lending = cache(pool)
     first = await lending.lend()
-    assert lending.keep(first)
+    await lending.give_back(first)
 
     assert await lending.lend() is first
     assert pool.free == []
@@ -58,18 +78,15 @@ async def test_one_that_may_not_be_as_it_was_goes_back_to_the_pool(pool: Pool, c
         first.is_sound = False
     elif change != "failed":
         setattr(first, change, True)
-    kept = change != "failed" and lending.keep(first)
-    if not kept:
-        await lending.give_up(first)
+    await lending.give_back(first, OSError() if change == "failed" else None)
 
-    assert not kept
     assert pool.free == ([] if change == "broken" else [first])
 
 
 async def test_one_that_broke_while_at_hand_is_not_lent(pool: Pool) -> None:
     lending = cache(pool)
     first = await lending.lend()
-    assert lending.keep(first)
+    await lending.give_back(first)
     first.is_sound = False
 
     assert await lending.lend() is not first
@@ -81,9 +98,9 @@ async def test_those_who_wait_get_one_in_turn(pool: Pool) -> None:
     async def work(number: int) -> None:
         connection = await lending.lend()
         served.append(number)
-        connection.needs_reset = True
+        connection.session.needs_reset = True
         await asyncio.sleep(0.001)
-        assert lending.keep(connection)
+        await lending.give_back(connection)
 
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
         for number in range(20):
@@ -100,7 +117,7 @@ async def test_who_is_cancelled_while_waiting_takes_nobodys_turn(pool: Pool) -> 
         waiting = [tasks.create_task(lending.lend()) for _ in range(2)]
         await asyncio.sleep(0)
         waiting[0].cancel()
-        assert lending.keep(first)
+        await lending.give_back(first)
 
     assert waiting[1].result() is first
 
@@ -112,7 +129,7 @@ async def test_a_pool_that_cannot_connect_keeps_nobodys_turn(pool: Pool, monkeyp
         raise OSError
 
     with monkeypatch.context() as patched:
-        patched.setattr(lending, "_acquire", fail)
+        patched.setattr(lending.cache, "acquire", fail)
         with pytest.raises(OSError):  # noqa: PT011 - it has no message
             await lending.lend()
 
@@ -123,19 +140,19 @@ async def test_a_pool_that_cannot_connect_keeps_nobodys_turn(pool: Pool, monkeyp
 async def test_one_that_was_touched_is_handed_on_as_it_is(pool: Pool) -> None:
     lending = cache(pool)
     first = await lending.lend()
-    first.needs_reset = True
-    assert lending.keep(first)
+    first.session.needs_reset = True
+    await lending.give_back(first)
 
     assert await lending.lend() is first
-    assert first.needs_reset
+    assert first.session.needs_reset
 
 
 async def test_those_for_which_nobody_asks_go_back_to_the_pool_but_for_one_that_needs_no_reset(pool: Pool) -> None:
     lending = cache(pool, size=3)
     lent = [await lending.lend() for _ in range(3)]
-    lent[0].needs_reset = True
+    lent[0].session.needs_reset = True
     for connection in lent:
-        assert lending.keep(connection)
+        await lending.give_back(connection)
 
     async with asyncio.timeout(5):
         while len(pool.free) < 2:
@@ -148,8 +165,8 @@ async def test_those_for_which_nobody_asks_go_back_to_the_pool_but_for_one_that_
 async def test_one_that_was_touched_goes_back_to_be_reset_when_nobody_asks_for_it(pool: Pool) -> None:
     lending = cache(pool)
     first = await lending.lend()
-    first.needs_reset = True
-    assert lending.keep(first)
+    first.session.needs_reset = True
+    await lending.give_back(first)
 
     async with asyncio.timeout(5):
         while not pool.free:
@@ -170,7 +187,7 @@ async def test_who_is_cancelled_while_giving_back_has_given_back(pool: Pool, mon
     lending = cache(pool, size=1)
     first = await lending.lend()
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
-        giving_back = tasks.create_task(lending.give_up(first))
+        giving_back = tasks.create_task(lending.give_back(first, OSError()))
         await asyncio.sleep(0)
         for _ in range(3):
             giving_back.cancel()
@@ -188,8 +205,7 @@ async def test_what_comes_back_after_it_was_closed_goes_back_to_the_pool(pool: P
     lending = cache(pool)
     first = await lending.lend()
 
-    await lending.close()
-    assert not lending.keep(first)
-    await lending.give_up(first)
+    await lending.cache.close()
+    await lending.give_back(first)
 
     assert pool.free == [first]

@@ -169,7 +169,8 @@ class AsyncpgDriver:
     def connection(self) -> AbstractAsyncContextManager[AsyncpgConnection]:
         if self._pool is None:
             raise ConfigurationError(_NOT_OPEN)
-        self._home.require()
+        if self._home.is_elsewhere:
+            raise self._home.refusal()
         return self._from_theirs() if self._cache is None else Lent(self._cache, self.replace_all)
 
     @asynccontextmanager

@@ -48,7 +48,7 @@ class AsyncpgConnection:
         self._raw = getattr(raw, "_con", None) or raw
         ask_safely(self._raw)
         self._prepared = prepared
-        self._session = session or Session(user_of(self._raw))
+        self.session = session or Session(user_of(self._raw))
         self.is_cut_short = False
         """Whether a statement was cancelled, and nothing has been asked since."""
         self._is_to_be_reset = False
@@ -58,7 +58,7 @@ class AsyncpgConnection:
 
     @property
     def raw(self) -> Any:
-        self.escaped = self._session.needs_reset = True
+        self.escaped = self.session.needs_reset = True
         return self.shown
 
     @property
@@ -66,12 +66,9 @@ class AsyncpgConnection:
         return not self._raw.is_closed() and bool(self._raw.is_in_transaction())
 
     @property
-    def needs_reset(self) -> bool:
-        return self._session.needs_reset
-
-    @property
     def is_sound(self) -> bool:
-        return not (self.is_cut_short or self._raw.is_closed() or self._raw.is_in_transaction())
+        raw = self._raw
+        return not (self.is_cut_short or self._refused_to_write or raw.is_closed() or raw.is_in_transaction())
 
     @property
     def is_demoted(self) -> bool:
@@ -106,7 +103,7 @@ class AsyncpgConnection:
             # A server that says of itself that it can write means this transaction only.
             self._refused_to_write = self._refused_to_write or _reads_only(self._raw) is not False
         else:
-            self._session.heed(getattr(error, "sqlstate", None), error)
+            self.session.heed(getattr(error, "sqlstate", None), error)
             if isinstance(error, asyncpg.InvalidSQLStatementNameError):
                 self._raw._drop_local_statement_cache()  # what asyncpg itself prepared is gone as well
 
@@ -126,7 +123,7 @@ class AsyncpgConnection:
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
         spelled = spell(sql, "dollar")
-        self._session.needs_reset = True
+        self.session.needs_reset = True
         try:
             rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
         except BaseException as error:
@@ -136,7 +133,7 @@ class AsyncpgConnection:
 
     async def execute(self, sql: str, parameters: Mapping[str, Any]) -> int:
         spelled = spell(sql, "dollar")
-        self._session.needs_reset = True
+        self.session.needs_reset = True
         try:
             if spelled.names:
                 return _changed(await self._raw.execute(spelled.sql, *spelled.positional(parameters)))
@@ -149,7 +146,7 @@ class AsyncpgConnection:
             raise
 
     async def script(self, sql: str) -> None:
-        self._session.needs_reset = True
+        self.session.needs_reset = True
         try:
             await self._raw.execute(sql)
         except BaseException as error:
@@ -159,7 +156,7 @@ class AsyncpgConnection:
     # -- transactions
 
     async def begin(self) -> None:
-        await self._begin("BEGIN")
+        await (self._begin_anew("BEGIN") if self._is_to_be_reset else self._command("BEGIN"))
 
     async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
         if not isinstance(first, Command):
@@ -172,29 +169,30 @@ class AsyncpgConnection:
             return await run_in_turn(self, first, *more, begin=begin, commit=commit)
         # In one message.
         try:
-            call = await self._call(first)
-            answer = await (self._begin(f"BEGIN;{call}", calls=True) if begin else self._command(f"{call};COMMIT"))
+            # Not prepared if it only writes, such as a hint: that it is known no longer should undo nobody's work.
+            call = inlined(first.sql, first.parameters) if first.needs == "nothing" else await self._call(first)
+            message = f"BEGIN;{call}" if begin else f"{call};COMMIT"
+            anew = begin and self._is_to_be_reset
+            answer = await (self._begin_anew(message, calls=True) if anew else self._command(message))
         except BaseException:
             await self.rollback()  # it may have begun, or the statement failed so that COMMIT was not even tried
             raise
         return first.read([()] * _changed(answer) if begin else ())
 
     async def _call(self, command: Command[Any]) -> str:
-        if command.needs == "nothing":  # such as a hint: that it is no longer prepared should undo nobody's work
-            return inlined(command.sql, command.parameters)
-        if command.sql not in self._session.prepared:
+        if command.sql not in self.session.prepared:
             if self._is_to_be_reset and not self.in_transaction:
                 await self.reset()
-            await self._session.prepare(command, self._command)
-        return self._session.call(command)
+            await self.session.prepare(command, self._command)
+        return self.session.call(command)
 
-    async def _begin(self, message: str, *, calls: bool = False) -> str:
-        """`calls`: something prepared. If that is gone, and it is begun anew, so may what unlocks be, too: to plan that
+    async def _begin_anew(self, message: str, *, calls: bool = False) -> str:
+        """Begin where the last borrower has left something behind, which the server is to forget first.
+
+        `calls`: something prepared. If that is gone, and it is begun anew, so may what unlocks be, too: to plan that
         takes half as long as all that is reset.
         """
-        if not self._is_to_be_reset:
-            return await self._command(message)
-        session, unlock = self._session, UNLOCK.sql
+        session, unlock = self.session, UNLOCK.sql
         if calls:
             if unlock not in session.prepared:
                 await session.prepare(UNLOCK, self._command)
@@ -229,12 +227,12 @@ class AsyncpgConnection:
     # -- between borrowers
 
     def lent(self) -> None:
-        self._is_to_be_reset = self._session.needs_reset
+        self._is_to_be_reset = self.session.needs_reset
 
     async def reset(self) -> None:
         """Have the server forget what the last borrower left behind."""
-        await self._command(self._session.reset(user_of(self._raw)))
-        self._is_to_be_reset = self._session.needs_reset = False
+        await self._command(self.session.reset(user_of(self._raw)))
+        self._is_to_be_reset = self.session.needs_reset = False
 
     async def end_unfinished(self) -> None:
         """Leave no transaction open, nor one whose statement was cancelled."""

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
 from onward.errands import Errands, to_the_end
+from onward.state.postgres.session import Session
 
 _AT_REST = 0.1
 """Seconds that a connection is at hand before it goes back to the pool."""
@@ -22,8 +23,8 @@ class Lendable(Protocol):
     """A connection, and what has to be known of it while it is lent to one after another."""
 
     @property
-    def needs_reset(self) -> bool:
-        """Whether statements of the application's may have left settings or locks on it since it was last reset."""
+    def session(self) -> Session:
+        """Knows whether statements of the application's may have left settings or locks on it."""
         ...
 
     @property
@@ -33,7 +34,7 @@ class Lendable(Protocol):
 
     @property
     def is_sound(self) -> bool:
-        """Whether it is open and in no transaction."""
+        """Whether it is open, in no transaction, and was not refused to write."""
         ...
 
     @property
@@ -64,47 +65,27 @@ class ConnectionCache(Generic[C]):
         release: Callable[[C], Awaitable[None]],
         errands: Errands,
     ) -> None:
-        self._acquire, self._release, self._errands = acquire, release, errands
-        self._turns = asyncio.Semaphore(size)
-        self._at_hand: deque[tuple[C, float]] = deque()
+        self.acquire, self._release, self._errands = acquire, release, errands
+        self.turns = asyncio.Semaphore(size)
+        self.at_hand: deque[tuple[C, float]] = deque()
+        """With the time since which each has been."""
         self._clock = asyncio.get_running_loop().time
         self._timer: asyncio.TimerHandle | None = None
-        self._is_closed = False
+        self.is_closed = False
 
-    async def lend(self) -> C:
-        """A connection, waiting for one if all are lent."""
-        await self._turns.acquire()
-        try:
-            while self._at_hand:
-                connection, _ = self._at_hand.pop()
-                if connection.is_sound:
-                    return connection
-                await self._part_with(connection)
-            return await self._acquire()
-        except BaseException:
-            self._turns.release()
-            raise
-
-    def keep(self, connection: C) -> bool:
-        """Take a connection back, as it is for the next who asks; False: it may not be lent again."""
-        if self._is_closed or connection.escaped or not connection.is_sound:
-            return False
-        self._at_hand.append((connection, self._clock()))
-        self._turns.release()
-        if self._timer is None and (connection.needs_reset or len(self._at_hand) > 1):
+    def keep(self, connection: C) -> None:
+        """For the next who asks, as it is."""
+        self.at_hand.append((connection, self._clock()))
+        if self._timer is None and (connection.session.needs_reset or len(self.at_hand) > 1):
             self._tidy_later()
-        return True
 
-    async def give_up(self, connection: C) -> None:
-        """Take a connection back that may not be lent again."""
-        try:
-            await self._part_with(connection)
-        finally:
-            self._turns.release()
+    async def part_with(self, connection: C) -> None:
+        """Give it to the pool."""
+        await to_the_end(_awaited(self._release(connection)))
 
     async def close(self) -> None:
         """Keep none at hand any more, nor those that are lent: the pool waits for them before it closes."""
-        self._is_closed = True
+        self.is_closed = True
         await self.let_go()
 
     async def let_go(self) -> None:
@@ -112,29 +93,26 @@ class ConnectionCache(Generic[C]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._at_hand:
-            await self._part_with(self._at_hand.pop()[0])
-
-    async def _part_with(self, connection: C) -> None:
-        await to_the_end(_awaited(self._release(connection)))
+        while self.at_hand:
+            await self.part_with(self.at_hand.pop()[0])
 
     def _tidy_later(self) -> None:
-        if self._timer is None and (len(self._at_hand) > 1 or self._at_hand[0][0].needs_reset):
+        if self._timer is None and (len(self.at_hand) > 1 or self.at_hand[0][0].session.needs_reset):
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(self._at_hand[0][1] + _AT_REST, self._tidy)
+            self._timer = loop.call_at(self.at_hand[0][1] + _AT_REST, self._tidy)
 
     def _tidy(self) -> None:
         self._timer = None
-        if self._at_hand:
+        if self.at_hand:
             self._errands.start(self._tidy_up())
 
     async def _tidy_up(self) -> None:
         """Give those for which nobody has asked back to the pool, which resets them; but for one that needs none."""
-        while self._at_hand and self._at_hand[0][1] + _AT_REST <= self._clock():
-            if len(self._at_hand) == 1 and not self._at_hand[0][0].needs_reset:
+        while self.at_hand and self.at_hand[0][1] + _AT_REST <= self._clock():
+            if len(self.at_hand) == 1 and not self.at_hand[0][0].session.needs_reset:
                 return
-            await self._part_with(self._at_hand.popleft()[0])
-        if self._at_hand:
+            await self.part_with(self.at_hand.popleft()[0])
+        if self.at_hand:
             self._tidy_later()
 
 
@@ -147,19 +125,35 @@ class Lent(Generic[C]):
         self._cache, self._replace_all = cache, replace_all
 
     async def __aenter__(self) -> C:
-        self._connection = await self._cache.lend()
-        self._connection.lent()
-        return self._connection
+        cache = self._cache
+        await cache.turns.acquire()
+        try:
+            while cache.at_hand:
+                connection, _ = cache.at_hand.pop()
+                if connection.is_sound:
+                    break
+                await cache.part_with(connection)
+            else:
+                connection = await cache.acquire()
+        except BaseException:
+            cache.turns.release()
+            raise
+        connection.lent()
+        self._connection = connection
+        return connection
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        is_demoted = self._connection.is_demoted
-        if error is None and not is_demoted and self._cache.keep(self._connection):
-            return
+        cache, connection, is_demoted = self._cache, self._connection, False
         try:
-            await self._cache.give_up(self._connection)
+            if error is None and not (cache.is_closed or connection.escaped) and connection.is_sound:
+                cache.keep(connection)
+            else:
+                is_demoted = connection.is_demoted
+                await cache.part_with(connection)
         finally:
+            cache.turns.release()
             if is_demoted:
                 await self._replace_all()
 

@@ -28,6 +28,10 @@ def literals(values: Iterable[Any]) -> str:
     return ", ".join([_WRITERS[type(value)](value) for value in values])
 
 
+def _array(values: list[Any]) -> str:
+    return f"ARRAY[{literals(values)}]"
+
+
 def _text(value: str) -> str:
     if _SPECIAL.search(value) is None:
         return f"'{value}'"
@@ -65,7 +69,7 @@ class _Writers(dict[type[Any], Callable[[Any], str]]):
 
 _WRITERS = _Writers({
     str: _text, UUID: "'{}'".format, datetime: _instant, int: str, float: str, bool: str, type(None): "NULL".format,
-    list: lambda values: f"ARRAY[{literals(values)}]",
+    list: _array,
 })  # fmt: skip
 
 
@@ -90,4 +94,4 @@ def inlined(sql: str, parameters: Mapping[str, Any]) -> str:
     "SELECT 1::integer, E'it''s'::text"
     """
     spelled = spell(sql, "percent")
-    return spelled.sql % {name: literal(parameters[name]) for name in spelled.names}
+    return spelled.sql % {name: _WRITERS[type(value := parameters[name])](value) for name in spelled.names}

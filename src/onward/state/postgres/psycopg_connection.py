@@ -124,7 +124,7 @@ class PsycopgConnection(PlainConnection):
         self._own_wait: Any = vars(raw).get("wait")
         self._limit = limit
         self._ours, self._theirs = _Asking(self, patience, limit), _Asking(self, None, None)
-        self._session = session or Session(user_of(raw))
+        self.session = self._session = session or Session(user_of(raw))
         self._is_to_be_reset = self._session.needs_reset and native is None
         """Before the first statement what the last borrower left behind is forgotten."""
         self._begun = begun
@@ -153,7 +153,8 @@ class PsycopgConnection(PlainConnection):
     @property
     def is_sound(self) -> bool:
         connection = self._raw.pgconn
-        return connection.transaction_status == TransactionStatus.IDLE and not has_news(connection.socket)
+        is_idle = connection.transaction_status == TransactionStatus.IDLE
+        return is_idle and not self._refused_to_write and not has_news(connection.socket)
 
     def check(self) -> None:
         if self._raw.closed:
