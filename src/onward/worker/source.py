@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -21,7 +21,7 @@ from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter
 from onward.observe import events
 from onward.pacing import pause_after
 from onward.run.loop import SlotLoop
-from onward.state.contract import TakenJob, TypeClaim
+from onward.state.contract import TakenJob
 from onward.state.driver import Connection, Fault
 from onward.state.rows import read_errors, write_errors
 from onward.worker.admission import Admission
@@ -31,7 +31,6 @@ from onward.worker.chores import Chores
 from onward.worker.connections import Reserved
 from onward.worker.maintenance import POLL_WITHOUT_HINTS, Maintenance, Scans
 from onward.worker.options import WorkerOptions
-from onward.worker.runner import Runner
 from onward.worker.take_cursor import TakeCursor
 
 logger = logging.getLogger("onward.worker")
@@ -51,8 +50,8 @@ _JAMMED = 0.05
 class JobSource:
     """Keeps the promises of `run.loop.Source`."""
 
-    runner: Runner
-    """There while the worker runs."""
+    run_piece: Callable[[RunningAttempt], Awaitable[None]]
+    """The runner's, there while the worker runs."""
 
     def __init__(
         self,
@@ -71,8 +70,9 @@ class JobSource:
         self._limited = {limit.type_name for limit in limits}
         attempts.forgotten = self._freed if limits else None
         self._maintenance = self._plan_maintenance(options, reserved, scans)
-        self._reserved, self._cursor = reserved, TakeCursor(self._maintenance.claims, by_rank=options.ageing is None)
-        self._ageing = None if options.ageing is None else options.ageing.total_seconds()
+        ageing = None if options.ageing is None else options.ageing.total_seconds()
+        self._reserved = reserved
+        self._cursor = TakeCursor(store.state, self._worker, self._maintenance.claims, ageing)
         self._is_unsure = False
         """Whether jobs may have been taken that nobody was told of."""
         self._look: asyncio.Timeout | None = None
@@ -146,10 +146,7 @@ class JobSource:
     async def _take(
         self, connection: Connection, *, limit: int
     ) -> tuple[Sequence[TakenJob], Mapping[JobId, Sequence[Blocker]]]:
-        def take(*, types: Sequence[TypeClaim], limit: int) -> Awaitable[Sequence[TakenJob]]:
-            return connection.run(state.take(types=types, limit=limit, worker=self._worker, ageing=self._ageing))
-
-        state, taken = self._store.state, list[TakenJob]()
+        taken = list[TakenJob]()
         has_looked = False
         while True:
             if self._admission.is_needed and not self._looks_ahead():
@@ -159,7 +156,7 @@ class JobSource:
                 elif not await self._look_for_places(connection, free=free, has_taken=has_taken):
                     break
                 has_looked = True
-            taken.extend(await self._cursor.take(take, limit - len(taken)))
+            taken.extend(await self._cursor.take(connection, limit - len(taken)))
             if len(taken) == limit:
                 if not has_looked:
                     self._admission.took_ahead()
@@ -168,7 +165,7 @@ class JobSource:
             if has_looked or not self._admission.is_needed:
                 break
         waited = [job.id for job in taken if job.blockers]
-        return taken, await connection.run(state.blockers_of(waited)) if waited else {}
+        return taken, await connection.run(self._store.state.blockers_of(waited)) if waited else {}
 
     def _looks_ahead(self) -> bool:
         """Whether places are looked for while jobs are taken: it takes as long as all else, and another connection of
@@ -385,9 +382,6 @@ class JobSource:
                 logger.error("worker %s fails, and tries again: %s", self._worker, error, exc_info=error)
         assert self.listener is not None
         self._handle_hints(await self.listener.wait(pause))
-
-    def run_piece(self, piece: RunningAttempt) -> Awaitable[None]:
-        return self.runner.run(piece)
 
     async def _crashed(self, job: TakenJob) -> None:
         policy, timeout = self._types[job.type_name].policy, _timeout_of(job)
