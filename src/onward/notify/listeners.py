@@ -66,7 +66,7 @@ class _Listener:
         self.decline(hints)
 
     async def wait(self, timeout: float | None) -> Sequence[Hint]:
-        if not self.has_room:
+        if self._hints and not self.has_room:
             self.decline_all()  # they came while it was filling up
         self.is_waiting = True
         try:
