@@ -108,15 +108,13 @@ class Admission:
         self._not_before = self.due = time.monotonic() + pause_after(self._locked_out, longest=_LONGEST_PAUSE)
         self.store.observers.emit(events.StateError(doing=_LETTING_IN, error=describe(error)))
 
-    def ran_out(self) -> None:
-        """A take brought less than it could have."""
-        self._enough_until = 0.0
-
-    def took_ahead(self) -> None:
-        """A take without a look filled all slots. Places that were given up since the last look must not wait until one
-        is free again here: others may have room.
+    def took(self, *, is_full: bool, has_looked: bool) -> None:
+        """A take was made. Where it filled all slots, places that were given up since the last look must not wait until
+        one is free again here: others may have room.
         """
-        if self.is_eager:
+        if not is_full:
+            self._enough_until = 0.0
+        elif not has_looked and self.is_eager:
             self.due = min(self.due, self._enough_until)
 
     async def before_take(self, connection: Connection, *, free: int) -> None:
@@ -177,5 +175,4 @@ class Admission:
         """The database was away, and with it perhaps what it knew of keys to look at."""
         self._sweep = True
         self._after = 0
-        self.due = 0.0
-        self.ran_out()
+        self.due = self._enough_until = 0.0

@@ -157,12 +157,9 @@ class JobSource:
                     break
                 has_looked = True
             taken.extend(await self._cursor.take(connection, limit - len(taken)))
-            if len(taken) == limit:
-                if not has_looked:
-                    self._admission.took_ahead()
-                break
-            self._admission.ran_out()
-            if has_looked or not self._admission.is_needed:
+            is_full = len(taken) == limit
+            self._admission.took(is_full=is_full, has_looked=has_looked)
+            if is_full or has_looked or not self._admission.is_needed:
                 break
         waited = [job.id for job in taken if job.blockers]
         return taken, await connection.run(self._store.state.blockers_of(waited)) if waited else {}

@@ -72,7 +72,10 @@ class TakeCursor:
 
     def _advance(self, taken: Sequence[TakenJob]) -> None:
         """To the last job of each type: the best come first."""
-        for key, job in {(job.type_name, job.payload_version): job for job in taken}.items():
+        last: dict[tuple[str, int], TakenJob] = {}
+        for job in taken:
+            last[job.type_name, job.payload_version] = job
+        for key, job in last.items():
             position = Position(job.rank, job.scheduled_at)
             self._reached[key] = max(self._reached.get(key, position), position)
 
