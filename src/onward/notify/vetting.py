@@ -35,15 +35,15 @@ def read_payload(payload: str | bytes) -> tuple[str, list[Hint]]:
     except UnicodeDecodeError:
         return "", []
     heading, *lines = text.split("\n")
-    counts: dict[tuple[HintKind, str], int] = {}
+    hints: dict[tuple[HintKind, str], Hint] = {}
     for found in map(_LINE.fullmatch, lines):
         if found is None or (kind := _KINDS.get(found[1])) is None:
             continue
         count, key = int(found[2]), found[3]
-        if len(key) <= (_LONGEST_ID if kind in _IDS else LONGEST_NAME):
-            counts[kind, key] = min(counts.get((kind, key), 0) + count, MOST_JOBS)
-    hints = [Hint(kind, key, count) for (kind, key), count in counts.items() if count or kind is HintKind.ROOM]
-    return heading if len(heading) <= _LONGEST_HEADING else "", hints
+        if len(key) <= (_LONGEST_ID if kind in _IDS else LONGEST_NAME) and (count or kind is HintKind.ROOM):
+            same = hints.get((kind, key))
+            hints[kind, key] = Hint(kind, key, min(count + (same.count if same else 0), MOST_JOBS))
+    return heading if len(heading) <= _LONGEST_HEADING else "", list(hints.values())
 
 
 def is_nonce(text: str, length: int) -> bool:
