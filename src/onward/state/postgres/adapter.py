@@ -192,27 +192,40 @@ class PostgresState:
     def take(
         self, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId, ageing: float | None = None
     ) -> Operation[Sequence[TakenJob]]:
-        if len(types) > _MOST_BRANCHES or ageing is not None:
-            return self._take_many(types, limit, worker, ageing)
+        are_many = len(types) > _MOST_BRANCHES or ageing is not None
         # Padded to a power of two, so that few different statements exist; a NULL type matches nothing.
-        places = 1 << (len(types) - 1).bit_length()
+        places = len(types) if are_many else 1 << (len(types) - 1).bit_length()
         padding = [None] * (places - len(types))
-        name, claims = "take", self._claims(types, worker, padding)
-        reached = [*map(_AFTER, types)]
+        claims: dict[str, Any] = {
+            "type_names": [*map(_TYPE_NAME, types), *padding],
+            "versions": [*map(_VERSION, types), *padding],
+            "leases": [*map(_LEASE, types), *padding],
+            "worker": worker,
+            "limit": limit,
+            "now": self.clock(),
+        }
+        if are_many:
+            return self._take_many(types, claims, limit, ageing)
+        name, reached = "take", [*map(_AFTER, types)]
         if any(reached):
             name, positions = "take_after", [after or _BEGINNING for after in reached]
             claims["from_ranks"] = [position.rank for position in positions] + padding
             claims["from_times"] = [position.scheduled_at for position in positions] + padding
-        return Command(self.sql(name, repeat=places), {**claims, "limit": limit}, _best_first)
+        return Command(self.sql(name, repeat=places), claims, _best_first)
 
     @steps
     async def _take_many(
-        self, connection: Connection, types: Sequence[TypeClaim], limit: int, worker: WorkerId, ageing: float | None
+        self,
+        connection: Connection,
+        types: Sequence[TypeClaim],
+        claims: dict[str, Any],
+        limit: int,
+        ageing: float | None,
     ) -> Sequence[TakenJob]:
         """Look at a few jobs of each type, and at more if these were too few: most are of one type, or locked."""
         name = "take_many" if ageing is None else "take_aged"
         parameters = {
-            **self._claims(types, worker),
+            **claims,
             "ageing": ageing,
             "from_ranks": [claim.after and claim.after.rank for claim in types],
             "from_times": [(claim.after or _BEGINNING).scheduled_at for claim in types],
@@ -227,15 +240,6 @@ class PostgresState:
             if len(taken) == limit or not rows[0][-1] or min(firsts) == _MOST_CANDIDATES:
                 return _best_first(taken, ageing)
             firsts = [min(first * 4, _MOST_CANDIDATES) for first in firsts]
-
-    def _claims(self, types: Sequence[TypeClaim], worker: WorkerId, padding: Sequence[None] = ()) -> dict[str, Any]:
-        return {
-            "type_names": [*map(_TYPE_NAME, types), *padding],
-            "versions": [*map(_VERSION, types), *padding],
-            "leases": [*map(_LEASE, types), *padding],
-            "worker": worker,
-            "now": self.clock(),
-        }
 
     def promote(self, *, type_names: Sequence[str], limit: int) -> Command[Promoted]:
         parameters = {"type_names": list(type_names), "limit": limit, "now": self.clock()}
