@@ -50,9 +50,6 @@ _JAMMED = 0.05
 class JobSource:
     """Keeps the promises of `run.loop.Source`."""
 
-    run_piece: Callable[[RunningAttempt], Awaitable[None]]
-    """The runner's, there while the worker runs."""
-
     def __init__(
         self,
         attempts: Attempts,
@@ -81,7 +78,8 @@ class JobSource:
         self._ahead_hangs = False
         self.loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=options.concurrency, is_jammed=self._is_jammed)
         self.listener: Listener | None = None
-        """There while the worker runs."""
+        self.run_piece: Callable[[RunningAttempt], Awaitable[None]]
+        """The runner's; both are there while the worker runs."""
         self._woken = False
         self._may_be_cancelled, self._look_for_cancelled_at = False, 0.0
         self._cancelled: set[tuple[JobId, int]] = set()
@@ -273,17 +271,6 @@ class JobSource:
         """Whether most of what runs waits for connections: what is not taken is there for other workers."""
         return len(self._attempts.workplace.queueing) * 2 > self.loop.busy
 
-    @property
-    def _admission_due(self) -> float:
-        return self._admission.due if self._has_looked_ahead.is_set() else math.inf
-
-    async def _admit_for_others(self) -> bool:
-        """Let jobs in, as it is time, though there is no slot for them here; True if there is: a take will do so."""
-        if self.loop.has_room:
-            return True
-        await self._reserved.use(partial(self._look_for_places, free=0))
-        return False
-
     async def _admit(self, connection: Connection, *, free: int) -> None:
         await self._admission.before_take(connection, free=free)
         self._attempts.forgotten = self._freed if self._admission.is_eager else None
@@ -301,9 +288,13 @@ class JobSource:
                 await self._look_for_cancelled()
             if await self._maintenance.look():
                 break
-            if time.monotonic() >= self._admission_due and await self._admit_for_others():
-                break
-            expected = self._handle_hints(await self._next_hints())
+            admission_due = self._admission.due if self._has_looked_ahead.is_set() else math.inf
+            if time.monotonic() >= admission_due:
+                if self.loop.has_room:  # a take lets jobs in
+                    break
+                await self._reserved.use(partial(self._look_for_places, free=0))  # for others, who have room
+                continue
+            expected = self._handle_hints(await self._next_hints(admission_due))
             if expected is not None:
                 self._maintenance.expected = expected
                 break
@@ -311,13 +302,13 @@ class JobSource:
                 break
         self._woken = False
 
-    async def _next_hints(self) -> Sequence[Hint]:
+    async def _next_hints(self, admission_due: float) -> Sequence[Hint]:
         """Wait for hints, or until something is due. Those about jobs that cannot be taken are left to others."""
         assert self.listener is not None
         self.listener.has_room = has_room = self.loop.has_room
         is_jammed = self.loop.free > 0 and not has_room
         due = self._look_for_cancelled_at if self._may_be_cancelled else math.inf
-        left = max(min(self._maintenance.next_look, self._admission_due, due) - time.monotonic(), 0.0)
+        left = max(min(self._maintenance.next_look, admission_due, due) - time.monotonic(), 0.0)
         hints = await self.listener.wait(min(left, _JAMMED) if is_jammed else left)
         self.listener.has_room = has_room = self.loop.has_room
         if hints and not has_room:
