@@ -1,6 +1,7 @@
 """What a worker does for limits: it lets held jobs in before it takes, and when the next slot of a rate comes."""
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -54,6 +55,7 @@ class Admission:
     _after: int = 0
     _look_back_at: float = 0.0
     _eager_until: float = 0.0
+    """For ever where types have limits."""
     _enough_until: float = 0.0
     """For so long there is enough to take, as far as is known."""
     _is_paced: bool = False
@@ -64,6 +66,10 @@ class Admission:
     """How often in a row a look beside the takes failed."""
     _none_ahead_before: float = 0.0
 
+    def __post_init__(self) -> None:
+        if self.limits:
+            self._eager_until = math.inf
+
     @property
     def _at_most_ahead(self) -> float:
         return _AT_MOST_AHEAD if self.store.state.locks_rows else _AT_MOST_AHEAD_ALONE
@@ -71,13 +77,13 @@ class Admission:
     @property
     def is_eager(self) -> bool:
         """Whether to look whenever there may be less to take than there could be, and after every attempt."""
-        return bool(self.limits) or time.monotonic() < self._eager_until
+        return time.monotonic() < self._eager_until
 
     @property
     def is_needed(self) -> bool:
         """Whether to look before the next take."""
         now = time.monotonic()
-        return now >= self._not_before and (now >= self.due or (now >= self._enough_until and self.is_eager))
+        return now >= self._not_before and (now >= self.due or self._enough_until <= now < self._eager_until)
 
     @property
     def can_wait(self) -> bool:
@@ -135,7 +141,7 @@ class Admission:
         self.due = now + (wait if free else max(wait, _WITHOUT_ROOM))
         self._enough_until = 0.0 if self._is_paced else now + self._at_most_ahead
         if types:
-            self._eager_until = now + _EAGER_FOR
+            self._eager_until = max(self._eager_until, now + _EAGER_FOR)
         ours = sum(count for name, count in types.items() if name in self.type_names)
         hints = [
             Hint(HintKind.READY, name, count)

@@ -324,14 +324,19 @@ class JobSource:
         if hints and self._store.observers.wants(events.HintsReceived):
             self._store.observers.emit(events.HintsReceived(worker=self._worker, count=len(hints)))
         for hint in hints:
-            if hint.kind is HintKind.LOST:
-                lost.add(hint.key)
-            elif hint.kind is HintKind.AWAITED:
-                self._store.awaited.add(hint.key)
-            elif not self._chores.hear(hint):
-                self._may_be_cancelled = self._may_be_cancelled or hint.kind is HintKind.UNKNOWN
-                self._maintenance.scan_sooner(hint)
-                expected = (expected or 0) + (hint.count if hint.kind is HintKind.READY else 0)
+            match hint.kind:
+                case HintKind.READY:
+                    expected = (expected or 0) + hint.count
+                case HintKind.LOST:
+                    lost.add(hint.key)
+                case HintKind.AWAITED:
+                    self._store.awaited.add(hint.key)
+                case HintKind.DEFERRED if self._chores.wake(hint.key):
+                    pass
+                case kind:
+                    self._may_be_cancelled = self._may_be_cancelled or kind is HintKind.UNKNOWN
+                    self._maintenance.scan_sooner(hint)
+                    expected = expected or 0
         if lost and self._attempts.run_any_of(lost):
             self._attempts.guardian.check_now()
         return expected
