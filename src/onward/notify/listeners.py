@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from operator import attrgetter
 
 from onward.notify.contract import Hint, HintKind
 
 PassOn = Callable[[Sequence[Hint]], None]
 _MOST_UNHEARD = 5_000
 """Hints that wait for a listener who is busy; with more than that he had better look at everything."""
+_FOR_ONE_EACH = (HintKind.READY, HintKind.DEFERRED)
+"""For as many listeners as there are jobs; all other hints are for every one whom they concern."""
 
 
 class _Listener:
@@ -30,7 +33,11 @@ class _Listener:
         return self.is_waiting and self.has_room and not self._ready.is_set()
 
     def wants(self, hint: Hint) -> bool:
-        if hint.kind in (HintKind.READY, HintKind.DEFERRED):
+        """Whether a hint concerns it, now."""
+        if hint.kind is HintKind.READY:
+            # One that is full looks for more by itself as soon as it has room.
+            return self.has_room and hint.key in self.types
+        if hint.kind is HintKind.DEFERRED:
             return hint.key in self.types
         if hint.kind is HintKind.EXPIRED:
             return bool(self.types) and (not hint.key or hint.key in self.types)
@@ -59,7 +66,7 @@ class _Listener:
         self.decline(hints)
 
     async def wait(self, timeout: float | None) -> Sequence[Hint]:
-        if not self.has_room:
+        if self._hints and not self.has_room:
             self.decline_all()  # they came while it was filling up
         self.is_waiting = True
         try:
@@ -107,11 +114,13 @@ class Listeners:
         """Give every hint to those it concerns."""
         for hint in hints:
             listeners = [listener for listener in self._listeners if listener.wants(hint)]
-            if hint.kind is HintKind.READY:
-                # One that is full looks for more by itself as soon as it has room.
-                listeners = self._choose([listener for listener in listeners if listener.has_room], hint.count)
-            elif hint.kind is HintKind.DEFERRED:
-                listeners = self._choose(listeners, hint.count)
+            if hint.kind in _FOR_ONE_EACH:
+                # As many as that: those that are idle, then those that are awake, last those that are full.
+                listeners.sort(key=attrgetter("is_idle", "has_room"), reverse=True)
+                del listeners[hint.count :]
+                for listener in listeners:  # the next hint is another's turn
+                    self._listeners.remove(listener)
+                    self._listeners.append(listener)
             for listener in listeners:
                 listener.give(hint)
 
@@ -120,8 +129,8 @@ class Listeners:
         return sum(listener.is_idle for listener in self._listeners if listener.wants(hint))
 
     def room(self, hint: Hint) -> int:
-        """How many of those whom a hint concerns could take a job, be they idle, or awake and about to look."""
-        return sum(listener.has_room for listener in self._listeners if listener.wants(hint))
+        """How many could take a job that is ready, be they idle, or awake and about to look."""
+        return sum(listener.wants(hint) for listener in self._listeners)
 
     def room_by_type(self) -> dict[str, int]:
         """How many could take a job, for every type that somebody here takes."""
@@ -132,15 +141,6 @@ class Listeners:
         """Something has changed, and it is not known what."""
         for listener in self._listeners:
             listener.give(Hint(HintKind.UNKNOWN, ""))
-
-    def _choose(self, listeners: list[_Listener], count: int) -> list[_Listener]:
-        """As many as that: those that are idle, then those that are awake, last those that are full."""
-        chosen = sorted(listeners, key=lambda listener: (not listener.has_room, not listener.is_idle))[:count]
-        for listener in chosen:
-            # The next hint is another's turn.
-            self._listeners.remove(listener)
-            self._listeners.append(listener)
-        return chosen
 
     def _redeliver(self, hints: Sequence[Hint]) -> None:
         for hint in hints:

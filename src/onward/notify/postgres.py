@@ -102,8 +102,7 @@ class PostgresNotify(ConnectedNotify["_Channel"]):
     def _receive(self, process: int, payload: str) -> None:
         heading, hints = self._read(payload)
         if heading[:1] == _HINTS:
-            self._listeners.deliver([hint for hint in hints if hint.kind is not HintKind.READY])
-            self._share_out(heading[1:], [hint for hint in hints if hint.kind is HintKind.READY])
+            self._share_out(heading[1:], hints)
         elif heading == _NEWS:
             self._hear_from(process, hints)
         elif heading == _FAREWELL:
@@ -156,12 +155,18 @@ class PostgresNotify(ConnectedNotify["_Channel"]):
                 self._sharing.hear(str(process), news)
 
     def _share_out(self, nonce: str, hints: Sequence[Hint]) -> None:
+        """Of jobs that are ready, a share is for us; all other hints are for everybody."""
+        ours: list[Hint] = []
         for hint in hints:
+            if hint.kind is not HintKind.READY:
+                ours.append(hint)
+                continue
             mine, rest = self._sharing.share(nonce, hint, self._listeners.room(hint))
             if mine:
-                self._listeners.deliver([Hint(hint.kind, hint.key, mine)])
+                ours.append(Hint(hint.kind, hint.key, mine))
             if rest:
                 self._pass_on([Hint(hint.kind, hint.key, rest)])
+        self._listeners.deliver(ours)
 
     async def _redirect(self, connection: "_Channel", hints: Sequence[Hint]) -> None:
         await connection.say([*self._news(), *_payloads(hints)])

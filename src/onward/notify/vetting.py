@@ -5,6 +5,7 @@ true because everything in a payload is checked and cut to size here, because no
 it, and because no more is read than a process can afford: beyond that its listeners look by themselves.
 """
 
+import re
 import time
 from collections.abc import Callable
 
@@ -15,7 +16,8 @@ from onward.options import LONGEST_NAME
 MOST_JOBS = 1_000
 """That a hint can stand for: more than that many listeners need not be woken by one hint."""
 _LONGEST_HEADING = _LONGEST_ID = 64
-_MOST_DIGITS = 9
+_LINE = re.compile(r"(.)([0-9]{1,9}):(.*)")
+"""Kind, count and key of a hint."""
 _KINDS = {kind.value: kind for kind in HintKind if kind is not HintKind.UNKNOWN}
 """That something unknown has changed is said within a process only."""
 _IDS = {HintKind.ENDED, HintKind.LOST, HintKind.AWAITED}
@@ -33,19 +35,15 @@ def read_payload(payload: str | bytes) -> tuple[str, list[Hint]]:
     except UnicodeDecodeError:
         return "", []
     heading, *lines = text.split("\n")
-    counts: dict[tuple[HintKind, str], int] = {}
-    for line in lines:
-        head, colon, key = line.partition(":")
-        kind, digits = _KINDS.get(head[:1]), head[1:]
-        longest = _LONGEST_ID if kind in _IDS else LONGEST_NAME
-        if kind is not None and colon and len(key) <= longest and _is_number(digits):
-            counts[kind, key] = min(counts.get((kind, key), 0) + int(digits), MOST_JOBS)
-    hints = [Hint(kind, key, count) for (kind, key), count in counts.items() if count or kind is HintKind.ROOM]
-    return heading if len(heading) <= _LONGEST_HEADING else "", hints
-
-
-def _is_number(digits: str) -> bool:
-    return 0 < len(digits) <= _MOST_DIGITS and digits.isascii() and digits.isdigit()
+    hints: dict[tuple[HintKind, str], Hint] = {}
+    for found in map(_LINE.fullmatch, lines):
+        if found is None or (kind := _KINDS.get(found[1])) is None:
+            continue
+        count, key = int(found[2]), found[3]
+        if len(key) <= (_LONGEST_ID if kind in _IDS else LONGEST_NAME) and (count or kind is HintKind.ROOM):
+            same = hints.get((kind, key))
+            hints[kind, key] = Hint(kind, key, min(count + (same.count if same else 0), MOST_JOBS))
+    return heading if len(heading) <= _LONGEST_HEADING else "", list(hints.values())
 
 
 def is_nonce(text: str, length: int) -> bool:

@@ -129,15 +129,16 @@ def share_out(nonce: str, count: int, room: Mapping[str, int]) -> dict[str, int]
     {'a': 1, 'b': 3, 'c': 1}
     """
     whole, rest = _level(count, sorted(filter(None, room.values())))
-    shares = {name: min(number, whole) for name, number in room.items()}
     # Not in rounds: a hint can speak of any number of jobs, and this must not take longer for it.
-    more = sorted(
-        (name for name, number in room.items() if number > whole),
-        key=lambda name: (crc32(f"{nonce} {name}".encode()), name),
-    )
-    for name in more[:rest]:
-        shares[name] += 1
-    return {name: shares[name] for name in sorted(shares) if shares[name]}
+    shares, with_more = dict[str, int](), list[tuple[int, str]]()
+    for name, number in room.items():
+        if whole and number:
+            shares[name] = min(number, whole)
+        if number > whole:
+            with_more.append((crc32(f"{nonce} {name}".encode()), name))
+    for _, name in sorted(with_more)[:rest]:
+        shares[name] = whole + 1
+    return shares
 
 
 def _level(count: int, room: Sequence[int]) -> tuple[int, int]:

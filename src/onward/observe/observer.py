@@ -146,20 +146,17 @@ class Observers:
         now, by_kind = time.monotonic(), dict[type[Event], tuple[Subscriber, ...]]()
         for observer in self._observers:
             for kind in typing.get_args(Event):
-                if self._is_wanted(observer, kind):
-                    by_kind[kind] = (*by_kind.get(kind, ()), observer.observe)
+                try:
+                    if observer.wants(kind):
+                        by_kind[kind] = (*by_kind.get(kind, ()), observer.observe)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException:
+                    name = type(observer).__qualname__
+                    logger.exception("%s cannot say whether it wants %s", name, kind.__name__)
         self._subscribers.by_kind, self.wanted = by_kind, frozenset(by_kind)
         self._asked_at = now
 
     def _failed(self, subscriber: Subscriber, event: Event, error: BaseException) -> None:
         name = type(getattr(subscriber, "__self__", subscriber)).__qualname__
         logger.error("%s failed on %s", name, type(event).__name__, exc_info=error)
-
-    def _is_wanted(self, observer: Observer, kind: type[Event]) -> bool:
-        try:
-            return observer.wants(kind)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            logger.exception("%s cannot say whether it wants %s", type(observer).__qualname__, kind.__name__)
-            return False

@@ -21,7 +21,7 @@ class Source(Protocol[W]):
         """What came while the loop was being stopped is not begun."""
         ...
 
-    def run_piece(self, piece: W) -> Awaitable[None]:
+    def run_piece(self, piece: W, /) -> Awaitable[None]:
         """Do one piece; must not raise."""
         ...
 

@@ -32,7 +32,7 @@ class Command(msgspec.Struct, Generic[T_co], frozen=True, gc=False):
     """Makes the answer of the rows. Where it raises, a transaction that was to be committed is rolled back."""
     needs: Needs = "rows"
     """What `read` looks at: a statement that travels in one message with BEGIN or COMMIT is answered by as many empty
-    rows, one that becomes part of another by none."""
+    rows, one that becomes part of another by those of that one."""
 
     def then(self, look: Callable[[T_co], U]) -> "Command[U]":
         """The same, with a look at its answer."""
@@ -83,8 +83,8 @@ def as_one(first: Command[T], more: tuple[Command[Any], ...]) -> tuple[Command[T
     """Two statements as one, where the first only writes: Postgres runs it, whatever becomes of its rows."""
     if first.needs != "nothing" or len(more) != 1:
         return first, more
-    both, read = {**first.parameters, **more[0].parameters}, first.read
-    return Command(_as_one(first.sql, more[0].sql), both, lambda rows: read(())), ()
+    both = {**first.parameters, **more[0].parameters}
+    return Command(_as_one(first.sql, more[0].sql), both, first.read), ()
 
 
 @lru_cache(maxsize=256)

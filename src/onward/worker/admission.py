@@ -1,6 +1,7 @@
 """What a worker does for limits: it lets held jobs in before it takes, and when the next slot of a rate comes."""
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -54,6 +55,7 @@ class Admission:
     _after: int = 0
     _look_back_at: float = 0.0
     _eager_until: float = 0.0
+    """For ever where types have limits."""
     _enough_until: float = 0.0
     """For so long there is enough to take, as far as is known."""
     _is_paced: bool = False
@@ -64,6 +66,10 @@ class Admission:
     """How often in a row a look beside the takes failed."""
     _none_ahead_before: float = 0.0
 
+    def __post_init__(self) -> None:
+        if self.limits:
+            self._eager_until = math.inf
+
     @property
     def _at_most_ahead(self) -> float:
         return _AT_MOST_AHEAD if self.store.state.locks_rows else _AT_MOST_AHEAD_ALONE
@@ -71,13 +77,13 @@ class Admission:
     @property
     def is_eager(self) -> bool:
         """Whether to look whenever there may be less to take than there could be, and after every attempt."""
-        return bool(self.limits) or time.monotonic() < self._eager_until
+        return time.monotonic() < self._eager_until
 
     @property
     def is_needed(self) -> bool:
         """Whether to look before the next take."""
         now = time.monotonic()
-        return now >= self._not_before and (now >= self.due or (now >= self._enough_until and self.is_eager))
+        return now >= self._not_before and (now >= self.due or self._enough_until <= now < self._eager_until)
 
     @property
     def can_wait(self) -> bool:
@@ -108,15 +114,13 @@ class Admission:
         self._not_before = self.due = time.monotonic() + pause_after(self._locked_out, longest=_LONGEST_PAUSE)
         self.store.observers.emit(events.StateError(doing=_LETTING_IN, error=describe(error)))
 
-    def ran_out(self) -> None:
-        """A take brought less than it could have."""
-        self._enough_until = 0.0
-
-    def took_ahead(self) -> None:
-        """A take without a look filled all slots. Places that were given up since the last look must not wait until one
-        is free again here: others may have room.
+    def took(self, *, is_full: bool, has_looked: bool) -> None:
+        """A take was made. Where it filled all slots, places that were given up since the last look must not wait until
+        one is free again here: others may have room.
         """
-        if self.is_eager:
+        if not is_full:
+            self._enough_until = 0.0
+        elif not has_looked and self.is_eager:
             self.due = min(self.due, self._enough_until)
 
     async def before_take(self, connection: Connection, *, free: int) -> None:
@@ -137,7 +141,7 @@ class Admission:
         self.due = now + (wait if free else max(wait, _WITHOUT_ROOM))
         self._enough_until = 0.0 if self._is_paced else now + self._at_most_ahead
         if types:
-            self._eager_until = now + _EAGER_FOR
+            self._eager_until = max(self._eager_until, now + _EAGER_FOR)
         ours = sum(count for name, count in types.items() if name in self.type_names)
         hints = [
             Hint(HintKind.READY, name, count)
@@ -177,5 +181,4 @@ class Admission:
         """The database was away, and with it perhaps what it knew of keys to look at."""
         self._sweep = True
         self._after = 0
-        self.due = 0.0
-        self.ran_out()
+        self.due = self._enough_until = 0.0

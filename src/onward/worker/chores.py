@@ -9,7 +9,6 @@ from typing import Protocol
 from onward.errands import to_the_end
 from onward.lifecycle.effects import describe
 from onward.lifecycle.store import Store
-from onward.notify.contract import Hint, HintKind
 from onward.observe import events
 from onward.pacing import pause_after
 from onward.worker.connections import Reserved
@@ -58,9 +57,9 @@ class Chores:
         """The app is opened, perhaps in another event loop."""
         self._places = {name: _Place(place.chore) for name, place in self._places.items()}
 
-    def hear(self, hint: Hint) -> bool:
-        """Have the chore look that a hint is for; whether there is one."""
-        place = self._places.get(hint.key) if hint.kind is HintKind.DEFERRED else None
+    def wake(self, name: str) -> bool:
+        """Have the chore of this name look; whether there is one."""
+        place = self._places.get(name)
         if place is not None:
             place.woken.set()
         return place is not None

@@ -21,7 +21,7 @@ from onward.errors import (
     TransactionError,
     TransactionUnsuitable,
 )
-from onward.lifecycle.effects import describe
+from onward.lifecycle.effects import Effects, describe
 from onward.lifecycle.settle import settlement_of_cancel
 from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import Mark, OpenTransaction, open_here, unmark
@@ -106,6 +106,8 @@ class Phases:
         if self.stage != "fresh":
             check_order(self.stage, phase)
         tx, pauses = self.tx, None
+        if tx is not None:
+            tx.resume()
         while tx is None:
             try:
                 tx = await self._begin(locked=phase != "prepare")
@@ -115,7 +117,6 @@ class Phases:
             else:
                 if pauses is not None:
                     self.store.observers.database_works(_OPENING)
-        tx.resume()
         self.stage = "inside"
         return tx
 
@@ -195,14 +196,15 @@ class Phases:
             held = job if self._is_held and not tx.is_joined else None
             # What follows, unless more is heard of it: what changed for others has been told by nobody then.
             told = [Change(job.id, job.chain_id, job.type_name, "settled", JobStatus.COMPLETED)]
-            tx.effects.actions.append(lambda: self.store.release(self.store.effects_of.settlements([settlement], told)))
+            follows = partial(self.store.effects_of.settlements, [settlement], told)
             settle = self.store.state.settle([settlement], held=held).then(partial(self._insist, told))
             try:
-                await self._commit(settle)
+                await self._commit(settle, follows)
             except Exception as error:
                 if not await self._went_through(error):
                     raise
                 self.store.release(tx.effects)
+                self.store.release(follows())
             self.stage, self.settled = "settled", settlement
         except _Cancelled:
             return settlement_of_cancel(job, self._workplace.worker)
@@ -222,12 +224,14 @@ class Phases:
             raise JobAlreadyCompleted(self._job.id, self._job.attempt)
         told[:] = changes
 
-    async def _commit(self, last: Operation[None] | None = None) -> None:
+    async def _commit(self, last: Operation[None] | None = None, follows: Callable[[], Effects] = Effects) -> None:
+        """Commit, perhaps with a last operation of ours, from which more `follows`."""
         tx, self.tx = self.tx, None
         assert tx is not None
         try:
             await tx.commit(last)
             self.store.release(tx.effects)
+            self.store.release(follows())
         finally:
             await self._close()
 

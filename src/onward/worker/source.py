@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -21,7 +21,7 @@ from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter
 from onward.observe import events
 from onward.pacing import pause_after
 from onward.run.loop import SlotLoop
-from onward.state.contract import TakenJob, TypeClaim
+from onward.state.contract import TakenJob
 from onward.state.driver import Connection, Fault
 from onward.state.rows import read_errors, write_errors
 from onward.worker.admission import Admission
@@ -31,7 +31,6 @@ from onward.worker.chores import Chores
 from onward.worker.connections import Reserved
 from onward.worker.maintenance import POLL_WITHOUT_HINTS, Maintenance, Scans
 from onward.worker.options import WorkerOptions
-from onward.worker.runner import Runner
 from onward.worker.take_cursor import TakeCursor
 
 logger = logging.getLogger("onward.worker")
@@ -51,9 +50,6 @@ _JAMMED = 0.05
 class JobSource:
     """Keeps the promises of `run.loop.Source`."""
 
-    runner: Runner
-    """There while the worker runs."""
-
     def __init__(
         self,
         attempts: Attempts,
@@ -71,8 +67,9 @@ class JobSource:
         self._limited = {limit.type_name for limit in limits}
         attempts.forgotten = self._freed if limits else None
         self._maintenance = self._plan_maintenance(options, reserved, scans)
-        self._reserved, self._cursor = reserved, TakeCursor(self._maintenance.claims, by_rank=options.ageing is None)
-        self._ageing = None if options.ageing is None else options.ageing.total_seconds()
+        ageing = None if options.ageing is None else options.ageing.total_seconds()
+        self._reserved = reserved
+        self._cursor = TakeCursor(store.state, self._worker, self._maintenance.claims, ageing)
         self._is_unsure = False
         """Whether jobs may have been taken that nobody was told of."""
         self._look: asyncio.Timeout | None = None
@@ -81,7 +78,8 @@ class JobSource:
         self._ahead_hangs = False
         self.loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=options.concurrency, is_jammed=self._is_jammed)
         self.listener: Listener | None = None
-        """There while the worker runs."""
+        self.run_piece: Callable[[RunningAttempt], Awaitable[None]]
+        """The runner's; both are there while the worker runs."""
         self._woken = False
         self._may_be_cancelled, self._look_for_cancelled_at = False, 0.0
         self._cancelled: set[tuple[JobId, int]] = set()
@@ -146,10 +144,7 @@ class JobSource:
     async def _take(
         self, connection: Connection, *, limit: int
     ) -> tuple[Sequence[TakenJob], Mapping[JobId, Sequence[Blocker]]]:
-        def take(*, types: Sequence[TypeClaim], limit: int) -> Awaitable[Sequence[TakenJob]]:
-            return connection.run(state.take(types=types, limit=limit, worker=self._worker, ageing=self._ageing))
-
-        state, taken = self._store.state, list[TakenJob]()
+        taken = list[TakenJob]()
         has_looked = False
         while True:
             if self._admission.is_needed and not self._looks_ahead():
@@ -159,16 +154,13 @@ class JobSource:
                 elif not await self._look_for_places(connection, free=free, has_taken=has_taken):
                     break
                 has_looked = True
-            taken.extend(await self._cursor.take(take, limit - len(taken)))
-            if len(taken) == limit:
-                if not has_looked:
-                    self._admission.took_ahead()
-                break
-            self._admission.ran_out()
-            if has_looked or not self._admission.is_needed:
+            taken.extend(await self._cursor.take(connection, limit - len(taken)))
+            is_full = len(taken) == limit
+            self._admission.took(is_full=is_full, has_looked=has_looked)
+            if is_full or has_looked or not self._admission.is_needed:
                 break
         waited = [job.id for job in taken if job.blockers]
-        return taken, await connection.run(state.blockers_of(waited)) if waited else {}
+        return taken, await connection.run(self._store.state.blockers_of(waited)) if waited else {}
 
     def _looks_ahead(self) -> bool:
         """Whether places are looked for while jobs are taken: it takes as long as all else, and another connection of
@@ -279,17 +271,6 @@ class JobSource:
         """Whether most of what runs waits for connections: what is not taken is there for other workers."""
         return len(self._attempts.workplace.queueing) * 2 > self.loop.busy
 
-    @property
-    def _admission_due(self) -> float:
-        return self._admission.due if self._has_looked_ahead.is_set() else math.inf
-
-    async def _admit_for_others(self) -> bool:
-        """Let jobs in, as it is time, though there is no slot for them here; True if there is: a take will do so."""
-        if self.loop.has_room:
-            return True
-        await self._reserved.use(partial(self._look_for_places, free=0))
-        return False
-
     async def _admit(self, connection: Connection, *, free: int) -> None:
         await self._admission.before_take(connection, free=free)
         self._attempts.forgotten = self._freed if self._admission.is_eager else None
@@ -307,9 +288,13 @@ class JobSource:
                 await self._look_for_cancelled()
             if await self._maintenance.look():
                 break
-            if time.monotonic() >= self._admission_due and await self._admit_for_others():
-                break
-            expected = self._handle_hints(await self._next_hints())
+            admission_due = self._admission.due if self._has_looked_ahead.is_set() else math.inf
+            if time.monotonic() >= admission_due:
+                if self.loop.has_room:  # a take lets jobs in
+                    break
+                await self._reserved.use(partial(self._look_for_places, free=0))  # for others, who have room
+                continue
+            expected = self._handle_hints(await self._next_hints(admission_due))
             if expected is not None:
                 self._maintenance.expected = expected
                 break
@@ -317,13 +302,13 @@ class JobSource:
                 break
         self._woken = False
 
-    async def _next_hints(self) -> Sequence[Hint]:
+    async def _next_hints(self, admission_due: float) -> Sequence[Hint]:
         """Wait for hints, or until something is due. Those about jobs that cannot be taken are left to others."""
         assert self.listener is not None
         self.listener.has_room = has_room = self.loop.has_room
         is_jammed = self.loop.free > 0 and not has_room
         due = self._look_for_cancelled_at if self._may_be_cancelled else math.inf
-        left = max(min(self._maintenance.next_look, self._admission_due, due) - time.monotonic(), 0.0)
+        left = max(min(self._maintenance.next_look, admission_due, due) - time.monotonic(), 0.0)
         hints = await self.listener.wait(min(left, _JAMMED) if is_jammed else left)
         self.listener.has_room = has_room = self.loop.has_room
         if hints and not has_room:
@@ -339,14 +324,19 @@ class JobSource:
         if hints and self._store.observers.wants(events.HintsReceived):
             self._store.observers.emit(events.HintsReceived(worker=self._worker, count=len(hints)))
         for hint in hints:
-            if hint.kind is HintKind.LOST:
-                lost.add(hint.key)
-            elif hint.kind is HintKind.AWAITED:
-                self._store.awaited.add(hint.key)
-            elif not self._chores.hear(hint):
-                self._may_be_cancelled = self._may_be_cancelled or hint.kind is HintKind.UNKNOWN
-                self._maintenance.scan_sooner(hint)
-                expected = (expected or 0) + (hint.count if hint.kind is HintKind.READY else 0)
+            match hint.kind:
+                case HintKind.READY:
+                    expected = (expected or 0) + hint.count
+                case HintKind.LOST:
+                    lost.add(hint.key)
+                case HintKind.AWAITED:
+                    self._store.awaited.add(hint.key)
+                case HintKind.DEFERRED if self._chores.wake(hint.key):
+                    pass
+                case kind:
+                    self._may_be_cancelled = self._may_be_cancelled or kind is HintKind.UNKNOWN
+                    self._maintenance.scan_sooner(hint)
+                    expected = expected or 0
         if lost and self._attempts.run_any_of(lost):
             self._attempts.guardian.check_now()
         return expected
@@ -385,9 +375,6 @@ class JobSource:
                 logger.error("worker %s fails, and tries again: %s", self._worker, error, exc_info=error)
         assert self.listener is not None
         self._handle_hints(await self.listener.wait(pause))
-
-    def run_piece(self, piece: RunningAttempt) -> Awaitable[None]:
-        return self.runner.run(piece)
 
     async def _crashed(self, job: TakenJob) -> None:
         policy, timeout = self._types[job.type_name].policy, _timeout_of(job)

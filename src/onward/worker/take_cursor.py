@@ -10,11 +10,13 @@ brings less than asked for is completed from the beginning, and one in so often 
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from onward.state.contract import Position, TakenJob, TypeClaim
+from onward.model import WorkerId
+from onward.state.command import Operation
+from onward.state.contract import Position, StateAdapter, TakenJob, TypeClaim
+from onward.state.driver import Connection
 
 _LOOK_BACK_EVERY = 0.25
 _LOOK_BACK_FOR_AT_MOST = 0.05
@@ -25,19 +27,15 @@ _FEW = 8
 """Types of which it does not pay to know how many jobs to expect."""
 
 
-class Take(Protocol):
-    """Asks the database."""
-
-    def __call__(self, *, types: Sequence[TypeClaim], limit: int) -> Awaitable[Sequence[TakenJob]]: ...
-
-
 @dataclass(slots=True)
 class TakeCursor:
     """The claims of a worker, and how far it has come with each."""
 
+    state: StateAdapter
+    worker: WorkerId
     claims: Sequence[TypeClaim]
-    by_rank: bool = True
-    """Whether jobs are taken by rank: if not, there is no one position that was reached."""
+    ageing: float | None = None
+    """Where it counts how long jobs have waited, there is no one position that was reached."""
     _reached: dict[tuple[str, int], Position] = field(default_factory=dict)
     _shares: dict[tuple[str, int], float] = field(default_factory=dict)
     """What the last full takes were made of, the very last counting most."""
@@ -47,14 +45,19 @@ class TakeCursor:
     def __post_init__(self) -> None:
         self._keyed = [(claim, (claim.type_name, claim.payload_version)) for claim in self.claims]
 
-    async def take(self, take: Take, limit: int) -> Sequence[TakenJob]:
+    async def take(self, connection: Connection, limit: int) -> Sequence[TakenJob]:
         """At most `limit` jobs; fewer only if there are no more."""
         ahead: Sequence[TakenJob] = ()
         behind: Sequence[TakenJob] = ()
-        if self._reached and time.monotonic() < self._look_back_at:
-            ahead = await take(types=self._claims_from_here(limit), limit=limit)
-        if len(ahead) < limit:
-            behind = await self._take_from_the_beginning(take, limit - len(ahead))
+        began = time.monotonic()
+        if self._reached and began < self._look_back_at:
+            ahead = await connection.run(self._ask(limit))
+        if left := limit - len(ahead):
+            self._reached.clear()
+            began = time.monotonic()
+            behind = await connection.run(self._ask(left))
+            ended = time.monotonic()
+            self._look_back_at = ended + max(_LOOK_BACK_EVERY, (ended - began) / _LOOK_BACK_FOR_AT_MOST)
         taken = [*ahead, *behind] if ahead and behind else ahead or behind
         if len(taken) < limit:
             self._reached.clear()
@@ -62,24 +65,19 @@ class TakeCursor:
             return taken
         if len(self.claims) > _FEW:
             self._learn_shares(taken)
-        if self.by_rank:
+        if self.ageing is None:
             self._advance(behind)
             self._advance(ahead)
         return taken
 
     def _advance(self, taken: Sequence[TakenJob]) -> None:
         """To the last job of each type: the best come first."""
-        for key, job in {(job.type_name, job.payload_version): job for job in taken}.items():
+        last: dict[tuple[str, int], TakenJob] = {}
+        for job in taken:
+            last[job.type_name, job.payload_version] = job
+        for key, job in last.items():
             position = Position(job.rank, job.scheduled_at)
             self._reached[key] = max(self._reached.get(key, position), position)
-
-    async def _take_from_the_beginning(self, take: Take, limit: int) -> Sequence[TakenJob]:
-        self._reached.clear()
-        began = time.monotonic()
-        taken = await take(types=self._claims_from_here(limit), limit=limit)
-        ended = time.monotonic()
-        self._look_back_at = ended + max(_LOOK_BACK_EVERY, (ended - began) / _LOOK_BACK_FOR_AT_MOST)
-        return taken
 
     def _learn_shares(self, taken: Sequence[TakenJob]) -> None:
         counts = Counter((job.type_name, job.payload_version) for job in taken)
@@ -88,17 +86,18 @@ class TakeCursor:
             before = self._shares.get(key, 0.0)
             self._shares[key] = before + (counts[key] / len(taken) - before) * weight
 
-    def _claims_from_here(self, limit: int) -> Sequence[TypeClaim]:
-        reached, shares = self._reached, self._shares
-        if not (reached or shares):
-            return self.claims
-        return [
-            TypeClaim(
-                claim.type_name,
-                claim.payload_version,
-                claim.lease,
-                reached.get(key),
-                shares[key] * limit if shares else None,
-            )
-            for claim, key in self._keyed
-        ]
+    def _ask(self, limit: int) -> Operation[Sequence[TakenJob]]:
+        """For jobs of the claims, from here on."""
+        claims, reached, shares = self.claims, self._reached, self._shares
+        if reached or shares:
+            claims = [
+                TypeClaim(
+                    claim.type_name,
+                    claim.payload_version,
+                    claim.lease,
+                    reached.get(key),
+                    shares[key] * limit if shares else None,
+                )
+                for claim, key in self._keyed
+            ]
+        return self.state.take(types=claims, limit=limit, worker=self.worker, ageing=self.ageing)

@@ -177,13 +177,14 @@ class Worker:
         self._guardian.start()
         stack.push_async_callback(self._guardian.stop)
         await stack.enter_async_context(self._processes)
-        self._source.runner = Runner(
+        self._runner = Runner(
             self._attempts,
             self._store.observers,
             threads,
             self._processes,
             is_cancelled=lambda: self._source.loop.is_cancelled,
         )
+        self._source.run_piece = self._runner.run
         if self.options.stall is not None:
             watch = StallWatch(self.options.stall.total_seconds(), self._attempts.running_in)
             stack.enter_context(watch.watching())
@@ -252,7 +253,7 @@ class Worker:
 
         The process must end next: they still run.
         """
-        return await self._attempts.stuck.leave(self._settler, self._source.runner.after_cancel)
+        return await self._attempts.stuck.leave(self._settler, self._runner.after_cancel)
 
 
 def _cut_off(connections: Sequence[Reserved]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,14 +16,18 @@ CLAIMS = [TypeClaim("a", 1, 60.0), TypeClaim("b", 2, 60.0)]
 
 
 class Backlog:
-    """Waiting jobs, taken in order."""
+    """Waiting jobs, taken in order: in place of a database and of what asks it."""
 
     def __init__(self, *jobs: tuple[str, int, int]) -> None:
         self.waiting = [job_at(*job) for job in jobs]
         self.asked: list[dict[str, Position | None]] = []
         self.told: list[tuple[float | None, ...]] = []
 
-    async def take(self, types: Sequence[TypeClaim], limit: int) -> Sequence[TakenJob]:
+    def take(self, *, types: Sequence[TypeClaim], limit: int, **_: Any) -> tuple[Sequence[TypeClaim], int]:
+        return types, limit
+
+    async def run(self, asked: tuple[Sequence[TypeClaim], int]) -> Sequence[TakenJob]:
+        types, limit = asked
         self.asked.append({claim.type_name: claim.after for claim in types})
         self.told.append(tuple(claim.expected for claim in types))
         onward = self.asked[-1]
@@ -52,9 +56,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 async def test_a_full_take_is_followed_by_one_from_there(clock: list[float]) -> None:
     backlog = Backlog(*[("a", 0, n) for n in range(6)], *[("b", 1, n) for n in range(6)])
-    taking = TakeCursor(CLAIMS)
+    taking = TakeCursor(cast(Any, backlog), "worker", CLAIMS)
 
-    taken = [await taking.take(backlog.take, 4) for _ in range(2)]
+    taken = [await taking.take(cast(Any, backlog), 4) for _ in range(2)]
 
     assert [[(j.type_name, j.scheduled_at.second) for j in each] for each in taken] == [
         [("a", 0), ("a", 1), ("a", 2), ("a", 3)],
@@ -68,10 +72,10 @@ async def test_a_full_take_is_followed_by_one_from_there(clock: list[float]) -> 
 
 async def test_a_take_of_many_types_is_told_what_to_expect_of_each(clock: list[float]) -> None:
     backlog = Backlog(*[("a", 0, n) for n in range(6)], *[("b", 1, n) for n in range(6)])
-    taking = TakeCursor([*CLAIMS, *(TypeClaim(f"other-{n}", 1, 60.0) for n in range(7))])
+    taking = TakeCursor(cast(Any, backlog), "worker", [*CLAIMS, *(TypeClaim(f"other-{n}", 1, 60.0) for n in range(7))])
 
     for limit in (4, 4, 8):
-        await taking.take(backlog.take, limit)
+        await taking.take(cast(Any, backlog), limit)
 
     # All of the first was of one type, half of the second. The third found too little, and was completed.
     assert [told[:2] for told in backlog.told] == [(None, None), (4.0, 0.0), (7.0, 1.0), (3.5, 0.5)]
@@ -79,50 +83,53 @@ async def test_a_take_of_many_types_is_told_what_to_expect_of_each(clock: list[f
 
 async def test_where_jobs_are_not_taken_by_rank_every_take_begins_at_the_beginning(clock: list[float]) -> None:
     backlog = Backlog(*[("a", 0, n) for n in range(12)])
-    taking = TakeCursor(CLAIMS, by_rank=False)
+    taking = TakeCursor(cast(Any, backlog), "worker", CLAIMS, 60.0)
 
     for _ in range(3):
-        await taking.take(backlog.take, 4)
+        await taking.take(cast(Any, backlog), 4)
 
     assert backlog.asked == [{"a": None, "b": None}] * 3
 
 
 async def test_less_than_asked_for_is_completed_from_the_beginning(clock: list[float]) -> None:
     backlog = Backlog(*[("a", 0, n) for n in range(2, 6)])
-    taking = TakeCursor(CLAIMS)
-    await taking.take(backlog.take, 3)
+    taking = TakeCursor(cast(Any, backlog), "worker", CLAIMS)
+    await taking.take(cast(Any, backlog), 3)
     late = job_at("a", 0, 1)
     backlog.waiting.append(late)
 
-    taken = await taking.take(backlog.take, 3)
+    taken = await taking.take(cast(Any, backlog), 3)
 
     assert [job.scheduled_at.second for job in taken] == [5, 1]
 
 
 async def test_a_job_behind_is_found_in_a_while_though_the_backlog_never_ends(clock: list[float]) -> None:
     backlog = Backlog(*[("a", 0, n) for n in range(2, 60)])
-    taking = TakeCursor(CLAIMS)
-    await taking.take(backlog.take, 2)
+    taking = TakeCursor(cast(Any, backlog), "worker", CLAIMS)
+    await taking.take(cast(Any, backlog), 2)
     late = job_at("a", 0, 1)
     backlog.waiting.append(late)
 
-    before = [*await taking.take(backlog.take, 2), *await taking.take(backlog.take, 2)]
+    before = [*await taking.take(cast(Any, backlog), 2), *await taking.take(cast(Any, backlog), 2)]
     clock[0] += 0.3
-    after = await taking.take(backlog.take, 2)
+    after = await taking.take(cast(Any, backlog), 2)
 
     assert (late in before, late in after) == (False, True)
 
 
-async def test_where_looking_back_takes_long_it_is_done_less_often(clock: list[float]) -> None:
+async def test_where_looking_back_takes_long_it_is_done_less_often(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     backlog = Backlog(*[("a", 0, n) for n in range(60)])
-    taking = TakeCursor(CLAIMS)
+    taking = TakeCursor(cast(Any, backlog), "worker", CLAIMS)
 
-    async def slow(types: Any, limit: int) -> Sequence[TakenJob]:
-        clock[0] += 0.1 if not any(claim.after for claim in types) else 0.001
-        return await backlog.take(types, limit)
+    async def slow(asked: tuple[Sequence[TypeClaim], int]) -> Sequence[TakenJob]:
+        clock[0] += 0.1 if not any(claim.after for claim in asked[0]) else 0.001
+        return await Backlog.run(backlog, asked)
 
+    monkeypatch.setattr(backlog, "run", slow)
     for _ in range(20):
-        await taking.take(slow, 2)
+        await taking.take(cast(Any, backlog), 2)
         clock[0] += 0.09
 
     assert sum(1 for asked in backlog.asked if asked["a"] is None) == 1

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import starmap
 from math import sqrt
 from operator import attrgetter
 from secrets import token_hex
@@ -73,6 +74,7 @@ _MOST_WAKES = 4000
 _LONGEST_WINDOW = 3e9
 """Seconds, about a century: the server cannot subtract much more from a time."""
 _IS_PLAIN = attrgetter("is_plain")
+_TYPE_NAME, _VERSION, _LEASE, _AFTER = map(attrgetter, ("type_name", "payload_version", "lease", "after"))
 _FIRST = "00000000-0000-0000-0000-000000000000"
 _MIGRATION_LOCK = 7_036_874_417_766_406
 """One process migrates at a time; the number only has to be ours."""
@@ -190,30 +192,40 @@ class PostgresState:
     def take(
         self, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId, ageing: float | None = None
     ) -> Operation[Sequence[TakenJob]]:
-        if len(types) > _MOST_BRANCHES or ageing is not None:
-            return self._take_many(types, limit, worker, ageing)
+        are_many = len(types) > _MOST_BRANCHES or ageing is not None
         # Padded to a power of two, so that few different statements exist; a NULL type matches nothing.
-        places = 1 << (len(types) - 1).bit_length()
+        places = len(types) if are_many else 1 << (len(types) - 1).bit_length()
         padding = [None] * (places - len(types))
-        goes_on = any(claim.after for claim in types)
-        return Command(
-            self.sql("take_after" if goes_on else "take", repeat=places),
-            {
-                **(_positions(types, padding) if goes_on else {}),
-                **self._claims(types, worker, padding),
-                "limit": limit,
-            },
-            _best_first,
-        )
+        claims: dict[str, Any] = {
+            "type_names": [*map(_TYPE_NAME, types), *padding],
+            "versions": [*map(_VERSION, types), *padding],
+            "leases": [*map(_LEASE, types), *padding],
+            "worker": worker,
+            "limit": limit,
+            "now": self.clock(),
+        }
+        if are_many:
+            return self._take_many(types, claims, limit, ageing)
+        name, reached = "take", [*map(_AFTER, types)]
+        if any(reached):
+            name, positions = "take_after", [after or _BEGINNING for after in reached]
+            claims["from_ranks"] = [position.rank for position in positions] + padding
+            claims["from_times"] = [position.scheduled_at for position in positions] + padding
+        return Command(self.sql(name, repeat=places), claims, _best_first)
 
     @steps
     async def _take_many(
-        self, connection: Connection, types: Sequence[TypeClaim], limit: int, worker: WorkerId, ageing: float | None
+        self,
+        connection: Connection,
+        types: Sequence[TypeClaim],
+        claims: dict[str, Any],
+        limit: int,
+        ageing: float | None,
     ) -> Sequence[TakenJob]:
         """Look at a few jobs of each type, and at more if these were too few: most are of one type, or locked."""
         name = "take_many" if ageing is None else "take_aged"
         parameters = {
-            **self._claims(types, worker),
+            **claims,
             "ageing": ageing,
             "from_ranks": [claim.after and claim.after.rank for claim in types],
             "from_times": [(claim.after or _BEGINNING).scheduled_at for claim in types],
@@ -228,15 +240,6 @@ class PostgresState:
             if len(taken) == limit or not rows[0][-1] or min(firsts) == _MOST_CANDIDATES:
                 return _best_first(taken, ageing)
             firsts = [min(first * 4, _MOST_CANDIDATES) for first in firsts]
-
-    def _claims(self, types: Sequence[TypeClaim], worker: WorkerId, padding: Sequence[None] = ()) -> dict[str, Any]:
-        return {
-            "type_names": [*(claim.type_name for claim in types), *padding],
-            "versions": [*(claim.payload_version for claim in types), *padding],
-            "leases": [*(claim.lease for claim in types), *padding],
-            "worker": worker,
-            "now": self.clock(),
-        }
 
     def promote(self, *, type_names: Sequence[str], limit: int) -> Command[Promoted]:
         parameters = {"type_names": list(type_names), "limit": limit, "now": self.clock()}
@@ -701,8 +704,8 @@ class PostgresState:
 
 def _claimed(types: Sequence[TypeClaim]) -> dict[str, Any]:
     return {
-        "type_names": [claim.type_name for claim in types],
-        "versions": [claim.payload_version for claim in types],
+        "type_names": [*map(_TYPE_NAME, types)],
+        "versions": [*map(_VERSION, types)],
     }
 
 
@@ -716,7 +719,7 @@ def _enough(expected: float) -> int:
 
 
 def _best_first(rows: Rows, ageing: float | None = None) -> list[TakenJob]:
-    return best_first([TakenJob(*row) for row in rows], ageing)
+    return best_first([*starmap(TakenJob, rows)], ageing)
 
 
 def _renewals(rows: Rows) -> list[Renewal]:
@@ -736,14 +739,6 @@ def _expired(rows: Rows) -> Expired:
 
 def _first_column(rows: Rows) -> list[Any]:
     return [row[0] for row in rows]
-
-
-def _positions(types: Sequence[TypeClaim], padding: list[None]) -> dict[str, Any]:
-    positions = [claim.after or _BEGINNING for claim in types]
-    return {
-        "from_ranks": [position.rank for position in positions] + padding,
-        "from_times": [position.scheduled_at for position in positions] + padding,
-    }
 
 
 def _plain_start(jobs: Sequence[NewJob]) -> tuple[str, dict[str, Any]]:
