@@ -289,6 +289,26 @@ async def test_a_change_at_run_time_takes_effect_at_once_and_is_taken_back(runni
     assert (back.every, back.is_changed) == (MONTH, False)
 
 
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"every": timedelta(0), "tz": "Asia/Tokyo"}, "every=0:00:00 is too short"),
+        ({"cron": "", "tz": "Asia/Tokyo"}, "cron='': wrong number of fields"),
+        ({"every": SECOND, "cron": ""}, "give cron= or every=, and not both"),
+        ({"tz": ""}, "tz='': use a name such as"),
+    ],
+)
+async def test_a_change_to_nothing_is_refused_and_not_passed_over(
+    opened: Any, change: dict[str, Any], complaint: str
+) -> None:
+    app: Onward = await opened(note, schedules=[often(every=MONTH)])
+
+    with pytest.raises(ConfigurationError, match=complaint):
+        await app.schedules.change("often", **change)
+
+    assert list(await app.schedules.list()) == []
+
+
 async def test_a_change_in_another_process_is_heard(make_app: Callable[..., Onward], recorder: Recorder) -> None:
     app, other = make_app(note, schedules=[often(every=MONTH)]), make_app(note)
     async with app, other, app.worker():
