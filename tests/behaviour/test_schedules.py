@@ -611,6 +611,27 @@ async def test_a_declaration_that_somebody_keeps_waiting_holds_up_no_other_sched
     assert told == [(["a"],)]
 
 
+async def test_a_declaration_that_a_tick_has_overtaken_is_made_again_at_once(
+    make_app: Callable[..., Onward], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, app = make_app(note, schedules=[often(every=MONTH)], observers=[]), make_app(note, schedules=[often()])
+    declared: list[int] = []
+
+    async def overtaken(run: Run, said: Any, **options: Any) -> Any:
+        declared.append(len(said))
+        if len(declared) == 1:
+            await set_back(before, SECOND)
+        return await run()
+
+    async with before, app:
+        await before.schedules.resume("often")
+        intercept(monkeypatch, app.state.schedules, "declare", overtaken)  # type: ignore[arg-type]
+        async with app.worker():
+            await ticked(recorder, "often")
+
+    assert declared == [1, 1]
+
+
 async def ticked(recorder: Recorder, name: str) -> None:
     """Wait until a schedule has ticked."""
     async with asyncio.timeout(5.0):
