@@ -289,6 +289,26 @@ async def test_a_change_at_run_time_takes_effect_at_once_and_is_taken_back(runni
     assert (back.every, back.is_changed) == (MONTH, False)
 
 
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"every": timedelta(0), "tz": "Asia/Tokyo"}, "every=0:00:00 is too short"),
+        ({"cron": "", "tz": "Asia/Tokyo"}, "cron='': wrong number of fields"),
+        ({"every": SECOND, "cron": ""}, "give cron= or every=, and not both"),
+        ({"tz": ""}, "tz='': use a name such as"),
+    ],
+)
+async def test_a_change_to_nothing_is_refused_and_not_passed_over(
+    opened: Any, change: dict[str, Any], complaint: str
+) -> None:
+    app: Onward = await opened(note, schedules=[often(every=MONTH)])
+
+    with pytest.raises(ConfigurationError, match=complaint):
+        await app.schedules.change("often", **change)
+
+    assert list(await app.schedules.list()) == []
+
+
 async def test_a_change_in_another_process_is_heard(make_app: Callable[..., Onward], recorder: Recorder) -> None:
     app, other = make_app(note, schedules=[often(every=MONTH)]), make_app(note)
     async with app, other, app.worker():
@@ -589,6 +609,27 @@ async def test_a_declaration_that_somebody_keeps_waiting_holds_up_no_other_sched
 
     told = [record.args for record in caplog.records if "is kept waiting" in record.getMessage()]
     assert told == [(["a"],)]
+
+
+async def test_a_declaration_that_a_tick_has_overtaken_is_made_again_at_once(
+    make_app: Callable[..., Onward], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, app = make_app(note, schedules=[often(every=MONTH)], observers=[]), make_app(note, schedules=[often()])
+    declared: list[int] = []
+
+    async def overtaken(run: Run, said: Any, **options: Any) -> Any:
+        declared.append(len(said))
+        if len(declared) == 1:
+            await set_back(before, SECOND)
+        return await run()
+
+    async with before, app:
+        await before.schedules.resume("often")
+        intercept(monkeypatch, app.state.schedules, "declare", overtaken)  # type: ignore[arg-type]
+        async with app.worker():
+            await ticked(recorder, "often")
+
+    assert declared == [1, 1]
 
 
 async def ticked(recorder: Recorder, name: str) -> None:

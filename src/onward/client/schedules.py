@@ -39,7 +39,7 @@ class ScheduleOperations:
         await self._write(name, partial(self._pause, paused=paused), tx=tx, doing="pause" if paused else "resume")
 
     async def change(self, name: str, change: Change | None, *, tx: object) -> None:
-        require(None if change is None or change.cron or change.every or change.tz else "give cron=, every= or tz=")
+        require("give cron=, every= or tz=" if change == Change() else None)
         await self._write(name, partial(self._change, change=change), tx=tx, doing="change")
 
     async def forget(self, name: str, *, tx: object) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,6 +11,7 @@ from onward.errors import ConfigurationError
 from onward.options import given, wrong_duration, wrong_instant
 
 SHORTEST = timedelta(milliseconds=100)
+_NO_TIME = timedelta(0)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_COUNTED = 1_000
 _LOOK_BACK = timedelta(minutes=1)
@@ -69,7 +70,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """What is due of the ticks from `first` on: `most` of them, or, if that is None, only the last."""
         if most is None:
             return self._last_due(first, now)
-        ticks = [first, *(tick for tick in islice(self._after(first), most) if tick <= now)][:most]
+        ticks = [first, *islice(takewhile(lambda tick: tick <= now, self._after(first)), most - 1)]
         return Due(ticks, 0, self.after(ticks[-1]))
 
     def _last_due(self, first: datetime, now: datetime) -> Due:
@@ -123,10 +124,54 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def _by_the_clock(self, moment: datetime) -> Iterator[datetime]:
         assert self.cron is not None
-        for tick in _cronsim().CronSim(self.cron, moment.astimezone(self.zone)):
-            # In an hour that comes twice the library begins with the first of the two.
-            if (tick := tick.astimezone(UTC)) > moment:
-                yield tick
+        walk = self._at_times_of_day if _means_time_of_day(self.cron) else self._as_clocks_show
+        return (tick for tick in walk(self.cron, moment.astimezone(self.zone)) if tick > moment)
+
+    def _at_times_of_day(self, cron: str, local: datetime) -> Iterator[datetime]:
+        """Once a day: in an hour that comes twice the library begins with the first of the two."""
+        return (tick.astimezone(UTC) for tick in _cronsim().CronSim(cron, local))
+
+    def _as_clocks_show(self, cron: str, local: datetime) -> Iterator[datetime]:
+        """Whenever clocks show such a time. The library is not told of the zone: it goes by whole hours, and misses
+        what follows a change by half of one, or one that is not on the hour.
+        """
+        begin, span = local.replace(tzinfo=None, fold=0), _comes_again_after(local)
+        since, again = begin, None
+        if local.fold:
+            yield from self._again(cron, begin, span)
+        elif span:
+            again = self._again(cron, begin - span, span)
+        for shown in _cronsim().CronSim(cron, begin):
+            tick = shown.replace(tzinfo=self.zone)
+            span = _comes_again_after(tick)
+            if span < _NO_TIME or (span and local.fold and shown - begin < span):
+                continue  # no clock shows this, or it has come twice already
+            if again is not None and (not span or shown - since >= span):
+                yield from again
+                again = None
+            if span and again is None:
+                since, again = shown, self._again(cron, shown - span, span)
+            yield tick.astimezone(UTC)
+        yield from again or ()
+
+    def _again(self, cron: str, begin: datetime, span: timedelta) -> Iterator[datetime]:
+        """Of the times that come twice, with so much between them, the second."""
+        for shown in takewhile(lambda shown: shown < begin + 2 * span, _cronsim().CronSim(cron, begin)):
+            tick = shown.replace(tzinfo=self.zone, fold=1)
+            if _comes_again_after(tick) > _NO_TIME:
+                yield tick.astimezone(UTC)
+
+
+def _means_time_of_day(cron: str) -> bool:
+    """Whether the library has it come once a day, whatever clocks do; see `docs/how-to/schedules.md`."""
+    fields = cron.split()
+    return len(fields) == 5 and not fields[0].startswith("*") and not fields[1].startswith("*")
+
+
+def _comes_again_after(local: datetime) -> timedelta:
+    """How long after it clocks show the same time again; negative: they pass it over."""
+    offsets = [local.replace(fold=fold).utcoffset() or _NO_TIME for fold in (0, 1)]
+    return offsets[0] - offsets[1]
 
 
 def _zone(tz: Any) -> tzinfo:

@@ -39,8 +39,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def of(self, timing: Timing) -> Timing:
         """The ticks of a schedule that was changed like this."""
-        when = {"cron": self.cron, "every": self.every} if self.cron or self.every else {}
-        return msgspec.structs.replace(timing, **when, tz=self.tz or timing.tz)
+        when = {} if self.cron is None and self.every is None else {"cron": self.cron, "every": self.every}
+        return msgspec.structs.replace(timing, **when, tz=timing.tz if self.tz is None else self.tz)
 
 
 def timing_of(rules: Rules, row: ScheduleRow) -> Timing:

@@ -60,6 +60,8 @@ class StartScheduled:
         """What newer code declares otherwise."""
         self._kept_waiting: set[str] = set()
         """Whose declarations could not be stored, because somebody has locked them."""
+        self._is_overtaken = False
+        """Whether rows have changed, say by a tick, between when they were read and when they were to be declared."""
         self._waited = 0
         """How often in a row there were any."""
         self._in_vain = 0
@@ -105,25 +107,29 @@ class StartScheduled:
     def _declare_in(self) -> float:
         if self._kept_waiting:
             return pause_after(self._waited, _DECLARE_AGAIN, _DECLARE_AT_LEAST_EVERY)
+        if self._is_overtaken:
+            return _DECLARE_AGAIN
         return REFRESH.total_seconds() * random.uniform(0.7, 1.0)
 
     async def _declare(self, connection: Connection) -> None:
         found = await connection.run(self._rows.find(list(self._ours)))
         said = declarations(self._ours.values(), found)
         self._warn(found, {one.name for one in said})
+        self._is_overtaken = False
         self._tell_who_waits(await self._store_declared(connection, said) if said else set())
         await connection.run(self._rows.refresh(self._known, older_than=REFRESH.total_seconds() / 2))
 
     async def _store_declared(self, connection: Connection, said: Sequence[Declaration]) -> set[str]:
         """Store what nobody has locked; the names of the others, which keep nothing else from going on."""
         try:
-            await connection.run(self._rows.declare(said, impatient=True))
+            stored = await connection.run(self._rows.declare(said, impatient=True))
         except Exception as error:
             if self._store.fault(error) is not Fault.TIMEOUT:
                 raise
             if len(said) == 1:
                 return {said[0].name}
             return {name for one in said for name in await self._store_declared(connection, [one])}
+        self._is_overtaken = self._is_overtaken or len(stored) < len(said)
         return set()
 
     def _tell_who_waits(self, names: set[str]) -> None:

@@ -14,6 +14,7 @@ from onward.errors import ConfigurationError
 
 OSLO = ZoneInfo("Europe/Oslo")
 SPRING, AUTUMN = datetime(2030, 3, 31, tzinfo=OSLO), datetime(2030, 10, 27, tzinfo=OSLO)
+TWICE = ["00:00", "00:30", "01:00", "01:30"]
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 
 
@@ -49,6 +50,48 @@ def ticks(timing: Timing, since: datetime, count: int) -> list[str]:
 )
 def test_a_cron_expression_over_a_change_of_the_clocks(cron: str, since: datetime, expected: list[str]) -> None:
     assert ticks(Timing(cron=cron, tz="Europe/Oslo"), since, len(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("zone", "cron", "since", "expected"),
+    [
+        ("Australia/Lord_Howe", "*/30 1 * * *", "2030-04-06 13:45", ["14:00", "14:30", "15:00"]),
+        ("Australia/Lord_Howe", "*/20 5 * * *", "2030-04-06 13:45", ["18:30", "18:50", "19:10"]),
+        ("Australia/Lord_Howe", "*/20 5 * * *", "2030-10-05 13:30", ["18:00", "18:20", "18:40"]),
+        ("Australia/Lord_Howe", "0 0 5 * * *", "2030-10-05 13:30", ["18:00"]),
+        ("Pacific/Chatham", "*/15 2 * * *", "2030-04-06 12:10", ["12:15", "12:30", "12:45", "13:00", "14:00"]),
+        ("Africa/Cairo", "*/30 0 26 4 *", "2030-04-25 12:00", []),
+    ],
+)
+def test_a_change_of_the_clocks_by_half_an_hour_or_not_on_the_hour(
+    zone: str, cron: str, since: str, expected: list[str]
+) -> None:
+    timing, moment, found = Timing(cron=cron, tz=zone), at(since), list[str]()
+    while (tick := timing.after(moment)) is not None and tick < at(since) + HOUR * 12:
+        moment = tick
+        found.append(f"{tick:%H:%M}")
+
+    assert found == expected
+    walk = timing._after(at(since))
+    assert [f"{tick:%H:%M}" for tick in islice(walk, len(expected))] == expected
+
+
+def test_times_that_come_twice_come_in_their_order_wherever_one_begins() -> None:
+    timing, tick = Timing(cron="*/15 * * * *", tz="Australia/Lord_Howe"), at("2030-04-06 14:00")
+    for minutes in range(0, 120, 5):
+        found = timing.after(tick + timedelta(minutes=minutes))
+
+        assert found == tick + timedelta(minutes=minutes // 15 * 15 + 15)
+
+
+@pytest.mark.parametrize("since", ["2030-10-01 00:00", "2030-10-26 23:59", "2030-10-27 00:45", "2030-10-27 01:15"])
+def test_what_always_comes_twice_comes_twice_each_year(since: str) -> None:
+    timing = Timing(cron="*/30 2 * 10 0L", tz="Europe/Oslo")  # in the hour of the change itself
+    all_of_them = [at(f"{day} {time}") for day in ("2030-10-27", "2031-10-26") for time in TWICE]
+
+    found = list(islice(timing._after(at(since)), 5))
+
+    assert found == [tick for tick in all_of_them if tick > at(since)][:5]
 
 
 @pytest.mark.parametrize("since", [SPRING, AUTUMN])
@@ -93,6 +136,16 @@ def test_what_is_due(timing: Timing) -> None:
     assert timing.due(first, now, most=100) == ([first, first + HOUR, first + 2 * HOUR], 0, later)
     assert timing.due(first, now, most=2) == ([first, first + HOUR], 0, first + 2 * HOUR)
     assert timing.due(first, first, most=None) == ([first], 0, first + HOUR)
+
+
+def test_of_what_comes_once_in_a_lifetime_no_more_is_worked_out_than_is_due() -> None:
+    timing = Timing(every=timedelta(days=36_500))  # the hundredth of these would be after the year 9999
+    first = timing.after(at("2030-01-01"))
+    assert first is not None
+
+    ticks, passed_over, _ = timing.due(first, first + HOUR, most=100)
+
+    assert (ticks, passed_over) == ([first], 0)
 
 
 @pytest.mark.parametrize("cron", ["* * * * * *", "*/7 * * * *", "0 3 * * *", "0 0 1 * *", "0 12 29 2 *"])
