@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from concurrent.futures import Executor
 from typing import Any
 
 from onward.flow.attributes import Attributes
@@ -13,14 +12,14 @@ from onward.flow.stage import Stage
 from onward.flow.store import NewFlowJob, StageLease, StageOutcome
 from onward.model import new_ids
 from onward.options import wrong_call
-from onward.run.threads import call_handler
+from onward.run.threads import Threads, call_handler
 
 
 class Performance:
     """A handler at work, in a task or a thread. Whatever leaves it is kept here: event loops have uses of their own for
     some."""
 
-    def __init__(self, stage: Stage, arguments: tuple[Any, ...], threads: Executor, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, stage: Stage, arguments: tuple[Any, ...], threads: Threads, tasks: asyncio.TaskGroup) -> None:
         self._handler = stage.handler
         self.answer: Any = None
         self.error: BaseException | None = None
@@ -64,7 +63,7 @@ class Handling:
         """The attributes to fetch."""
         return tuple(self._asked.names)
 
-    def begin(self, lease: StageLease, run: Run, threads: Executor, tasks: asyncio.TaskGroup) -> Performance:
+    def begin(self, lease: StageLease, run: Run, threads: Threads, tasks: asyncio.TaskGroup) -> Performance:
         """Let the handler begin, in a task or a thread of its own; raises a FlowPayloadError."""
         job = self._asked.read(lease.attributes)
         enter(run)

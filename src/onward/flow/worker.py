@@ -6,7 +6,6 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Executor
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -24,6 +23,7 @@ from onward.flow.store import FlowStore, Settled, StageLease
 from onward.lifecycle.effects import describe
 from onward.pacing import Pacing, happens
 from onward.run.loop import SlotLoop
+from onward.run.threads import Threads
 
 T = TypeVar("T")
 Status = Literal["ready", "running", "stopping", "stopped"]
@@ -42,7 +42,7 @@ class FlowWorker:
         flow: str,
         stage: Stage,
         store: FlowStore,
-        threads: Executor,
+        threads: Threads,
         reporter: Reporter,
         *,
         wait: timedelta,

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import TracebackType
 
@@ -14,6 +13,7 @@ from onward.flow.stage import Stage
 from onward.flow.store import FlowStore
 from onward.flow.worker import FlowWorker
 from onward.pacing import Pacing
+from onward.run.threads import Threads
 
 _SOONEST_LOOK, _LATEST_LOOK = 0.01, 0.2
 _MOST_OFTEN = timedelta(milliseconds=10)
@@ -42,7 +42,7 @@ class FlowWorkers:
             checks.duration("janitor", janitor, least=_MOST_OFTEN)
         total = sum(counts.values())
         self._store = store
-        self._threads = ThreadPoolExecutor(max_workers=max(total, 1), thread_name_prefix="onward-flow")
+        self._threads = Threads(max(total, 1), name="onward-flow")
         self._janitor = None if janitor is None else Janitor(flow, store, reporter, janitor)
         expect = None if self._janitor is None else self._janitor.expect
         self.workers = tuple(
@@ -69,7 +69,7 @@ class FlowWorkers:
         try:
             await self._tasks.__aexit__(None, None, None)
         finally:
-            self._threads.shutdown(wait=False)
+            self._threads.close(wait=False)
 
     async def run(self) -> None:
         """Work until stopped, or cancelled."""

@@ -3,7 +3,6 @@
 import inspect
 import typing
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -15,7 +14,7 @@ from onward.queue.checks import Arguments
 from onward.queue.contract import TakenJob
 from onward.queue.model import ActiveJob
 from onward.queue.payload import Payload
-from onward.run.threads import call_handler
+from onward.run.threads import Threads, call_handler
 
 T = TypeVar("T")
 Reporter = Callable[[TakenJob, Progress], None]
@@ -53,9 +52,7 @@ class Handler(Generic[T]):
         active = cast(ActiveJob[T], decoded)
         return msgspec.structs.replace(active, reporter=lambda progress: report(job, progress))
 
-    async def __call__(
-        self, data: object, job: object, threads: Executor, *, is_given_up: Callable[[], bool]
-    ) -> object:
+    async def __call__(self, data: object, job: object, threads: Threads, *, is_given_up: Callable[[], bool]) -> object:
         """What it returns. A thread cannot be cancelled: it is waited for, unless it is given up."""
         given = (data, job)
         return await call_handler(threads, self._function, *given, is_async=self._is_async, leaves=is_given_up)

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,6 +16,7 @@ from onward.queue.running import JobOutcome, Running, Told
 from onward.queue.settling import settle
 from onward.queue.several import Several
 from onward.run.loop import SlotLoop
+from onward.run.threads import Threads
 
 Piece: TypeAlias = Sequence[TakenJob]
 _DEFAULT_BATCH = 100
@@ -45,7 +45,7 @@ class Pulling:
         providers: Mapping[str, Pulls],
         weights: Mapping[str, int],
         handler: Handler[Any],
-        threads: Executor,
+        threads: Threads,
         how: Fetching,
         *,
         concurrency: int,

@@ -1,7 +1,6 @@
 """A worker's jobs where the provider delivers them by itself, and settles what their handlers come to."""
 
 import asyncio
-from concurrent.futures import Executor
 from datetime import timedelta
 from typing import Any
 
@@ -14,13 +13,14 @@ from onward.queue.handler import Handler
 from onward.queue.hands import Hands, Hold, hold_of
 from onward.queue.provider import Provider
 from onward.queue.running import JobOutcome, Running
+from onward.run.threads import Threads
 
 
 class Pushing:
     """Gives the provider a handler, and waits until it is stopped."""
 
     def __init__(
-        self, hands: Hands, provider: Provider, handler: Handler[Any], threads: Executor, *, concurrency: int
+        self, hands: Hands, provider: Provider, handler: Handler[Any], threads: Threads, *, concurrency: int
     ) -> None:
         self._hands, self._provider, self._handler, self._threads = hands, provider, handler, threads
         self._concurrency = concurrency

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from datetime import timedelta
 from enum import Enum, auto
 from typing import Any
@@ -17,6 +16,7 @@ from onward.queue.contract import TakenJob, in_words, why_for_good
 from onward.queue.events import Active, Completed, Emitter, Failed, Retrying
 from onward.queue.handler import Handler
 from onward.queue.model import LARGEST_JOB, QueueFailureReason, QueueJobStatus
+from onward.run.threads import Threads
 
 
 class Told(Enum):
@@ -82,7 +82,7 @@ class Running:
 
     # -- the handler's turn
 
-    async def run(self, handler: Handler[Any], threads: Executor, *, batch: bool) -> list[JobOutcome]:
+    async def run(self, handler: Handler[Any], threads: Threads, *, batch: bool) -> list[JobOutcome]:
         """Call the handler. The outcomes to tell; none when `told` says that the jobs are another's, or go back.
 
         Total: whatever leaves the handler ends its jobs and nothing else.
@@ -107,7 +107,7 @@ class Running:
         return unread + [outcome for outcome in outcomes if outcome.job.id not in self.lost]
 
     async def _call(
-        self, handler: Handler[Any], threads: Executor, data: object, job: object
+        self, handler: Handler[Any], threads: Threads, data: object, job: object
     ) -> tuple[object, BaseException | None]:
         self._in_handler = True
         clock = asyncio.get_running_loop()

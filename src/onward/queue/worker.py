@@ -5,7 +5,6 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from datetime import timedelta
 from types import TracebackType
@@ -21,6 +20,7 @@ from onward.queue.provider import Provider
 from onward.queue.pulling import Fetching, Pulling
 from onward.queue.pushing import Pushing
 from onward.queue.resolve import AnyProvider, bound
+from onward.run.threads import Threads
 
 T = TypeVar("T")
 Queues: TypeAlias = str | Iterable[str] | Mapping[str, int]
@@ -159,8 +159,8 @@ class QueueWorker(Listening, Generic[T]):
             for provider in self._providers.values():
                 provider.on_ended = hands.tell_ended
             # As many as ever run at a time: threads are made when they are needed, and concurrency may be raised.
-            threads = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="onward-queue-handler")
-            stack.callback(threads.shutdown, wait=False)
+            threads = Threads(1024, name="onward-queue-handler")
+            stack.callback(threads.close, wait=False)
             hands.open()
             self._source = self._new_source(hands, threads)
             beside = [hands.reporting.run(), hands.watch_for_drained()]
@@ -169,7 +169,7 @@ class QueueWorker(Listening, Generic[T]):
     def _new_hands(self) -> Hands:
         return Hands(self.id, self._providers, events=self._events, timeout=self._timeout)
 
-    def _new_source(self, hands: Hands, threads: ThreadPoolExecutor) -> Pulling | Pushing:
+    def _new_source(self, hands: Hands, threads: Threads) -> Pulling | Pushing:
         if self._pushes:
             return Pushing(hands, self.provider, self._handler, threads, concurrency=self._concurrency)
         feature = "fetching jobs: it delivers them by itself, with process()"

@@ -5,7 +5,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor
 from functools import partial
 
 import msgspec
@@ -18,7 +17,7 @@ from onward.model import FailureReason, JobError, LossReason
 from onward.observe import events
 from onward.observe.observer import Observers
 from onward.observe.running import current_attempt
-from onward.run.threads import in_thread
+from onward.run.threads import Threads, in_thread
 from onward.state.contract import Settlement, TakenJob
 from onward.state.driver import run_now
 from onward.worker.attempt import RunningAttempt
@@ -36,7 +35,7 @@ class Runner:
         self,
         attempts: Attempts,
         observers: Observers,
-        threads: Executor,
+        threads: Threads,
         processes: Processes,
         *,
         is_cancelled: Callable[[], bool],

@@ -4,7 +4,6 @@ import asyncio
 import os
 import socket
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 
@@ -15,6 +14,7 @@ from onward.lifecycle.store import Store
 from onward.model import LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.observe import events
+from onward.run.threads import Threads
 from onward.worker.attempts import Attempts
 from onward.worker.chores import Chores
 from onward.worker.connections import Reserved
@@ -170,8 +170,8 @@ class Worker:
         listening = self._notify.listen(types=(*self.type_names, *self._chores.names), lost=True, awaited=True)
         self._source.listener = await stack.enter_async_context(listening)
         stack.push_async_callback(self._taking.close)
-        threads = ThreadPoolExecutor(max_workers=self.options.concurrency, thread_name_prefix="onward-handler")
-        stack.enter_context(threads)
+        threads = Threads(self.options.concurrency, name="onward-handler")
+        stack.callback(threads.close)
         stack.push_async_callback(self._presence.leave, self._taking)
         await self._presence.appear(self._taking)
         self._guardian.start()

@@ -4,21 +4,21 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
-from onward.run.threads import call_handler, in_thread
+from onward.run.threads import Threads, call_handler, in_thread
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
 
 
 @pytest.fixture
-def threads() -> Iterator[Executor]:
-    with ThreadPoolExecutor(1) as executor:
-        yield executor
+def threads() -> Iterator[Threads]:
+    threads = Threads(1, name="test")
+    yield threads
+    threads.close()
 
 
 class Blocking:
@@ -34,7 +34,7 @@ class Blocking:
         return "done"
 
 
-async def test_it_sees_the_context_of_whoever_calls_and_changes_only_a_copy(threads: Executor) -> None:
+async def test_it_sees_the_context_of_whoever_calls_and_changes_only_a_copy(threads: Threads) -> None:
     def who() -> str:
         seen = WHO.get()
         WHO.set("thread")
@@ -53,7 +53,7 @@ async def test_it_sees_the_context_of_whoever_calls_and_changes_only_a_copy(thre
     ],
     ids=lambda error: f"{type(error).__module__}.{type(error).__name__}",
 )
-async def test_whatever_it_raises_is_raised(threads: Executor, error: BaseException) -> None:
+async def test_whatever_it_raises_is_raised(threads: Threads, error: BaseException) -> None:
     def fail() -> None:
         raise error
 
@@ -63,7 +63,7 @@ async def test_whatever_it_raises_is_raised(threads: Executor, error: BaseExcept
     assert raised.value is error
 
 
-async def test_whoever_is_cancelled_still_waits(threads: Executor) -> None:
+async def test_whoever_is_cancelled_still_waits(threads: Threads) -> None:
     blocking = Blocking()
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(in_thread(threads, blocking))
@@ -78,7 +78,7 @@ async def test_whoever_is_cancelled_still_waits(threads: Executor) -> None:
     assert waiting.result() == "done"
 
 
-async def test_unless_the_thread_is_left_to_itself(threads: Executor) -> None:
+async def test_unless_the_thread_is_left_to_itself(threads: Threads) -> None:
     blocking = Blocking()
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(in_thread(threads, blocking, leaves=lambda: True))
@@ -89,7 +89,7 @@ async def test_unless_the_thread_is_left_to_itself(threads: Executor) -> None:
     assert waiting.cancelled()
 
 
-async def test_a_coroutine_that_comes_from_a_thread_is_awaited(threads: Executor) -> None:
+async def test_a_coroutine_that_comes_from_a_thread_is_awaited(threads: Threads) -> None:
     async def later(number: int) -> int:
         await asyncio.sleep(0)
         return number
@@ -98,7 +98,7 @@ async def test_a_coroutine_that_comes_from_a_thread_is_awaited(threads: Executor
     assert await call_handler(threads, later, 7, is_async=True) == 7
 
 
-async def test_but_does_not_begin_when_it_is_not_wanted_any_more(threads: Executor) -> None:
+async def test_but_does_not_begin_when_it_is_not_wanted_any_more(threads: Threads) -> None:
     blocking, began = Blocking(), list[str]()
 
     async def later() -> None:
@@ -119,6 +119,59 @@ async def test_but_does_not_begin_when_it_is_not_wanted_any_more(threads: Execut
     assert began == []
 
 
-async def test_a_generator_is_refused(threads: Executor) -> None:
+async def test_a_generator_is_refused(threads: Threads) -> None:
     with pytest.raises(TypeError, match="write one that returns"):
         await call_handler(threads, lambda: (number for number in range(3)), is_async=False)
+
+
+async def test_one_that_blocks_holds_up_no_other() -> None:
+    threads, blocking = Threads(2, name="test"), [Blocking(), Blocking()]
+    async with asyncio.TaskGroup() as tasks:
+        held = tasks.create_task(in_thread(threads, blocking[0]))
+        others = [tasks.create_task(in_thread(threads, lambda number=number: number)) for number in range(3)]
+        last = tasks.create_task(in_thread(threads, blocking[1]))
+        await asyncio.wait(others)
+        await blocking[1].began.wait()
+
+        assert not held.done()
+        for one in blocking:
+            one.go_on.set()
+
+    assert [task.result() for task in (held, *others, last)] == ["done", 0, 1, 2, "done"]
+    threads.close()
+
+
+async def test_a_thread_that_is_awake_goes_on_with_what_waits(threads: Threads) -> None:
+    blocking = Blocking()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(in_thread(threads, blocking))
+        await blocking.began.wait()
+        others = [tasks.create_task(in_thread(threads, threading.get_ident)) for _ in range(3)]
+        await asyncio.sleep(0)
+        blocking.go_on.set()
+
+    assert len({task.result() for task in others}) == 1
+
+
+async def test_what_waits_when_they_are_closed_is_still_done(threads: Threads) -> None:
+    blocking = Blocking()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(in_thread(threads, blocking))
+        await blocking.began.wait()
+        waiting = tasks.create_task(in_thread(threads, lambda: "done as well"))
+        await asyncio.sleep(0)
+        threads.close(wait=False)
+        blocking.go_on.set()
+
+    assert waiting.result() == "done as well"
+    with pytest.raises(RuntimeError):
+        await in_thread(threads, lambda: "too late")
+
+
+async def test_many_at_a_time_all_end() -> None:
+    threads = Threads(8, name="test")
+    async with asyncio.TaskGroup() as tasks:
+        done = [tasks.create_task(in_thread(threads, lambda number=number: number)) for number in range(1_000)]
+
+    assert [task.result() for task in done] == list(range(1_000))
+    threads.close()

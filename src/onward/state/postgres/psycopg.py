@@ -25,6 +25,7 @@ from onward.state.driver import Address, Dialect, Driver, Fault, run_now, value_
 from onward.state.postgres.cache import ConnectionCache, Lent
 from onward.state.postgres.patience import PoolWatch, is_busy
 from onward.state.postgres.psycopg_connection import Limit, PsycopgConnection, answer, end_when_cancelled, user_of
+from onward.state.postgres.psycopg_own import OwnConnection
 from onward.state.postgres.psycopg_turns import Handed, Turns
 from onward.state.postgres.session import Session
 from onward.state.postgres.settings import (
@@ -51,6 +52,8 @@ class _Psycopg(ABC):
     dialect: Dialect = "postgres"
     is_async: bool
     _connection_class: Any
+    _own_class: Any
+    """Of the connections in a pool of our own."""
     _pool_class: Any
 
     def __init__(
@@ -97,6 +100,7 @@ class _Psycopg(ABC):
         conninfo, options = self._options(self._dsn or "", transport_settings(), unanswered=UNANSWERED_IN_POOL)
         pool = self._pool_class(
             conninfo,
+            connection_class=self._own_class,
             kwargs=options,
             min_size=1,
             max_size=self._pool_size,
@@ -373,6 +377,7 @@ class PsycopgDriver(_Psycopg):
 
     is_async = True
     _connection_class = psycopg.AsyncConnection
+    _own_class = OwnConnection
     _pool_class = psycopg_pool.AsyncConnectionPool
 
     async def open(self) -> None:
@@ -411,7 +416,7 @@ class SyncPsycopgDriver(_Psycopg):
     """Connects with psycopg 3 without an event loop, by DSN or through a ConnectionPool of the application's."""
 
     is_async = False
-    _connection_class = psycopg.Connection
+    _connection_class = _own_class = psycopg.Connection
     _pool_class = psycopg_pool.ConnectionPool
     _turns: Turns | None = None
     """Of a pool of our own."""

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import generators
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.rows import tuple_row
-from psycopg.waiting import wait_async
+from psycopg.waiting import Wait, wait_async
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows, as_one
@@ -381,19 +381,34 @@ async def send(raw: Any, sql: str) -> int:
     """
     await answer(raw.lock.acquire())
     try:
-        results = await answer(raw.wait(_exchange(raw.pgconn, sql.encode())))
+        last = await answer(raw.wait(_exchange(raw.pgconn, sql.encode())))
     finally:
         raw.lock.release()
-    last = results[-1]
     if last.status == ExecStatus.FATAL_ERROR:  # which ends the message
         raise psycopg.errors.error_from_result(last)
     return int(last.ntuples)
 
 
 def _exchange(pgconn: Any, message: bytes) -> Generator[Any, Any, Any]:
+    """What the last of the statements gave.
+
+    To have psycopg fetch it would let go of the GIL three times for each of them, and as often another thread wakes.
+    """
     pgconn.send_query(message)
-    results = yield from generators.execute(pgconn)
-    return results
+    yield from generators.send(pgconn)
+    last = result = None
+    while True:
+        while pgconn.is_busy():
+            while not (yield Wait.R):
+                pass
+            pgconn.consume_input()
+        last, result = result, pgconn.get_result()
+        if result is None:
+            break
+    while (heard := pgconn.notifies()) is not None:
+        if pgconn.notify_handler is not None:
+            pgconn.notify_handler(heard)
+    return last
 
 
 def _array(value: Any) -> Any:
