@@ -1,5 +1,6 @@
 """The chore of pruning what has ended: a small batch, then a pause, by one process at a time."""
 
+import math
 import os
 import random
 import socket
@@ -22,7 +23,7 @@ _LONGEST_PAUSE = 30.0
 
 class _Size(NamedTuple):
     """Of a batch: the seconds it is to take, the rows that it has at least and at most, and for how many times as long
-    to leave the database alone after it.
+    to leave the database alone after it, as a rule.
     """
 
     seconds: float
@@ -35,6 +36,8 @@ _SIZE, _SIZE_UNDER_ONE_LOCK = _Size(0.05, 100, 500, 39.0), _Size(0.01, 100, 200,
 """The latter where all writers wait for one another, so that what one takes is taken from all. With twice the pace on
 Postgres, jobs were drained at 0.92 of their rate while there was much to prune.
 """
+_SHORTEST_REST = 4.0
+"""The same where chains end faster than they are pruned: a fifth of one connection's time."""
 
 
 class Walks(msgspec.Struct, kw_only=True):
@@ -51,6 +54,26 @@ class Walks(msgspec.Struct, kw_only=True):
     """That of the walk through everything, while it is under way."""
     whole_at: float = 0.0
     """When it began."""
+
+
+class Pace:
+    """For how many times as long as a batch took to leave the database alone after it.
+
+    What has piled up may take its time, however much it is. But who prunes more slowly than chains end never catches
+    up: for as long as the walks fall further behind from one round to the next, the rests become shorter.
+    """
+
+    def __init__(self, longest: float) -> None:
+        self.rest = self._longest = longest
+        self._lag = math.inf
+
+    def after_round(self, *, lag: float, is_done: bool) -> None:
+        """`lag`: seconds by which the walks are behind, infinite where nobody knows."""
+        if is_done:
+            self.rest = self._longest
+        elif lag > self._lag:
+            self.rest = max(self.rest / 2, _SHORTEST_REST)
+        self._lag = lag
 
 
 class Pruning:
@@ -75,7 +98,7 @@ class Pruning:
         """The ages to walk for in this round; None: through everything."""
         self._round_ends = 0.0
         self._size = _SIZE if store.state.locks_rows else _SIZE_UNDER_ONE_LOCK
-        self._rows = self._size.fewest
+        self._rows, self._pace = self._size.fewest, Pace(self._size.pause)
 
     async def look(self, reserved: Reserved) -> float:
         if self._begins_at is None:
@@ -92,7 +115,7 @@ class Pruning:
         took = time.monotonic() - began
         self._adapt(took)
         self._store.release(self._store.effects_of.pruned(pruned))
-        return min(took * self._size.pause, _LONGEST_PAUSE) if self._todo else 0.0
+        return min(took * self._pace.rest, _LONGEST_PAUSE) if self._todo else 0.0
 
     async def _turn(self, reserved: Reserved, rules: Sequence[Keeping]) -> tuple[Walks | None, float]:
         """How far whoever prunes has come, if it is this process's turn and there is something to do; else how long to
@@ -109,6 +132,8 @@ class Pruning:
             return None, turn.next_in * random.uniform(1.0, 1.1)
         is_new = self._walks is None
         self._walks = _read(turn.walks)
+        if is_new:
+            self._pace = Pace(self._size.pause)
         rest = self._round_ends - time.monotonic()
         if not self._todo and rest > 0 and not is_new:
             return None, rest
@@ -118,6 +143,8 @@ class Pruning:
 
     def _begin_round(self, walks: Walks, rules: Sequence[Keeping], now: float) -> None:
         ages = sorted({age for rule in rules for age in (rule.completed, rule.failed) if age is not None})
+        lag = max(now - age - _trail(age) - _time_of(walks.by_age.get(str(age), "")) for age in ages)
+        self._pace.after_round(lag=lag, is_done=not self._todo)
         self._todo = [*ages]
         if walks.whole is not None or abs(now - walks.whole_at) >= min(max(ages[0], _HOUR), _DAY):
             self._todo.append(None)
@@ -147,6 +174,14 @@ class Pruning:
 def _trail(age: float) -> float:
     """Seconds that chains may have taken to be found by their ids once they are old enough."""
     return min(max(age / 8, _MINUTE), _HOUR)
+
+
+def _time_of(place: str) -> float:
+    """When chains began whose ids are about this one, in seconds since 1970; long ago, where nobody knows."""
+    try:
+        return int(place.replace("-", "")[:12], 16) / 1000
+    except ValueError:
+        return -math.inf
 
 
 def _read(walks: str) -> Walks:
