@@ -60,7 +60,9 @@ class SyncSqliteConnection(PlainConnection):
     """
 
     def __init__(self, raw: sqlite3.Connection, *, gate: Gate | None = None, native: Any = None) -> None:
-        self.raw = raw
+        self._raw = raw
+        self.has_escaped = False
+        """Whether the application may have kept it, or have set something on it."""
         self.native = native
         self.is_abandoned: Callable[[], bool] = _never
         """Asked while waiting for others; true: raise Abandoned instead of waiting on."""
@@ -72,9 +74,14 @@ class SyncSqliteConnection(PlainConnection):
         """Whether a statement failed since it began; some errors make SQLite roll back."""
 
     @property
+    def raw(self) -> sqlite3.Connection:
+        self.has_escaped = True
+        return self._raw
+
+    @property
     def in_transaction(self) -> bool:
         try:
-            return self.raw.in_transaction
+            return self._raw.in_transaction
         except sqlite3.ProgrammingError:  # it is closed
             return False
 
@@ -82,7 +89,7 @@ class SyncSqliteConnection(PlainConnection):
     def is_closed(self) -> bool:
         """Whether the application, which may have had it, has closed it."""
         try:
-            self.raw.total_changes  # noqa: B018 - the cheapest question that a closed connection refuses
+            self._raw.total_changes  # noqa: B018 - the cheapest question that a closed connection refuses
         except sqlite3.ProgrammingError:
             return True
         return False
@@ -90,7 +97,7 @@ class SyncSqliteConnection(PlainConnection):
     def check(self) -> None:
         if self.is_closed:
             raise TransactionClosed(CLOSED_BY_HAND)
-        if not self.raw.in_transaction:
+        if not self._raw.in_transaction:
             if self._failed:
                 raise TransactionUnsuitable(_ROLLED_BACK)
             raise TransactionClosed(ENDED_BY_HAND)
@@ -103,8 +110,8 @@ class SyncSqliteConnection(PlainConnection):
 
     def _run(self, ask: Callable[..., T], sql: str, parameters: Mapping[str, Any]) -> T:
         try:
-            if self._gate is None or self.raw.in_transaction:
-                return ask(self.raw, sql, parameters)
+            if self._gate is None or self._raw.in_transaction:
+                return ask(self._raw, sql, parameters)
             return self._alone(ask, sql, parameters)
         except sqlite3.Error:
             self._failed = True
@@ -117,21 +124,21 @@ class SyncSqliteConnection(PlainConnection):
 
     async def begin(self) -> None:
         self._failed = False
-        if self._gate is None or self.raw.in_transaction:
-            self.raw.execute("BEGIN IMMEDIATE")
+        if self._gate is None or self._raw.in_transaction:
+            self._raw.execute("BEGIN IMMEDIATE")
             return
         self._enter(self._gate)
         try:
-            self._patiently(self.raw.execute, "BEGIN IMMEDIATE")
+            self._patiently(self._raw.execute, "BEGIN IMMEDIATE")
         except BaseException:
             self._leave()
             raise
 
     async def commit(self) -> None:
         try:
-            if not self.raw.in_transaction:
+            if not self._raw.in_transaction:
                 raise TransactionUnsuitable(_ROLLED_BACK)
-            self.raw.execute("COMMIT")
+            self._raw.execute("COMMIT")
         except BaseException:
             await self.rollback()
             raise
@@ -140,7 +147,7 @@ class SyncSqliteConnection(PlainConnection):
     async def rollback(self) -> None:
         try:
             if self.in_transaction:
-                self.raw.execute("ROLLBACK")
+                self._raw.execute("ROLLBACK")
         finally:
             self._leave()
 
@@ -156,26 +163,26 @@ class SyncSqliteConnection(PlainConnection):
 
     def prepare(self, pragma: str) -> None:
         """Set up the connection; also waits for others, who may be opening the file for the first time."""
-        self._patiently(lambda: self.raw.execute(pragma).fetchall())
+        self._patiently(lambda: self._raw.execute(pragma).fetchall())
 
     def data_version(self) -> int:
         """A number that changes when another connection has committed."""
-        return int(self._patiently(lambda: self.raw.execute("PRAGMA data_version").fetchone())[0])
+        return int(self._patiently(lambda: self._raw.execute("PRAGMA data_version").fetchone())[0])
 
     def close(self) -> None:
         """End what is open and let go of the file."""
         try:
-            self.raw.close()
+            self._raw.close()
         finally:
             self._leave()
 
     def _alone(self, ask: Callable[..., T], sql: str, parameters: Mapping[str, Any]) -> T:
         """A statement that commits by itself."""
         if self._gate is None or not writes(sql):
-            return self._patiently(ask, self.raw, sql, parameters)
+            return self._patiently(ask, self._raw, sql, parameters)
         self._enter(self._gate)
         try:
-            return self._patiently(ask, self.raw, sql, parameters)
+            return self._patiently(ask, self._raw, sql, parameters)
         finally:
             self._leave()
 

@@ -101,7 +101,7 @@ class SyncSqliteDriver:
                 yield connection
             finally:
                 await connection.rollback()
-                if self._is_open and not connection.is_closed:
+                if self._is_open and not (connection.is_closed or connection.has_escaped):
                     self._idle.append(connection)
                 else:
                     connection.close()
