@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from onward import Onward
+from onward import Onward, SyncOnward
 from onward.errors import DatabaseLocked, TransactionClosed
 from onward.lifecycle.transaction import as_sync
 from onward.state.command import Command
@@ -304,3 +304,28 @@ async def test_after_its_block_a_transaction_gives_no_connection_any_more(tmp_pa
             assert tx.connection.in_transaction
         with pytest.raises(TransactionClosed):
             assert tx.connection
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["CREATE TEMP TABLE scratch (n INTEGER)", "-- nothing is written\nPRAGMA query_only = 1"],
+)
+@pytest.mark.parametrize("sync", [False, True])
+async def test_what_a_statement_does_to_its_connection_ends_with_its_transaction(
+    tmp_path: Path, statement: str, sync: bool
+) -> None:
+    def change(client: SyncOnward) -> None:
+        with client.transaction() as tx:
+            tx.execute(statement)
+
+    app = Onward(f"sqlite:///{tmp_path}/jobs.db", jobs=[])
+    async with app:
+        if sync:
+            with app.sync as client:
+                change(client)
+                change(client)
+        for _ in range(2):
+            async with app.transaction() as tx:
+                await tx.execute(statement)
+        async with app.transaction() as tx:
+            await tx.execute("CREATE TABLE visit (n INTEGER)")

@@ -17,6 +17,9 @@ T = TypeVar("T")
 
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _READS = re.compile(r"\s*(SELECT|VALUES|EXPLAIN|PRAGMA)\b", re.IGNORECASE)
+_PASSES = re.compile(
+    r"\s*(SELECT|VALUES|EXPLAIN|INSERT|REPLACE|UPDATE|DELETE|WITH|SAVEPOINT|RELEASE|ROLLBACK)\b", re.IGNORECASE
+)
 
 
 def primary_code(error: BaseException) -> int | None:
@@ -62,7 +65,7 @@ class SyncSqliteConnection(PlainConnection):
     def __init__(self, raw: sqlite3.Connection, *, gate: Gate | None = None, native: Any = None) -> None:
         self._raw = raw
         self.has_escaped = False
-        """Whether the application may have kept it, or have set something on it."""
+        """Whether the application may have kept it, or have changed it for good."""
         self.native = native
         self.is_abandoned: Callable[[], bool] = _never
         """Asked while waiting for others; true: raise Abandoned instead of waiting on."""
@@ -106,6 +109,7 @@ class SyncSqliteConnection(PlainConnection):
         return self._run(_fetch, sql, parameters)
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
+        self.has_escaped = self.has_escaped or may_stay(sql)
         return self._run(_query, sql, parameters)
 
     def _run(self, ask: Callable[..., T], sql: str, parameters: Mapping[str, Any]) -> T:
@@ -327,6 +331,14 @@ def writes(sql: str) -> bool:
     return not re.match(r"\s*WITH\b", bare, re.IGNORECASE) or bool(
         re.search(r"\b(INSERT|UPDATE|DELETE|REPLACE)\b", bare, re.IGNORECASE)
     )
+
+
+@lru_cache(maxsize=1024)
+def may_stay(sql: str) -> bool:
+    """Whether what a statement does to its connection, as a PRAGMA or a temporary table does, may outlast its
+    transaction; when in doubt, yes. No trigger or function does such a thing.
+    """
+    return not _PASSES.match(_COMMENT.sub(" ", sql))
 
 
 def split(script: str) -> Iterator[str]:

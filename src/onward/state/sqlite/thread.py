@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from onward.errors import DatabaseLocked
 from onward.state.command import Command, Operation, Rows
 from onward.state.driver import PlainConnection, Result, run_now
-from onward.state.sqlite.connection import SyncSqliteConnection
+from onward.state.sqlite.connection import SyncSqliteConnection, may_stay
 from onward.state.sqlite.gate import LockLimit
 
 T = TypeVar("T")
@@ -218,7 +218,7 @@ class SqliteConnection(PlainConnection):
         self._thread, self._writer, self._limit = thread, writer or thread, limit
         self._is_inside = self._has_escaped = False
         """Whether it has begun a transaction, and not yet told it to end; whether the application may have kept what
-        it is made on.
+        it is made on, or have changed it for good.
         """
 
     @property
@@ -241,6 +241,7 @@ class SqliteConnection(PlainConnection):
         return await self._ask(SyncSqliteConnection.fetch, sql, parameters)
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
+        self._has_escaped = self._has_escaped or may_stay(sql)
         return await self._ask(SyncSqliteConnection.query, sql, parameters)
 
     async def script(self, sql: str) -> None:
