@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import asyncpg
 import psycopg
@@ -16,6 +16,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from onward import Attempt, Onward, job
+from onward.conformance.queue.session import until
+from onward.errors import ConfigurationError
 from onward.notify.contract import Hint, HintKind
 from onward.notify.memory import NoNotify
 from onward.notify.postgres import PostgresNotify
@@ -525,3 +527,31 @@ async def test_a_wire_is_closed_when_nobody_waits_for_an_answer_on_it(postgres_d
 
     assert seen_at_close == [2, 2]
     assert [str(error) for error in ended[1:]] == ["the connection for hints has ended"]
+
+
+async def test_who_connects_while_the_app_is_closed_is_told_so(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = AsyncpgDriver(postgres_dsn, pool_size=2)
+    await driver.open()
+    pool, pool_class = driver._pool, cast(Any, asyncpg.Pool)
+    connect = pool_class._get_new_connection
+    is_connecting, may_connect = asyncio.Event(), asyncio.Event()
+
+    async def connect_slowly(pool: Any) -> Any:
+        is_connecting.set()
+        await may_connect.wait()
+        return await connect(pool)
+
+    async def borrow_in_vain() -> None:
+        with pytest.raises(ConfigurationError, match="the app is not open"):
+            await driver.connection().__aenter__()
+
+    monkeypatch.setattr(pool_class, "_get_new_connection", connect_slowly)
+    async with asyncio.TaskGroup() as tasks, driver.connection():
+        late = tasks.create_task(borrow_in_vain())
+        await is_connecting.wait()
+        tasks.create_task(driver.close())
+        await until(pool.is_closing)
+        may_connect.set()
+        await late

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from onward import Onward
+from onward.errors import ConfigurationError
 from onward.notify.nats import NatsNotify
 from onward.notify.redis import RedisNotify
+from onward.state.process import Process
 
 HINTS = Path(__file__).parent.parent / "programs" / "forked_hints.py"
 PROGRAM = Path(__file__).parent.parent / "programs" / "forked.py"
@@ -55,6 +58,20 @@ def test_an_app_with_an_event_loop_says_so_too(postgres_dsn: str, tmp_path: Path
 
     assert outcomes["parent"] == "{'started': 3}"
     assert outcomes["child"].startswith("ConfigurationError: the app was opened in process")
+
+
+async def test_so_does_a_client_that_is_made_in_the_child_if_somebody_was_writing_to_the_file_at_the_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who had his turn is not in the child, which would wait for him."""
+    app = Onward(f"sqlite:///{tmp_path}/jobs.db", jobs=[])
+    async with app, app.transaction():
+        with monkeypatch.context() as child:
+            child.setattr(Process, "id", Process.id + 1)
+            with pytest.raises(ConfigurationError, match="open the app after the fork"):
+                app.sync.open()
+    with app.sync as client:
+        assert client.depths() == {}
 
 
 @pytest.mark.parametrize("broker", ["redis", "nats"])

@@ -8,13 +8,15 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from onward import Attempt, Onward, job
-from onward.errors import ConfigurationError
+from onward.errors import ConfigurationError, DatabaseUnavailable
 from onward.notify.nats import NatsNotify
 from onward.notify.redis import RedisNotify
+from onward.state.postgres.psycopg import SyncPsycopgDriver
 from support import SOON
 
 SEVERAL = 3
@@ -148,3 +150,24 @@ def test_an_app_whose_event_loop_ended_before_it_was_closed_says_so() -> None:
 
     with pytest.raises(ConfigurationError, match="in an event loop that has ended"):
         asyncio.run(only_start(app))
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_an_app_that_finds_no_connection_for_its_threads_says_so_in_our_words_and_can_be_opened_later(
+    make_app: Callable[..., Onward], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @job("in a thread")
+    def in_a_thread(attempt: Attempt[int]) -> int:
+        return attempt.input
+
+    async def refuse(_: Any) -> None:
+        raise psycopg.OperationalError("connection failed: FATAL:  sorry, too many clients already")
+
+    app = make_app(in_a_thread)
+    with monkeypatch.context() as patched:
+        patched.setattr(SyncPsycopgDriver, "open", refuse)
+        with pytest.raises(DatabaseUnavailable, match=r"open the app: .*too many clients"):
+            await app.open()
+
+    async with app, app.worker():
+        assert await (await app.start(in_a_thread, 7)).wait(timeout=SOON) == 7

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import math
 import sqlite3
 import threading
 import time
@@ -179,6 +180,103 @@ async def test_a_phase_whose_commit_fails_is_run_again_without_counting(
     monkeypatch.setattr(OpenTransaction, "commit", fail)
 
     assert await (await app.start(commits, 7)).wait(timeout=SOON) == (4, 0)
+
+
+async def test_a_handler_that_returned_in_time_is_not_late_because_its_commit_takes_long(
+    running: Any, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned: list[Any] = []
+
+    @job("commits", max_attempts=1, timeout=SHORT / 5)
+    async def commits(attempt: Attempt[int]) -> tuple[int, int]:
+        async with attempt.complete():
+            returned.append(attempt)
+            return attempt.number, attempt.failures
+
+    app: Onward = await running(commits)
+    errors = _transient(app.store, target)[:1]
+    commit = OpenTransaction.commit
+
+    async def take_long(tx: OpenTransaction, last: Any = None) -> None:
+        if errors:
+            await until(lambda: returned[0].deadline == math.inf)
+            await tx.rollback()
+            raise errors.pop()
+        await commit(tx, last)
+
+    monkeypatch.setattr(OpenTransaction, "commit", take_long)
+
+    assert await (await app.start(commits, 7)).wait(timeout=SOON) == (2, 0)
+
+
+async def test_a_handler_that_waits_for_a_phase_beyond_its_timeout_is_not_late(
+    running: Any, monkeypatch: pytest.MonkeyPatch, recorder: Recorder
+) -> None:
+    @job("waits", max_attempts=1, timeout=SHORT / 5)
+    async def waits(attempt: Attempt[int]) -> tuple[int, int]:
+        async with attempt.complete():
+            return attempt.number, attempt.failures
+
+    app: Onward = await running(waits)
+    silences = [asyncio.Event()]
+
+    async def say_nothing(run: Run, **_: Any) -> Any:
+        if silences:
+            await silences.pop().wait()
+        return await run()
+
+    intercept(monkeypatch, app.state, "hold_attempt", say_nothing)
+
+    assert await (await app.start(waits, 7)).wait(timeout=SOON) == (2, 0)
+    (failed,) = recorder.of(events.AttemptFailed)
+    assert (failed.counted, failed.error.message) == (False, "the database let the handler wait beyond its 0.2 s")
+
+
+async def test_nor_is_one_in_a_thread_whose_phase_cannot_be_begun(
+    running: Any, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    @job("waits", max_attempts=1, timeout=SHORT / 5)
+    def waits(attempt: Attempt[int]) -> tuple[int, int]:
+        begun.append(attempt.number)
+        with attempt.complete():
+            return attempt.number, attempt.failures
+
+    app: Onward = await running(waits)
+    error = _transient(app.store, target)[0]
+
+    async def refuse(run: Run, **_: Any) -> Any:
+        if begun == [1]:
+            raise error
+        return await run()
+
+    intercept(monkeypatch, app.state, "hold_attempt", refuse)
+
+    assert await (await app.start(waits, 7)).wait(timeout=SOON) == (2, 0)
+
+
+async def test_nor_is_one_whose_prepare_is_long_committed(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    @job("waits", max_attempts=1, timeout=SHORT / 5)
+    async def waits(attempt: Attempt[int]) -> tuple[int, int]:
+        async with attempt.prepare():
+            pass
+        return attempt.number, attempt.failures
+
+    app: Onward = await running(waits)
+    silences, commit = [asyncio.Event()], OpenTransaction.commit
+
+    async def take_long(tx: OpenTransaction, last: Any = None) -> None:
+        if silences:
+            try:
+                await silences.pop().wait()
+            finally:
+                await tx.rollback()
+        await commit(tx, last)
+
+    monkeypatch.setattr(OpenTransaction, "commit", take_long)
+
+    assert await (await app.start(waits, 7)).wait(timeout=SOON) == (2, 0)
 
 
 def _transient(store: Store, target: str) -> list[Exception]:

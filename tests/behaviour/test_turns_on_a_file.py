@@ -5,18 +5,22 @@ import gc
 import os
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
-from onward.errors import DatabaseLocked
+from onward import Onward, SyncOnward
+from onward.errors import DatabaseLocked, TransactionClosed
+from onward.lifecycle.transaction import as_sync
 from onward.state.command import Command
+from onward.state.driver import run_now
+from onward.state.sqlite.connection import SyncSqliteConnection
 from onward.state.sqlite.file import SqliteFile
-from onward.state.sqlite.sqlite3 import SqliteDriver
-from onward.state.sqlite.thread import SqliteConnection
+from onward.state.sqlite.sqlite3 import SqliteDriver, SyncSqliteDriver
+from onward.state.sqlite.thread import ConnectionThread, SqliteConnection
 
 
 @pytest.fixture
@@ -215,7 +219,113 @@ def test_a_transaction_that_everybody_has_forgotten_does_not_keep_the_file(tmp_p
         await (await driver.connection().__aenter__()).begin()
 
     asyncio.run(forget())
-    gc.collect()
 
     with closing(sqlite3.connect(tmp_path / "jobs.db", timeout=0)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
+        for _ in range(1000):
+            gc.collect()
+            with suppress(sqlite3.OperationalError):  # its thread may still be about to forget it
+                connection.execute("BEGIN IMMEDIATE")
+                break
+        assert connection.in_transaction
+
+
+async def test_who_closes_while_another_does_is_told_when_it_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = ConnectionThread(SqliteFile(tmp_path / "jobs.db").connect)
+    await thread.ask(SyncSqliteConnection.fetch, "SELECT 1", {}, inside=False)
+    connection, tell, has_told, may_close = thread.connection, thread._tell, Event(), Event()
+    closed = list[int]()
+
+    def close() -> None:
+        closed.append(1)
+        if len(closed) == 2:
+            may_close.wait()
+
+    def note() -> None:
+        tell()
+        has_told.set()
+
+    monkeypatch.setattr(connection, "close", close)
+    monkeypatch.setattr(thread, "_tell", note)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        tasks.create_task(thread.close())
+        await asyncio.sleep(0)
+        has_told.wait()  # but the first has not heard it when the second asks, and ends the thread before that is done
+        tasks.create_task(thread.close())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        may_close.set()
+    connection.raw.close()
+
+
+async def test_who_kept_the_connection_of_a_transaction_has_nothing_of_those_of_others(driver: SqliteDriver) -> None:
+    async with driver.connection() as first:
+        await first.begin()
+        kept = first.raw
+        kept.text_factory = bytes
+        await first.commit()
+    async with driver.connection() as second:
+        await second.begin()
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            kept.execute("COMMIT")
+        assert await second.fetch("SELECT 'text'", {}) == [("text",)]
+        await visit(second, 2)
+        await second.rollback()
+
+    assert await visits(driver) == []
+
+
+def test_nor_without_an_event_loop(tmp_path: Path) -> None:
+    def keep(driver: SyncSqliteDriver) -> sqlite3.Connection:
+        with as_sync(driver.connection()) as connection:
+            run_now(connection.begin())
+            kept: sqlite3.Connection = connection.raw
+            kept.text_factory = bytes
+            run_now(connection.commit())
+        return kept
+
+    driver = SyncSqliteDriver(tmp_path / "jobs.db")
+    run_now(driver.open())
+    kept = keep(driver)
+    with as_sync(driver.connection()) as second:
+        run_now(second.begin())
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            kept.execute("COMMIT")
+        assert run_now(second.fetch("SELECT 'text'", {})) == [("text",)]
+        run_now(second.rollback())
+    run_now(driver.close())
+
+
+async def test_after_its_block_a_transaction_gives_no_connection_any_more(tmp_path: Path) -> None:
+    app = Onward(f"sqlite:///{tmp_path}/jobs.db", jobs=[])
+    async with app:
+        async with app.transaction() as tx:
+            assert tx.connection.in_transaction
+        with pytest.raises(TransactionClosed):
+            assert tx.connection
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["CREATE TEMP TABLE scratch (n INTEGER)", "-- nothing is written\nPRAGMA query_only = 1"],
+)
+@pytest.mark.parametrize("sync", [False, True])
+async def test_what_a_statement_does_to_its_connection_ends_with_its_transaction(
+    tmp_path: Path, statement: str, sync: bool
+) -> None:
+    def change(client: SyncOnward) -> None:
+        with client.transaction() as tx:
+            tx.execute(statement)
+
+    app = Onward(f"sqlite:///{tmp_path}/jobs.db", jobs=[])
+    async with app:
+        if sync:
+            with app.sync as client:
+                change(client)
+                change(client)
+        for _ in range(2):
+            async with app.transaction() as tx:
+                await tx.execute(statement)
+        async with app.transaction() as tx:
+            await tx.execute("CREATE TABLE visit (n INTEGER)")

@@ -236,6 +236,7 @@ class Onward:
             except Exception as error:
                 self._store.raise_in_words(error, "open the app")
                 raise
+            await self._open_for_threads(stack)
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             await asyncio.to_thread(self._from_threads.release)
             await self._notify.open(tasks, self._hints_changed)
@@ -244,11 +245,6 @@ class Onward:
             stack.push_async_callback(self._announcer.close)
             self._awaiting.start(tasks)
             stack.push_async_callback(self._awaiting.close)
-            if self._sync_driver is not None:
-                # In a thread: it waits for its server, and the loop may have other things to do meanwhile. Whoever is
-                # cancelled is told when it is open, and closes it.
-                stack.push_async_callback(asyncio.to_thread, self._close_sync_driver, self._sync_driver)
-                await to_the_end(asyncio.to_thread(self._open_sync_driver, self._sync_driver))
             self._scans.clear()
             self._chores.reset()
             self._probe = self._make_probe()
@@ -271,6 +267,19 @@ class Onward:
             return self.driver
         wanted = any(not kind.step.signature.is_async for kind in self.registry.handled())
         return self.driver.sync_sibling() if wanted else None
+
+    async def _open_for_threads(self, stack: AsyncExitStack) -> None:
+        store = self._sync_store()
+        if store is None:
+            return
+        # In a thread: it waits for its server, and the loop may have other things to do meanwhile. Whoever is cancelled
+        # is told when it is open, and closes it.
+        stack.push_async_callback(asyncio.to_thread, self._close_sync_driver, store.driver)
+        try:
+            await to_the_end(asyncio.to_thread(self._open_sync_driver, store.driver))
+        except Exception as error:
+            store.raise_in_words(error, "open the app")
+            raise
 
     def _open_sync_driver(self, driver: Driver) -> None:
         run_now(driver.open())

@@ -70,6 +70,7 @@ class OpenTransaction:
 
     @property
     def connection(self) -> Any:
+        self._require_open()
         self._may_have_ended = True
         raw = self.link.raw
         if self.is_open and not self._takes_statements:
@@ -134,10 +135,13 @@ class OpenTransaction:
 
     def check(self) -> None:
         """Raise unless the transaction still takes statements."""
-        if not (self.is_open and self._takes_statements):
-            raise TransactionClosed("the block of this transaction has ended: it takes no more statements")
+        self._require_open()
         if self._may_have_ended:
             self._look()
+
+    def _require_open(self) -> None:
+        if not (self.is_open and self._takes_statements):
+            raise TransactionClosed("the block of this transaction has ended: it takes no more statements")
 
     def _look(self) -> None:
         """Raise if the application has ended it by hand."""

@@ -42,6 +42,8 @@ class RunningAttempt:
 
     input: Any = None
     cancelled: LossReason | None = None
+    was_held_up = False
+    """Whether it waited for the database when it was told to stop."""
     handler: Literal["waiting", "running", "ended"] = "waiting"
     """Ended, one way or the other: what is left is to settle the job."""
     is_told = False
@@ -244,7 +246,7 @@ class RunningAttempt:
     def cancel(self, reason: LossReason) -> None:
         """Tell the handler to stop. Nothing is delivered once it has returned."""
         if self.cancelled is None:
-            self.cancelled, self.phases.has_time = reason, False
+            self.cancelled, self.was_held_up, self.phases.has_time = reason, self.phases.is_held_up, False
             self._workplace.was_told(self)
             if self._task is not None:
                 self._task.cancel(str(reason))

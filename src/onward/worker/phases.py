@@ -83,6 +83,8 @@ class Phases:
     failure: PhaseFailure | None = None
     has_time = True
     """Whether to wait for a database that is away; not if the handler was told to stop."""
+    is_held_up = False
+    """Whether the handler waits for a phase to begin or to commit: for the database, or for a connection to it."""
     tx: OpenTransaction | None = None
     settled: Settlement | None = None
     """What was committed with the handler's writes."""
@@ -105,18 +107,21 @@ class Phases:
         """
         if self.stage != "fresh":
             check_order(self.stage, phase)
-        tx, pauses = self.tx, None
+        tx, pauses, self.is_held_up = self.tx, None, True
         if tx is not None:
             tx.resume()
-        while tx is None:
-            try:
-                tx = await self._begin(locked=phase != "prepare")
-            except BaseException as error:  # noqa: BLE001 - raised unless trying again may help
-                pauses = pauses or Pacing(_FIRST_PAUSE, _LONGEST_PAUSE)
-                await self._recover(error, pauses)
-            else:
-                if pauses is not None:
-                    self.store.observers.database_works(_OPENING)
+        try:
+            while tx is None:
+                try:
+                    tx = await self._begin(locked=phase != "prepare")
+                except BaseException as error:  # noqa: BLE001 - raised unless trying again may help
+                    pauses = pauses or Pacing(_FIRST_PAUSE, _LONGEST_PAUSE)
+                    await self._recover(error, pauses)
+                else:
+                    if pauses is not None:
+                        self.store.observers.database_works(_OPENING)
+        finally:
+            self.is_held_up = False
         self.stage = "inside"
         return tx
 
@@ -140,11 +145,14 @@ class Phases:
         if phase == "complete":
             self.stage = "completed"
         elif phase == "prepare":
+            self.is_held_up = True
             try:
                 await self._commit()
             except BaseException as failed:
                 self._note(failed, "onward", tx)
                 raise
+            finally:
+                self.is_held_up = False
 
     # -- its transaction
 

@@ -98,6 +98,10 @@ class Runner:
             case LossReason.TIMEOUT:
                 assert attempt.kind.timeout is not None
                 limit = attempt.kind.timeout.total_seconds()
+                if attempt.was_held_up:
+                    held_up = TimeoutError(f"the database let the handler wait beyond its {limit:g} s")
+                    settlement = settle.transient_failure(job, self._worker, held_up)
+                    return self._failed(attempt, describe(held_up), settlement, counted=False)
                 error = JobError(type="TimeoutError", message=f"the handler did not return within {limit:g} s")
                 return self._failed(attempt, error, settle.counted_failure(job, self._worker, error, self._policy(job)))
             case LossReason.STOPPING | LossReason.ERROR:
@@ -180,7 +184,8 @@ class TimeLimits:
         for attempt in self._attempts:
             if attempt.deadline <= now:
                 attempt.deadline = math.inf
-                attempt.cancel(LossReason.TIMEOUT)
+                if attempt.handler != "ended":  # what is left is the database's to do
+                    attempt.cancel(LossReason.TIMEOUT)
         earliest = min((attempt.deadline for attempt in self._attempts), default=math.inf)
         if earliest < math.inf:
             self._set_timer(earliest)

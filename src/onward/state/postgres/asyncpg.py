@@ -124,9 +124,15 @@ class AsyncpgDriver:
     # -- connections of our own pool
 
     async def _acquire(self) -> AsyncpgConnection:
-        if self._pool is None:  # closed while this waited for its turn
+        pool = self._pool
+        if pool is None:  # closed while this waited for its turn
             raise ConfigurationError(_NOT_OPEN)
-        shown = await self._pool.acquire()
+        try:
+            shown = await pool.acquire()
+        except asyncpg.InterfaceError:
+            if not pool.is_closing():
+                raise
+            raise ConfigurationError(_NOT_OPEN) from None
         raw = shown._con
         patience = self._patience_for(raw)
         return AsyncpgConnection(shown, prepared=self._prepared, session=self._session_of(raw), patience=patience)

@@ -17,6 +17,9 @@ T = TypeVar("T")
 
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _READS = re.compile(r"\s*(SELECT|VALUES|EXPLAIN|PRAGMA)\b", re.IGNORECASE)
+_PASSES = re.compile(
+    r"\s*(SELECT|VALUES|EXPLAIN|INSERT|REPLACE|UPDATE|DELETE|WITH|SAVEPOINT|RELEASE|ROLLBACK)\b", re.IGNORECASE
+)
 
 
 def primary_code(error: BaseException) -> int | None:
@@ -60,7 +63,9 @@ class SyncSqliteConnection(PlainConnection):
     """
 
     def __init__(self, raw: sqlite3.Connection, *, gate: Gate | None = None, native: Any = None) -> None:
-        self.raw = raw
+        self._raw = raw
+        self.has_escaped = False
+        """Whether the application may have kept it, or have changed it for good."""
         self.native = native
         self.is_abandoned: Callable[[], bool] = _never
         """Asked while waiting for others; true: raise Abandoned instead of waiting on."""
@@ -72,9 +77,14 @@ class SyncSqliteConnection(PlainConnection):
         """Whether a statement failed since it began; some errors make SQLite roll back."""
 
     @property
+    def raw(self) -> sqlite3.Connection:
+        self.has_escaped = True
+        return self._raw
+
+    @property
     def in_transaction(self) -> bool:
         try:
-            return self.raw.in_transaction
+            return self._raw.in_transaction
         except sqlite3.ProgrammingError:  # it is closed
             return False
 
@@ -82,7 +92,7 @@ class SyncSqliteConnection(PlainConnection):
     def is_closed(self) -> bool:
         """Whether the application, which may have had it, has closed it."""
         try:
-            self.raw.total_changes  # noqa: B018 - the cheapest question that a closed connection refuses
+            self._raw.total_changes  # noqa: B018 - the cheapest question that a closed connection refuses
         except sqlite3.ProgrammingError:
             return True
         return False
@@ -90,7 +100,7 @@ class SyncSqliteConnection(PlainConnection):
     def check(self) -> None:
         if self.is_closed:
             raise TransactionClosed(CLOSED_BY_HAND)
-        if not self.raw.in_transaction:
+        if not self._raw.in_transaction:
             if self._failed:
                 raise TransactionUnsuitable(_ROLLED_BACK)
             raise TransactionClosed(ENDED_BY_HAND)
@@ -99,12 +109,13 @@ class SyncSqliteConnection(PlainConnection):
         return self._run(_fetch, sql, parameters)
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
+        self.has_escaped = self.has_escaped or may_stay(sql)
         return self._run(_query, sql, parameters)
 
     def _run(self, ask: Callable[..., T], sql: str, parameters: Mapping[str, Any]) -> T:
         try:
-            if self._gate is None or self.raw.in_transaction:
-                return ask(self.raw, sql, parameters)
+            if self._gate is None or self._raw.in_transaction:
+                return ask(self._raw, sql, parameters)
             return self._alone(ask, sql, parameters)
         except sqlite3.Error:
             self._failed = True
@@ -117,21 +128,21 @@ class SyncSqliteConnection(PlainConnection):
 
     async def begin(self) -> None:
         self._failed = False
-        if self._gate is None or self.raw.in_transaction:
-            self.raw.execute("BEGIN IMMEDIATE")
+        if self._gate is None or self._raw.in_transaction:
+            self._raw.execute("BEGIN IMMEDIATE")
             return
         self._enter(self._gate)
         try:
-            self._patiently(self.raw.execute, "BEGIN IMMEDIATE")
+            self._patiently(self._raw.execute, "BEGIN IMMEDIATE")
         except BaseException:
             self._leave()
             raise
 
     async def commit(self) -> None:
         try:
-            if not self.raw.in_transaction:
+            if not self._raw.in_transaction:
                 raise TransactionUnsuitable(_ROLLED_BACK)
-            self.raw.execute("COMMIT")
+            self._raw.execute("COMMIT")
         except BaseException:
             await self.rollback()
             raise
@@ -140,7 +151,7 @@ class SyncSqliteConnection(PlainConnection):
     async def rollback(self) -> None:
         try:
             if self.in_transaction:
-                self.raw.execute("ROLLBACK")
+                self._raw.execute("ROLLBACK")
         finally:
             self._leave()
 
@@ -156,26 +167,26 @@ class SyncSqliteConnection(PlainConnection):
 
     def prepare(self, pragma: str) -> None:
         """Set up the connection; also waits for others, who may be opening the file for the first time."""
-        self._patiently(lambda: self.raw.execute(pragma).fetchall())
+        self._patiently(lambda: self._raw.execute(pragma).fetchall())
 
     def data_version(self) -> int:
         """A number that changes when another connection has committed."""
-        return int(self._patiently(lambda: self.raw.execute("PRAGMA data_version").fetchone())[0])
+        return int(self._patiently(lambda: self._raw.execute("PRAGMA data_version").fetchone())[0])
 
     def close(self) -> None:
         """End what is open and let go of the file."""
         try:
-            self.raw.close()
+            self._raw.close()
         finally:
             self._leave()
 
     def _alone(self, ask: Callable[..., T], sql: str, parameters: Mapping[str, Any]) -> T:
         """A statement that commits by itself."""
         if self._gate is None or not writes(sql):
-            return self._patiently(ask, self.raw, sql, parameters)
+            return self._patiently(ask, self._raw, sql, parameters)
         self._enter(self._gate)
         try:
-            return self._patiently(ask, self.raw, sql, parameters)
+            return self._patiently(ask, self._raw, sql, parameters)
         finally:
             self._leave()
 
@@ -320,6 +331,14 @@ def writes(sql: str) -> bool:
     return not re.match(r"\s*WITH\b", bare, re.IGNORECASE) or bool(
         re.search(r"\b(INSERT|UPDATE|DELETE|REPLACE)\b", bare, re.IGNORECASE)
     )
+
+
+@lru_cache(maxsize=1024)
+def may_stay(sql: str) -> bool:
+    """Whether what a statement does to its connection, as a PRAGMA or a temporary table does, may outlast its
+    transaction; when in doubt, yes. No trigger or function does such a thing.
+    """
+    return not _PASSES.match(_COMMENT.sub(" ", sql))
 
 
 def split(script: str) -> Iterator[str]:

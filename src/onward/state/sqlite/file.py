@@ -73,6 +73,7 @@ class SqliteFile:
         self._synchronous = "off" if path is None else synchronous
         self._is_private = path is None
         self._users = 0
+        self._home = HomeProcess()
         self._mutex = Lock()
 
     @property
@@ -94,6 +95,9 @@ class SqliteFile:
         require_version()
         if not self._is_private and not self.path.parent.is_dir():
             raise ConfigurationError(f"{self.path}: the directory {self.path.parent} does not exist: make it first")
+        if self._users and self._home.is_elsewhere:
+            self._forked()
+        self._home.move_in()
         with self._mutex:
             self._users += 1
             if self._path is None:
@@ -108,8 +112,10 @@ class SqliteFile:
             # Where a link leads, as SQLite does: there may be nothing yet.
             os.close(os.open(os.path.realpath(self.path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
-    def forked(self) -> None:
-        """In a child: the parent's threads, whoever of them had the turn, are not here."""
+    def _forked(self) -> None:
+        """In a child: the parent's threads are not here. One that was writing SQLite takes for one of ours."""
+        if self.gate.is_taken:
+            self._home.require()
         self.gate, self._mutex, self._users = Gate(), Lock(), 0
 
     def close(self) -> None:

@@ -54,6 +54,11 @@ class Gate:
         self._taken = False
         self._stretch_began = self._left_at = self._met_at = float("-inf")
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether somebody writes."""
+        return self._taken
+
     def enter(self, is_abandoned: Callable[[], bool], patience: LockLimit | None = None) -> None:
         """Wait for the turn of this thread; raises Abandoned when `is_abandoned` says so meanwhile."""
         with self._mutex:

@@ -72,10 +72,9 @@ class SyncSqliteDriver:
             leave_to_parent(self._idle)
             self._idle, self._is_open = [], False
             self._places = BoundedSemaphore(self._pool_size)
-            self.file.forked()
         if not self._is_open:
-            self._home.move_in()
             self.file.open()
+            self._home.move_in()
             self._is_open = True
 
     async def close(self) -> None:
@@ -101,7 +100,7 @@ class SyncSqliteDriver:
                 yield connection
             finally:
                 await connection.rollback()
-                if self._is_open and not connection.is_closed:
+                if self._is_open and not (connection.is_closed or connection.has_escaped):
                     self._idle.append(connection)
                 else:
                     connection.close()

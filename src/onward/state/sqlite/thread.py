@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from onward.errors import DatabaseLocked
 from onward.state.command import Command, Operation, Rows
 from onward.state.driver import PlainConnection, Result, run_now
-from onward.state.sqlite.connection import SyncSqliteConnection
+from onward.state.sqlite.connection import SyncSqliteConnection, may_stay
 from onward.state.sqlite.gate import LockLimit
 
 T = TypeVar("T")
@@ -197,7 +197,9 @@ class ConnectionThread:
             if self._connection is not None:
                 await self.ask(_close, inside=True)
         finally:
-            self._inbox.put(None)
+            if self._thread is not None:
+                self._inbox.put(self._tell)  # what another, who closes it as well, has asked for
+                self._inbox.put(None)
             self._thread = self._connection = None
 
 
@@ -214,8 +216,10 @@ class SqliteConnection(PlainConnection):
         self, thread: ConnectionThread, writer: ConnectionThread | None = None, limit: LockLimit | None = None
     ) -> None:
         self._thread, self._writer, self._limit = thread, writer or thread, limit
-        self._is_inside = False
-        """Whether it has begun a transaction, and not yet told it to end."""
+        self._is_inside = self._has_escaped = False
+        """Whether it has begun a transaction, and not yet told it to end; whether the application may have kept what
+        it is made on, or have changed it for good.
+        """
 
     @property
     def _sync(self) -> SyncSqliteConnection:
@@ -223,6 +227,7 @@ class SqliteConnection(PlainConnection):
 
     @property
     def raw(self) -> sqlite3.Connection:
+        self._has_escaped = True
         return self._sync.raw
 
     @property
@@ -236,6 +241,7 @@ class SqliteConnection(PlainConnection):
         return await self._ask(SyncSqliteConnection.fetch, sql, parameters)
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
+        self._has_escaped = self._has_escaped or may_stay(sql)
         return await self._ask(SyncSqliteConnection.query, sql, parameters)
 
     async def script(self, sql: str) -> None:
@@ -278,6 +284,8 @@ class SqliteConnection(PlainConnection):
         return answer
 
     def _end(self, work: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> Coroutine[Any, Any, T]:
+        if self._is_inside and self._has_escaped:
+            self._has_escaped, arguments, work = False, (work, *arguments), _and_close
         answer = self._ask(work, *arguments)
         if self._is_inside:
             self._is_inside = False
@@ -299,3 +307,13 @@ def _deliver(calls: list[Call[Any]]) -> None:
 
 async def _close(connection: SyncSqliteConnection) -> None:
     connection.close()
+
+
+async def _and_close(
+    connection: SyncSqliteConnection, work: Callable[..., Coroutine[Any, Any, T]], *arguments: Any
+) -> T:
+    """Whoever has kept the connection is to have nothing of the transactions that others make after this one."""
+    try:
+        return await work(connection, *arguments)
+    finally:
+        connection.close()
