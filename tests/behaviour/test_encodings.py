@@ -67,8 +67,8 @@ async def test_a_time_may_be_given_in_any_zone(postgres_dsn: str, client: str) -
 # -- injection
 
 BREAKS_OUT = "ッ\\'); INSERT INTO said VALUES ($$forged$$); --"
-"""asyncpg sends statements in UTF-8 whatever the encoding is, and some take the last byte of the first sign for half of one,
-of which a backslash that follows is the other half.
+"""asyncpg sends statements in UTF-8 whatever the encoding is, and some take the last byte of the first sign for half of
+one, of which a backslash that follows is the other half.
 """
 
 
