@@ -3,8 +3,9 @@
 import itertools
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,10 @@ class Place:
     def __init__(self, app: Onward, hand: Callable[[str], Any], *, table: str, now: str) -> None:
         self.app, self._hand, self._table, self._now = app, hand, table, now
         self._limits = [limit for kind in app.registry.values() for limit in kind.limits]
+        self.reserved = Reserved(app.driver)
+
+    async def aclose(self) -> None:
+        await self.reserved.close()
 
     def write(self, sql: str) -> Any:
         return self._hand(sql.replace("<", self._table).replace(">", "").replace("NOW", self._now))
@@ -96,14 +101,11 @@ class Place:
 
     async def tick(self) -> None:
         app: Any = self.app
-        reserved = Reserved(app.driver)
-        await StartScheduled(app.store, app.registry, app._notify, app._schedules).look(reserved)
-        await reserved.close()
+        await StartScheduled(app.store, app.registry, app._notify, app._schedules).look(self.reserved)
 
     async def let_in(self) -> None:
         admission = Admission(self.app.store, ["good", "bad"], self._limits)
-        async with self.app.driver.reserved() as connection:
-            await admission.before_take(connection, free=10)
+        await self.reserved.use(partial(admission.before_take, free=10))
 
     async def goes_on(self) -> None:
         """The schedule and the jobs of the other type, and every listing."""
@@ -111,11 +113,10 @@ class Place:
         await self.tick()
         assert self.write("SELECT count(*) FROM <job> WHERE type_name = 'good'")[0][0] == before + 1
         await self.let_in()
-        state = self.app.state
-        async with self.app.driver.reserved() as connection:
-            assert await connection.run(state.take(types=[TypeClaim("good", 1, 60.0)], limit=5, worker="w"))
-            await connection.run(state.figures.tend())
-            assert (await connection.run(state.take_pruning_turn(worker="w", lease=60.0, walks=None))).now
+        state, run = self.app.state, self.reserved.run
+        assert await run(state.take(types=[TypeClaim("good", 1, 60.0)], limit=5, worker="w"))
+        await run(state.figures.tend())
+        assert (await run(state.take_pruning_turn(worker="w", lease=60.0, walks=None))).now
         assert "good" in {one.name for one in await self.app.schedules.list()}
         assert "good" in {one.name for one in await self.app.limits.list()}
         await self.app.limits.keys("good")
@@ -145,13 +146,16 @@ async def place_on(kind: str, request: pytest.FixtureRequest, tmp_path: Path) ->
         dsn = request.getfixturevalue("postgres_dsn")
         async with Onward(dsn, jobs=jobs, schema="beside", migrate=True, observers=[]) as app:
             with hand_on_postgres(dsn) as write:
-                yield Place(app, write, table="beside.", now="now()")
+                async with aclosing(Place(app, write, table="beside.", now="now()")) as place:
+                    yield place
     else:
         path = tmp_path / "jobs.db"
         async with Onward(f"sqlite:///{path}", jobs=jobs, observers=[]) as app:
             with closing(sqlite3.connect(path, isolation_level=None)) as hand:
                 now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
-                yield Place(app, lambda sql: hand.execute(sql).fetchall(), table="onward_", now=now)
+                write = lambda sql: hand.execute(sql).fetchall()  # noqa: E731
+                async with aclosing(Place(app, write, table="onward_", now=now)) as place:
+                    yield place
 
 
 @pytest.mark.parametrize("kind", CASES)
