@@ -35,6 +35,7 @@ CASES = {
         ("limit_rule.every", "1e300"),
         ("limit_rule.burst", "0"), ("limit_rule.declared_at", "'4000-01-01 BC'"), ("limit_key.wake_at", "'infinity'"),
         ("figure.waits", "'{'"), ("figure_turn.counted_to", "'soon'"), ("worker.types", "'[]'"),
+        ("retention.held_until", "'infinity'"),
     ],
     "sqlite": [
         ("schedule.superseded", "'{'"), ("schedule.changed", "x'ff'"), ("schedule.changed", "'{\"every\": \"-PT1S\"}'"),
