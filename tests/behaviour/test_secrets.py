@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from typer.testing import CliRunner
 
 from onward import Onward
-from onward.cli import commands
+from onward.cli import commands, dashboard, place
 from onward.flow import Flow
 from onward.notify.nats import NatsNotify
 from onward.notify.redis import RedisNotify
@@ -43,6 +43,11 @@ FORMS = [
     "{scheme}://u:{secret}@127.0.0.1:1/db#fragment", " {scheme}://u:{secret}@127.0.0.1:1/db",
 ]  # fmt: skip
 ENGINES = ["postgresql+asyncpg", "postgresql+psycopg"]
+LOOKS = [
+    ["status"], ["chains", "list"], ["jobs", "list"], ["failed", "list"], ["workers"], ["health"], ["doctor"],
+    ["prune", "--older-than", "30d", "--dry-run"],
+]  # fmt: skip
+"""Commands that say what is in a database."""
 
 
 def sqlalchemy_app(address: str) -> Onward | None:
@@ -133,21 +138,26 @@ def test_no_password_in_what_is_said(
 def test_no_password_on_the_command_line(
     scale: Callable[[int], int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(commands, "set_up_logging", lambda *_, **__: None)
+    for module in (commands, dashboard, place):
+        monkeypatch.setattr(module, "set_up_logging", lambda *_, **__: None)
     caplog.set_level(logging.DEBUG)
+    id = "0199d2a1-0000-7000-8000-000000000000"
     words = (
-        ["migrate"],
-        ["migrate", "--debug"],
-        ["bench"],
-        ["bench", "--debug"],
-        ["worker"],
-        ["migrate", "--schema", "s"],
+        ["migrate", "--"],
+        ["migrate", "--debug", "--"],
+        ["bench", "--"],
+        ["bench", "--debug", "--"],
+        ["worker", "--"],
+        ["migrate", "--schema", "s", "--"],
+        ["dashboard", "--"],
+        *([*command, *debug, "--database"] for command in LOOKS for debug in ([], ["--debug"])),
+        *([*command, id, "--database"] for command in (["explain"], ["chains", "show"], ["jobs", "watch"], ["cancel"])),
     )
     chosen = addresses(["postgresql", *ENGINES], scale(200), "command line")
     for address, command in zip(chosen, itertools.cycle(words), strict=False):
         caplog.clear()
 
-        done = CliRunner().invoke(commands.cli, [*command, "--", address])
+        done = CliRunner().invoke(commands.cli, [*command, address])
 
         assert done.exit_code != 0
         trace = "".join(traceback.format_exception(done.exception)) if done.exception else ""

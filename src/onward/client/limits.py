@@ -10,7 +10,7 @@ import msgspec
 from onward.client.arguments import checked_limit
 from onward.client.operations import Operations
 from onward.define.limit import Limit, Rate, key_text, shown_name, stored_name
-from onward.errors import LimitNotFound, require
+from onward.errors import ConfigurationError, LimitNotFound, require
 from onward.lifecycle.effects import Effects
 from onward.lifecycle.limits import rule_of
 from onward.model import Job
@@ -33,6 +33,8 @@ class LimitStatus:
     """When a worker's code declared it, or something else than before."""
     changed_at: datetime | None
     """When it was changed at run time; None: it is as declared."""
+    problem: str | None = None
+    """What of its row cannot be read. Where that is a figure nobody is let in until it is changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,12 +124,18 @@ def _as_declared(stored: StoredLimit) -> LimitRule:
 
 
 def _shown(stored: StoredLimit) -> LimitStatus:
+    rate, problem = None, stored.problem
+    try:
+        rate = _rate(stored.rule)
+    except ConfigurationError as refusal:  # a hand has written it
+        problem = problem or str(refusal)
     return LimitStatus(
         name=shown_name(stored.rule.name),
         concurrency=stored.rule.places,
-        rate=_rate(stored.rule),
+        rate=rate,
         declared_at=stored.declared_at,
         changed_at=stored.changed_at,
+        problem=problem,
     )
 
 

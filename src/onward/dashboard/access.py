@@ -18,6 +18,7 @@ from onward.errors import ConfigurationError
 Role: TypeAlias = Literal["look", "act"]
 COOKIE = "onward_dashboard"
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_SHORTEST_SECRET = 16
 _NO_GUARD = (
     "This dashboard asks nobody who they are, so it answers only on this machine (localhost). "
     "Give it users= or authenticate= to be reached from elsewhere."
@@ -74,6 +75,9 @@ class Door:
             raise ConfigurationError("users= and authenticate=: give one of them")
         if users is not None and not all(name and password and ":" not in name for name, password in users.items()):
             raise ConfigurationError("users=: each needs a name without a colon, and a password")
+        if secret is not None and len(secret) < _SHORTEST_SECRET:
+            # An empty variable of the environment, say: then anybody could sign.
+            raise ConfigurationError(f"secret= has to be {_SHORTEST_SECRET} characters or more that nobody can guess")
         self._users = None if users is None else {name: _digest(password) for name, password in users.items()}
         self._authenticate = authenticate
         self.is_guarded = users is not None or authenticate is not None

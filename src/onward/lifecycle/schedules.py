@@ -11,10 +11,12 @@ from onward.define.registry import Registry
 from onward.define.request import NewChain
 from onward.define.schedule import Declared, Rules
 from onward.define.timing import Due, Timing
+from onward.errors import ConfigurationError, require
 from onward.lifecycle.start import plan_chains
 from onward.model import StoredSchedule
 from onward.observe import events
 from onward.state.contract import NewJob
+from onward.state.rows import shown as written
 from onward.state.schedules import Declaration, FoundSchedules, Move, ScheduleRow
 
 CHORE = "start what is scheduled"
@@ -44,16 +46,31 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def timing_of(rules: Rules, row: ScheduleRow) -> Timing:
-    """The ticks of a schedule as it is stored."""
-    return rules.timing if row.changed is None else msgspec.json.decode(row.changed, type=Change).of(rules.timing)
+    """The ticks of a schedule as it is stored. Raises ConfigurationError where nobody can go by what was changed."""
+    if row.changed is None:
+        return rules.timing
+    try:
+        timing = msgspec.json.decode(row.changed, type=Change).of(rules.timing)
+    except Exception:  # noqa: BLE001 - whatever a hand has written there
+        raise ConfigurationError(f"changed holds {written(row.changed)}: reset it") from None
+    problem = timing.problem()
+    require(problem and f"changed holds {written(row.changed)}: {problem}: reset it")
+    return timing
 
 
 def rules_of(row: ScheduleRow) -> Rules | None:
     """What was declared; None where that cannot be read, say because newer code has written it."""
     try:
         return msgspec.json.decode(row.definition, type=Rules)
-    except ValueError:
+    except Exception:  # noqa: BLE001 - or a hand
         return None
+
+
+def _superseded(row: ScheduleRow) -> list[str]:
+    try:
+        return msgspec.json.decode(row.superseded, type=list[str])
+    except Exception:  # noqa: BLE001 - whatever a hand has written there
+        return []
 
 
 def first_tick(timing: Timing, now: datetime, row: ScheduleRow | None = None) -> datetime | None:
@@ -83,7 +100,7 @@ def _declaration(ours: Declared, row: ScheduleRow | None, now: datetime) -> Decl
     superseded: list[str] = []
     keeps = False
     if row is not None:
-        superseded = msgspec.json.decode(row.superseded, type=list[str])
+        superseded = _superseded(row)
         is_gone = now - row.declared_at > _GONE_AFTER
         if row.fingerprint == ours.fingerprint or (ours.fingerprint in superseded and not is_gone):
             return None
@@ -129,7 +146,8 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 def plan_tick(registry: Registry, ours: Declared, row: ScheduleRow, now: datetime) -> Tick:
-    """What is to be done about a schedule that is due. Raises what is wrong with its input."""
+    """What is to be done about a schedule that is due. Raises what is wrong with its row, or its input."""
+    require(row.problem and f"{row.problem}: forget it, and it is stored anew")
     assert row.next_at is not None
     rules = ours.rules
     due = timing_of(rules, row).due(row.next_at, now, most=_MOST_TICKS if rules.missed == "all" else None)
@@ -194,9 +212,12 @@ def _in_line(jobs: Sequence[NewJob], row: ScheduleRow) -> list[NewJob]:
 
 def shown(row: ScheduleRow, now: datetime) -> StoredSchedule:
     """A row for people to look at."""
-    known = rules_of(row)
+    known, error = rules_of(row), row.problem or row.error
     rules = known or Rules(timing=Timing())
-    timing = timing_of(rules, row)
+    try:
+        timing = timing_of(rules, row)
+    except ConfigurationError as problem:
+        timing, error = rules.timing, str(problem)
     return StoredSchedule(
         name=row.name,
         type_name=row.type_name,
@@ -210,13 +231,20 @@ def shown(row: ScheduleRow, now: datetime) -> StoredSchedule:
         overlap=rules.overlap,
         jitter=rules.jitter,
         priority=rules.priority,
-        input=None if rules.input is None else msgspec.json.decode(rules.input),
+        input=None if rules.input is None else _plain(rules.input),
         next_at=row.next_at,
         last_tick=row.last_tick,
         last_chain_id=row.last_chain_id,
         skipped=row.skipped,
         paused_at=row.paused_at,
-        error=row.error if known else "its definition cannot be read",
+        error=error if known else "its definition cannot be read",
         is_declared=now - row.declared_at <= _GONE_AFTER,
         declared_at=row.declared_at,
     )
+
+
+def _plain(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except Exception:  # noqa: BLE001 - whatever a hand has written there
+        return None

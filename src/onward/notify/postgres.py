@@ -18,7 +18,11 @@ from onward.state.command import Command, nothing
 
 _HINTS, _NEWS, _FAREWELL = "#", "@", "-"
 """How the heading of a payload begins; after the first comes a random word."""
-_NOTIFY = NOTIFY.format(channel=":channel::text", payloads=":payloads")
+_UNLESS_FULL = "WHERE (SELECT pg_catalog.pg_notification_queue_usage()) < 0.9::pg_catalog.float8"
+"""With work that is to commit: a full queue takes nothing, and COMMIT is refused for it. It is full where a session
+listens and never ends its transaction, and any that may connect can bring that about.
+"""
+_NOTIFY = f"{NOTIFY.format(channel=':channel::text', payloads=':payloads')} {_UNLESS_FULL}"
 _MOST_STRANGERS = 1_000
 _BETWEEN_QUESTIONS, _ASK_AGAIN = 0.25, 30.0
 """Seconds at least, and at most, between two questions to the server who is there."""

@@ -320,6 +320,8 @@ class StoredLimit(msgspec.Struct, frozen=True):
     declared_at: datetime | None
     changed_at: datetime | None
     """When it was changed at run time; None: it is as declared."""
+    problem: str | None = None
+    """What of it cannot be read."""
 
 
 class LimitUse(msgspec.Struct, frozen=True):

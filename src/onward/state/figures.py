@@ -15,6 +15,7 @@ import msgspec
 from onward.state.command import Command, Rows, steps
 from onward.state.driver import Connection, transaction
 from onward.state.histogram import Histogram, add_up
+from onward.state.rows import as_integer, as_text
 from onward.state.statement import Statements
 from onward.state.survey import KINDS, Counting, Survey
 from onward.state.workers import Fetch
@@ -91,7 +92,7 @@ class FigureStatements:
             return float(next_at - now) / 1_000_000
         if not await self._fetch(connection, "take_figure_turn", seen=next_at, next_at=now + _EVERY):
             return _EVERY / 1_000_000
-        is_done = await self._count_starts(connection, now // 1000, UUID(counted_to))
+        is_done = await self._count_starts(connection, now // 1000, counted_to)
         minute = now // 60_000_000
         if loose_from <= minute - _LOOSE:
             await self._count_again(connection, minute - _LOOSE + 1)
@@ -103,10 +104,11 @@ class FigureStatements:
             await self._fetch(connection, "forget_figures", minute=minute - _KEPT, limit=_MOST_FORGOTTEN)
         return _EVERY / 1_000_000 if is_done else 0.0
 
-    async def _count_starts(self, connection: Connection, now: int, counted_to: UUID) -> bool:
+    async def _count_starts(self, connection: Connection, now: int, counted_to: str | bytes) -> bool:
         """Count what was started since, minute by minute; whether that is all."""
-        place, left = counted_to, _MOST_STARTS
-        at, until = counted_to.int >> 80, now - _BEHIND
+        seen = counted_to.decode(errors="replace") if isinstance(counted_to, bytes) else counted_to
+        place, left = _as_id(seen) or _first_at(0), _MOST_STARTS  # a hand may have written anything there
+        at, until = place.int >> 80, now - _BEHIND
         if not now - _KEPT * 60_000 < at <= now + 60_000:  # nobody has counted for long; or the clock was ahead then
             at = now - (_KEPT * 60_000 if at < now else _EVERY // 1000)
             place = _first_at(at)
@@ -118,12 +120,12 @@ class FigureStatements:
             left -= sum(counts.values())
             reached = last if left <= 0 and last is not None else _first_at(end)
             async with transaction(connection):
-                moved = await self._fetch(connection, "move_figure_turn", seen=str(counted_to), counted_to=str(reached))
+                moved = await self._fetch(connection, "move_figure_turn", seen=seen, counted_to=str(reached))
                 if not moved:
                     return True
                 if counts:
                     await self._fetch(connection, "add_starts", minute=at // 60_000, rows=_starts(counts))
-            place = counted_to = reached
+            place, seen = reached, str(reached)
             at = end
         return left > 0
 
@@ -243,24 +245,30 @@ _histogram = msgspec.json.Decoder(Histogram)
 _NOTHING: Histogram = {}
 
 
-def _times(written: str) -> Histogram:
-    return _NOTHING if written == "{}" else _histogram.decode(written)
+def _times(written: str | bytes) -> Histogram:
+    return _NOTHING if written in ("{}", b"{}") else _histogram.decode(written)
 
 
 def _read(rows: Rows) -> list[Figure]:
-    return [
-        Figure(
-            minute=minute,
-            type_name=type_name,
-            started=started,
-            completed=completed,
-            failed=failed,
-            retried=retried,
+    """Without those that a hand has spoiled."""
+    return [figure for row in rows if (figure := _figure(row)) is not None]
+
+
+def _figure(row: Sequence[Any]) -> Figure | None:
+    minute, type_name, started, completed, failed, retried, waits, runs = row
+    try:
+        return Figure(
+            minute=as_integer(minute),
+            type_name=type_name.decode() if isinstance(type_name, bytes) else as_text(type_name),
+            started=as_integer(started),
+            completed=as_integer(completed),
+            failed=as_integer(failed),
+            retried=as_integer(retried),
             waits=_times(waits),
             runs=_times(runs),
         )
-        for minute, type_name, started, completed, failed, retried, waits, runs in rows
-    ]
+    except Exception:  # noqa: BLE001 - whatever a hand has written there
+        return None
 
 
 def _starts(counts: dict[str, int]) -> str:

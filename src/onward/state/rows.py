@@ -96,12 +96,12 @@ def read_job(row: Sequence[Any], read_id: ReadId, read_time: ReadTime, *, neares
 def read_chain(row: Sequence[Any], read_id: ReadId, read_time: ReadTime, *, nearest_id: ReadId | None = None) -> Chain:
     """The chain in a row of (id, type_name, created_at, chain_ended_at) and JOB_COLUMNS."""
     job = read_job(tuple(row)[4:], read_id, read_time, nearest_id=nearest_id)
-    column = _Columns(dict(zip(("id", "type_name", "created_at", "chain_ended_at"), row, strict=False)))
+    column = Columns(dict(zip(("id", "type_name", "created_at", "chain_ended_at"), row, strict=False)))
     return Chain(
         id=column.read("id", read_id, nearest_id or read_id),
-        type_name=column.read("type_name", _text, shown),
+        type_name=column.read("type_name", as_text, shown),
         created_at=column.read("created_at", read_time, lambda value: _NOWHERE),
-        ended_at=column.read("chain_ended_at", _optional(read_time), lambda value: None),
+        ended_at=column.read("chain_ended_at", optional(read_time), lambda value: None),
         current=job,
     )
 
@@ -110,39 +110,39 @@ def _as_it_should_be(r: dict[str, Any], read_id: ReadId, read_time: ReadTime) ->
     common: dict[str, Any] = {
         "id": read_id(r["id"]),
         "chain_id": read_id(r["chain_id"]),
-        "chain_index": _integer(r["chain_index"]),
-        "type_name": _text(r["type_name"]),
-        "payload_version": _integer(r["payload_version"]),
+        "chain_index": as_integer(r["chain_index"]),
+        "type_name": as_text(r["type_name"]),
+        "payload_version": as_integer(r["payload_version"]),
         "input": _decode(r["input"]),
-        "priority": -_integer(r["rank"]),
+        "priority": -as_integer(r["rank"]),
         "created_at": read_time(r["created_at"]),
         "scheduled_at": read_time(r["scheduled_at"]),
         "origin_id": None if r["origin_id"] is None else read_id(r["origin_id"]),
         "root_id": read_id(r["root_id"]),
-        "attempt": _integer(r["attempt"]),
-        "failures": _integer(r["failures"]),
+        "attempt": as_integer(r["attempt"]),
+        "failures": as_integer(r["failures"]),
         "errors": () if r["errors"] is None else _decode_errors(r["errors"]),
         "progress": _progress(r["progress"], r["progress_note"]),
-        "deduplication_key": _optional(_text)(r["deduplication_key"]),
-        "limit_key": _optional(_text)(r["limit_key"]),
+        "deduplication_key": optional(as_text)(r["deduplication_key"]),
+        "limit_key": optional(as_text)(r["limit_key"]),
         "meta": {} if r["meta"] is None else _decode_meta(r["meta"]),
         "problem": r["problem"],
     }
     match STATUS[r["status"]]:
         case JobStatus.BLOCKED:
-            return BlockedJob(**common, open_blockers=_integer(r["open_blockers"]))
+            return BlockedJob(**common, open_blockers=as_integer(r["open_blockers"]))
         case JobStatus.PENDING:
             return PendingJob(**common)
         case JobStatus.RUNNING:
             return RunningJob(
                 **common,
-                leased_by=_text(r["leased_by"]),
+                leased_by=as_text(r["leased_by"]),
                 leased_until=read_time(r["leased_until"]),
                 cancel_requested=r["cancel_requested_at"] is not None,
             )
         case JobStatus.COMPLETED:
             output = None if r["output"] is None else _decode(r["output"])
-            by = _optional(_text)(r["completed_by"])
+            by = optional(as_text)(r["completed_by"])
             return CompletedJob(**common, output=output, completed_at=read_time(r["ended_at"]), completed_by=by)
         case JobStatus.FAILED:
             return FailedJob(**common, reason=REASON[r["failure_reason"]], failed_at=read_time(r["ended_at"]))
@@ -150,40 +150,40 @@ def _as_it_should_be(r: dict[str, Any], read_id: ReadId, read_time: ReadTime) ->
 
 def _as_well_as_can_be(r: dict[str, Any], read_id: ReadId, read_time: ReadTime, nearest_id: ReadId) -> Job:
     """The same, column by column, with something in the place of each that cannot be read."""
-    column = _Columns(r)
+    column = Columns(r)
     common: dict[str, Any] = {
         "id": column.read("id", read_id, nearest_id),
         "chain_id": column.read("chain_id", read_id, nearest_id),
-        "chain_index": column.read("chain_index", _integer, _zero),
-        "type_name": column.read("type_name", _text, shown),
-        "payload_version": column.read("payload_version", _integer, _zero),
+        "chain_index": column.read("chain_index", as_integer, _zero),
+        "type_name": column.read("type_name", as_text, shown),
+        "payload_version": column.read("payload_version", as_integer, _zero),
         "input": column.read("input", _decode, _nothing),
-        "priority": -column.read("rank", _integer, _zero),
+        "priority": -column.read("rank", as_integer, _zero),
         "created_at": column.read("created_at", read_time, _nowhere),
         "scheduled_at": column.read("scheduled_at", read_time, _nowhere),
-        "origin_id": column.read("origin_id", _optional(read_id), _nothing),
+        "origin_id": column.read("origin_id", optional(read_id), _nothing),
         "root_id": column.read("root_id", read_id, nearest_id),
-        "attempt": column.read("attempt", _integer, _zero),
-        "failures": column.read("failures", _integer, _zero),
-        "errors": column.read("errors", _optional(_decode_errors), read_errors) or (),
+        "attempt": column.read("attempt", as_integer, _zero),
+        "failures": column.read("failures", as_integer, _zero),
+        "errors": column.read("errors", optional(_decode_errors), read_errors) or (),
         "progress": column.read("progress", lambda value: _progress(value, r["progress_note"]), _nothing),
-        "deduplication_key": column.read("deduplication_key", _optional(_text), shown),
-        "limit_key": column.read("limit_key", _optional(_text), shown),
-        "meta": column.read("meta", _optional(_decode_meta), _nothing) or {},
+        "deduplication_key": column.read("deduplication_key", optional(as_text), shown),
+        "limit_key": column.read("limit_key", optional(as_text), shown),
+        "meta": column.read("meta", optional(_decode_meta), _nothing) or {},
     }
     status = column.read("status", STATUS.__getitem__, lambda value: JobStatus.FAILED)
     own: dict[str, Any] = {}
     match status:
         case JobStatus.BLOCKED:
-            own["open_blockers"] = column.read("open_blockers", _integer, _zero)
+            own["open_blockers"] = column.read("open_blockers", as_integer, _zero)
         case JobStatus.RUNNING:
-            own["leased_by"] = column.read("leased_by", _text, shown)
+            own["leased_by"] = column.read("leased_by", as_text, shown)
             own["leased_until"] = column.read("leased_until", read_time, _nowhere)
             own["cancel_requested"] = r["cancel_requested_at"] is not None
         case JobStatus.COMPLETED:
-            own["output"] = column.read("output", _optional(_decode), _nothing)
+            own["output"] = column.read("output", optional(_decode), _nothing)
             own["completed_at"] = column.read("ended_at", read_time, _nowhere)
-            own["completed_by"] = column.read("completed_by", _optional(_text), shown)
+            own["completed_by"] = column.read("completed_by", optional(as_text), shown)
         case JobStatus.FAILED:
             own["reason"] = column.read("failure_reason", REASON.__getitem__, lambda value: FailureReason.UNREADABLE)
             own["failed_at"] = column.read("ended_at", read_time, _nowhere)
@@ -202,7 +202,7 @@ _KINDS: dict[JobStatus, Callable[..., Job]] = {
 }
 
 
-class _Columns:
+class Columns:
     """Reads the columns of a row one by one and remembers what is wrong with them."""
 
     def __init__(self, row: dict[str, Any]) -> None:
@@ -218,17 +218,17 @@ class _Columns:
             return otherwise(value)
 
 
-def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else read(value)
 
 
-def _integer(value: Any) -> int:
+def as_integer(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(value)
     return value
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(value)
     return value
@@ -239,7 +239,7 @@ def _progress(fraction: Any, note: Any) -> Progress | None:
         return None
     if not isinstance(fraction, int | float):
         raise TypeError(fraction)
-    return Progress(fraction, _optional(_text)(note))
+    return Progress(fraction, optional(as_text)(note))
 
 
 def _zero(value: Any) -> int:

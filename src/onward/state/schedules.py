@@ -8,8 +8,12 @@ from uuid import UUID
 import msgspec
 
 from onward.model import ChainId
-from onward.state.command import Command, Rows, nothing
+from onward.options import EARLIEST, LATEST
+from onward.state.command import Command, Operation, Rows, Steps, nothing
+from onward.state.driver import Connection
+from onward.state.rows import Columns, as_integer, as_text, optional, shown
 from onward.state.statement import Statements
+from onward.state.workers import Fetch
 
 
 class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +39,8 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     paused_at: datetime | None = None
     error: str | None = None
     declared_at: datetime
+    problem: str | None = None
+    """What of it cannot be read, and so starts nothing."""
 
 
 class FoundSchedules(msgspec.Struct, frozen=True):
@@ -91,19 +97,20 @@ class ScheduleStatements:
         write_time: Callable[[datetime | None], Any],
         read_time: Callable[[Any], datetime],
         read_id: Callable[[Any], UUID],
+        fetch: Fetch | None = None,
     ) -> None:
+        """`fetch`: how to read where a file may hold anything."""
         self._sql, self._now, self._write_time = sql, now, write_time
-        self._read_time, self._read_id = read_time, read_id
+        self._read_time, self._read_id, self._fetch = read_time, read_id, fetch
 
-    def find(self, names: Sequence[str] | None = None) -> Command[FoundSchedules]:
+    def find(self, names: Sequence[str] | None = None) -> Operation[FoundSchedules]:
         """Those that exist of these, or all, in the order of their names."""
         wanted = None if names is None else self._many([{"name": name} for name in names])
-        return Command(self._sql("find_schedules"), {"wanted": wanted, "now": self._now()}, self._found)
+        return self._asked("find_schedules", {"wanted": wanted, "now": self._now()})
 
-    def due(self, known: Sequence[tuple[str, str]], *, limit: int) -> Command[FoundSchedules]:
+    def due(self, known: Sequence[tuple[str, str]], *, limit: int) -> Operation[FoundSchedules]:
         """Of those stored with just these names and fingerprints, and not paused, the ones whose time has come."""
-        parameters = {"known": self._known(known), "limit": limit, "now": self._now()}
-        return Command(self._sql("due_schedules"), parameters, self._found)
+        return self._asked("due_schedules", {"known": self._known(known), "limit": limit, "now": self._now()})
 
     def declare(self, said: Sequence[Declaration], *, impatient: bool = False) -> Command[set[str]]:
         """Store new declarations, as far as the rows are as they were read; the names of those stored.
@@ -160,18 +167,51 @@ class ScheduleStatements:
         ]
         return msgspec.json.encode(spelled).decode()
 
+    def _asked(self, name: str, parameters: dict[str, Any]) -> Operation[FoundSchedules]:
+        fetch = self._fetch
+        if fetch is None:
+            return Command(self._sql(name), parameters, self._found)
+
+        async def look(connection: Connection) -> FoundSchedules:
+            return self._found(await fetch(connection, name, parameters, 2 + len(_COLUMNS)))
+
+        return Steps(look)
+
     def _found(self, rows: Rows) -> FoundSchedules:
         now, next_in, *_ = rows[0]
         return FoundSchedules(self._read_time(now), next_in, [self._row(row[2:]) for row in rows if row[2] is not None])
 
     def _row(self, row: Sequence[Any]) -> ScheduleRow:
-        values = dict(zip(ScheduleRow.__struct_fields__, row, strict=True))
-        for field in ("next_at", "last_tick", "paused_at", "declared_at"):
-            values[field] = None if values[field] is None else self._read_time(values[field])
-        chain_id = values["last_chain_id"]
-        values["last_chain_id"] = None if chain_id is None else self._read_id(chain_id)
-        values["is_running"] = bool(values["is_running"])
-        return ScheduleRow(**values)
+        """Column by column: a hand may have written anything there, and others are read beside it."""
+        column = Columns(dict(zip(_COLUMNS, row, strict=True)))
+        found: dict[str, Any] = {
+            **{name: column.read(name, as_text, shown) for name in _TEXTS},
+            "changed": column.read("changed", optional(as_text), shown),
+            "next_at": column.read("next_at", optional(self._time), _nothing),
+            "last_tick": column.read("last_tick", optional(self._time), _nothing),
+            "last_chain_id": column.read("last_chain_id", optional(self._read_id), _nothing),
+            "is_running": column.read("is_running", bool, bool),
+            "skipped": column.read("skipped", as_integer, lambda value: 0),
+            "paused_at": column.read("paused_at", optional(self._time), lambda value: EARLIEST),
+            "error": column.read("error", optional(as_text), shown),
+            "declared_at": column.read("declared_at", self._time, lambda value: EARLIEST),
+        }
+        return ScheduleRow(**found, problem="; ".join(column.problems) or None)
+
+    def _time(self, value: Any) -> datetime:
+        moment = self._read_time(value)
+        if not EARLIEST <= moment <= LATEST:  # nor can there be a tick after it
+            raise ValueError(value)
+        return moment
+
+
+_TEXTS = ("name", "type_name", "definition", "fingerprint", "superseded")
+_COLUMNS = ScheduleRow.__struct_fields__[:-1]
+"""What `schedule_columns.sql` returns."""
+
+
+def _nothing(value: Any) -> None:
+    return None
 
 
 def _names(rows: Rows) -> set[str]:

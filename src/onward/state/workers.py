@@ -12,6 +12,7 @@ from onward.model import WorkerId
 from onward.operating import RunningJob, WorkerInfo
 from onward.state.command import Command, Operation, Rows, Steps, nothing, steps
 from onward.state.driver import Connection, transaction
+from onward.state.rows import as_integer, as_text, optional
 from onward.state.statement import Statements
 
 _KEPT = 86_400.0
@@ -156,13 +157,13 @@ class WorkerStatements:
     def _known(self, row: dict[str, Any], held: Mapping[WorkerId, Sequence["_Held"]]) -> WorkerInfo:
         is_alive = _lives_here(row["host"], row["pid"]) if row["is_alive"] is None else row["is_alive"]
         return WorkerInfo(
-            id=row["id"],
-            host=row["host"],
-            pid=row["pid"],
-            version=row["version"],
-            onward_version=row["onward_version"],
+            id=as_text(row["id"]),
+            host=as_text(row["host"]),
+            pid=as_integer(row["pid"]),
+            version=optional(as_text)(row["version"]),
+            onward_version=as_text(row["onward_version"]),
             types=_decode_types(row["types"]),
-            concurrency=row["concurrency"],
+            concurrency=as_integer(row["concurrency"]),
             started_at=self._read_time(row["started_at"]),
             seen_at=self._read_time(row["seen_at"]),
             state="dead" if not is_alive else "stopping" if row["is_stopping"] else "alive",
@@ -174,12 +175,12 @@ class WorkerStatements:
         job = RunningJob(
             job_id=self._read_id(row["job_id"]),
             chain_id=self._read_id(row["chain_id"]),
-            type_name=_text(row["type_name"]),
+            type_name=as_text(row["type_name"]),
             attempt=row["attempt"],
             leased_until=self._read_time(row["leased_until"]),
         )
         seen_at = self._read_time(row["seen_at"])
-        return _Held(_text(row["id"]), job, row["payload_version"], seen_at, bool(row["is_alive"]))
+        return _Held(as_text(row["id"]), job, row["payload_version"], seen_at, bool(row["is_alive"]))
 
 
 class _Held(NamedTuple):
@@ -221,12 +222,6 @@ def _if_readable(read: Callable[..., T], *arguments: Any) -> T | None:
         return read(*arguments)
     except Exception:  # noqa: BLE001 - whatever a hand has written there
         return None
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(value)
-    return value
 
 
 def _lives_here(host: str, pid: int) -> bool:

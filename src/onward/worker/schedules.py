@@ -156,11 +156,10 @@ class StartScheduled:
 
     async def _planned(self, reserved: Reserved, row: ScheduleRow, found: FoundSchedules) -> Tick | None:
         ours = self._ours[row.name]
-        assert row.next_at is not None
         try:
             return plan_tick(self._registry, ours, row, found.now)
         except Exception as error:  # noqa: BLE001 - the application's, about one schedule: told, and shown with it
-            await self._failed(reserved, ours, row.next_at, error)
+            await self._failed(reserved, ours, row.next_at or found.now, error)
             return None
 
     async def _failed(self, reserved: Reserved, ours: Declared, tick: datetime, error: Exception) -> None:

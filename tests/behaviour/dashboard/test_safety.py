@@ -379,7 +379,14 @@ async def test_payloads_are_hidden_when_told_and_where_nobody_knows_the_secrets(
 
 
 @pytest.mark.parametrize(
-    "options", [{"users": {"a:b": "x"}}, {"users": {"a": ""}}, {"users": {"a": "b"}, "authenticate": print}]
+    "options",
+    [
+        {"users": {"a:b": "x"}},
+        {"users": {"a": ""}},
+        {"users": {"a": "b"}, "authenticate": print},
+        {"secret": ""},
+        {"secret": "changeme"},
+    ],
 )
 async def test_what_would_let_the_wrong_people_in_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):

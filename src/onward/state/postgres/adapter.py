@@ -55,6 +55,7 @@ from onward.state.contract import (
 from onward.state.driver import Connection, Dialect, transaction
 from onward.state.facts import Diagnosis, DueType
 from onward.state.figures import FigureStatements
+from onward.state.limits import read_limit
 from onward.state.refusals import PROBLEMS, Problem, refuse, refuse_lost
 from onward.state.rows import REASON, STATUS, read_blocker, read_chain, read_job, write_error
 from onward.state.schedules import ScheduleStatements
@@ -565,9 +566,7 @@ class PostgresState:
         return self._isolated(Command(self.sql("admit"), parameters, read))
 
     def limits(self) -> Command[Sequence[StoredLimit]]:
-        return Command(
-            self.sql("list_limits"), {}, lambda rows: [StoredLimit(LimitRule(*row[:4]), *row[4:]) for row in rows]
-        )
+        return Command(self.sql("list_limits"), {}, lambda rows: [read_limit(row, _as_is) for row in rows])
 
     def limit_uses(self, name: str, *, after: str | None, limit: int) -> Command[Sequence[LimitUse]]:
         parameters = {**keys_of(name, after), "limit": limit}

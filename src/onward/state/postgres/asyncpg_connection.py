@@ -165,7 +165,7 @@ class AsyncpgConnection:
             first, more = as_one(first, more)
         if not (more or begin or commit):
             return first.read(await self.fetch(first.sql, first.parameters))
-        if more or begin == commit or first.needs == "rows" or not self._prepared:
+        if more or begin == commit or first.needs == "rows" or not (self._prepared and is_plain(self._raw)):
             return await run_in_turn(self, first, *more, begin=begin, commit=commit)
         # In one message.
         try:
@@ -291,6 +291,13 @@ def user_of(raw: Any) -> str | None:
     """Whom the server takes us for."""
     user: str | None = getattr(raw.get_settings(), "session_authorization", None)
     return user
+
+
+def is_plain(raw: Any) -> bool:
+    """Whether values may be written out in a statement: asyncpg sends it in UTF-8 all the same, and in another encoding
+    a backslash, say, may be half of a sign, so that what is quoted here would not be for the server.
+    """
+    return bool(raw.get_settings().client_encoding == "UTF8")
 
 
 def _reads_only(raw: Any) -> bool | None:

@@ -26,7 +26,8 @@ def takes_one_message(connection: Connection) -> bool:
     driver = connection.dialect.driver
     if driver == "asyncpg":
         adapted: Any = connection.connection.dbapi_connection
-        return _keeps_account(adapted) and not (adapted.readonly or adapted.deferrable)
+        is_plain = adapted.driver_connection.get_settings().client_encoding == "UTF8"
+        return is_plain and _keeps_account(adapted) and not (adapted.readonly or adapted.deferrable)
     if driver == "psycopg":
         raw = _client(connection)
         # In other encodings a sign may be spelled with a byte that means a quote or a backslash alone.

@@ -52,6 +52,7 @@ from onward.state.contract import (
 from onward.state.driver import Connection, Dialect, transaction
 from onward.state.facts import Diagnosis, DueType
 from onward.state.figures import FigureStatements
+from onward.state.limits import read_limit
 from onward.state.refusals import Problem, refuse, refuse_lost
 from onward.state.rows import JOB_COLUMNS, REASON, STATUS, write_error, write_errors
 from onward.state.schedules import ScheduleStatements
@@ -83,7 +84,12 @@ class SqliteState:
         self.clock: Clock = lambda: None
         self.sql = Statements("onward.state.sqlite", table=lambda name: f'"{prefix}{name}"')
         self.schedules = ScheduleStatements(
-            self.sql, now=self._now, write_time=values.instant, read_time=values.read_time, read_id=values.some_id
+            self.sql,
+            now=self._now,
+            write_time=values.instant,
+            read_time=values.read_time,
+            read_id=values.some_id,
+            fetch=self._read,
         )
         self.figures = FigureStatements(self.sql, now=self._now, write_id=str, write_names=many, fetch=self._read)
         self.workers = WorkerStatements(
@@ -474,13 +480,13 @@ class SqliteState:
         self, connection: Connection, *, worker: WorkerId, lease: float, walks: str | None
     ) -> PruningTurn:
         now = self._now()
-        held_by, held_until, _ = (await connection.fetch(self.sql("retention"), {}))[0]
+        is_ours, held_until = (await connection.fetch(self.sql("retention"), {"worker": worker}))[0]
         until = now + duration(lease)
-        if held_by != worker and now < held_until <= now + 2 * duration(lease):
+        if not is_ours and now < held_until <= now + 2 * duration(lease):
             return PruningTurn(None, (held_until - now) / 1_000_000, now / 1_000_000)
         parameters = {"worker": worker, "until": until, "walks": walks, "now": now}
         held = await connection.fetch(self.sql("hold_retention"), parameters)
-        return PruningTurn(held[0][0] if held else None, lease, now / 1_000_000)
+        return PruningTurn(held[0][0].decode(errors="replace") if held else None, lease, now / 1_000_000)
 
     @steps
     async def pause(self, connection: Connection, type_names: Sequence[str]) -> None:
@@ -510,17 +516,17 @@ class SqliteState:
     ) -> Admitted:
         return await Admission(connection, self.sql, self._now()).admit(most=most, sweep=sweep)
 
-    def limits(self) -> Command[Sequence[StoredLimit]]:
-        def read(rows: Rows) -> Sequence[StoredLimit]:
-            return [StoredLimit(LimitRule(*row[:4]), row[4], *map(values.some_time, row[5:])) for row in rows]
+    @steps
+    async def limits(self, connection: Connection) -> Sequence[StoredLimit]:
+        rows = await self._read(connection, "list_limits", {}, 7)
+        return [read_limit(row, values.read_time) for row in rows]
 
-        return Command(self.sql("list_limits"), {}, read)
-
-    def limit_uses(self, name: str, *, after: str | None, limit: int) -> Command[Sequence[LimitUse]]:
-        def read(rows: Rows) -> Sequence[LimitUse]:
-            return [LimitUse(key, placed, held, values.some_time(at)) for key, placed, held, at in rows]
-
-        return Command(self.sql("list_limit_keys"), {**keys_of(name, after), "limit": limit}, read)
+    @steps
+    async def limit_uses(
+        self, connection: Connection, name: str, *, after: str | None, limit: int
+    ) -> Sequence[LimitUse]:
+        rows = await self._read(connection, "list_limit_keys", {**keys_of(name, after), "limit": limit}, 4)
+        return [LimitUse(key, placed, held, values.some_time(at)) for key, placed, held, at in rows if type(key) is str]
 
     def placed_jobs(self, limit_key: str, *, limit: int) -> Steps[Sequence[Job]]:
         return self._read_jobs("list_placed", {"key": limit_key, "limit": limit})
@@ -544,8 +550,10 @@ class SqliteState:
             before, seen = after, await connection.run(look)
         return seen
 
-    def paused(self) -> Command[Sequence[str]]:
-        return Command(self.sql("list_paused"), {}, lambda rows: [row[0] for row in rows])
+    @steps
+    async def paused(self, connection: Connection) -> Sequence[str]:
+        rows = await self._read(connection, "list_paused", {}, 1)
+        return [name for (name,) in rows if isinstance(name, str)]
 
     def find_jobs(self, ids: Sequence[JobId]) -> Steps[Sequence[Job]]:
         return self._read_jobs("find_jobs", {"ids": many(list(ids))})

@@ -21,6 +21,14 @@ _DEPLOYING = duration(600)
 """For so long after a change, who declares what was before is taken for an old worker that starts again."""
 
 
+def _text(key: bytes) -> str | None:
+    """None: a hand has written it."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 class Admission:
     """Gives free places to held jobs."""
 
@@ -66,10 +74,12 @@ class Admission:
         ]
 
     async def _admit(self, most: int) -> None:
-        keys = [row[0] for row in await self._connection.fetch(self._sql("admit_woken"), {"most": most})]
+        woken = await self._connection.fetch(self._sql("admit_woken"), {"most": most})
+        keys = [key for row in woken if (key := _text(row[0])) is not None]
         rooms = await self._connection.fetch(self._sql("admit_room"), {"keys": many(keys), "now": self._now})
         for key, *room in rooms:
-            await self._admit_of(key, *room)
+            if (text := _text(key)) is not None:
+                await self._admit_of(text, *room)
         if rooms:
             await self._connection.fetch(self._sql("admit_idle"), {"now": self._now})
 
@@ -143,9 +153,9 @@ def _outcome(rule: LimitRule, stored: Sequence[Any] | None, *, declared: bool, n
     if not declared:
         return "changed"
     figures, previous, declared_at = stored
-    if figures == rule.figures:
+    if figures == rule.figures.encode():
         return "kept"
-    return "outdated" if previous == rule.figures and declared_at > now - _DEPLOYING else "changed"
+    return "outdated" if previous == rule.figures.encode() and declared_at > now - _DEPLOYING else "changed"
 
 
 async def give_up_places(
@@ -162,7 +172,7 @@ async def give_up_places(
     rows = await connection.fetch(sql("begin_anew"), given)
     if rows:
         await connection.fetch(sql("give_back_places"), {"ids": many([row[0] for row in rows])})
-        await wake_keys(connection, sql, {key for row in rows for key in json.loads(row[1])})
+        await wake_keys(connection, sql, {key for row in rows for key in json.loads(row[1]) if isinstance(key, str)})
 
 
 async def wake_keys(connection: Connection, sql: Statements, keys: Collection[str]) -> None:

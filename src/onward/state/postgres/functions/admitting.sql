@@ -149,7 +149,13 @@ BEGIN
       SELECT k.key, k.wake_at, k.stale_at, r.every, r.burst, p.tat, u.waiting, r.places - u.placed AS places,
         r.burst - ceil(round((extract(epoch FROM p.tat - at) / r.every)::numeric, 6)) AS slots
       FROM unnest(locked) w(key) JOIN /*schema*/limit_key k ON k.key = w.key
-        LEFT JOIN /*schema*/limit_rule r ON r.name = k.name
+        -- A hand may have written anything there: under a rule that is none nobody is let in.
+        LEFT JOIN LATERAL (
+          SELECT CASE WHEN s.is_sound THEN l.places ELSE 0 END AS places, CASE WHEN s.is_sound THEN l.every END AS every,
+            CASE WHEN s.is_sound THEN l.burst ELSE 1 END AS burst
+          FROM /*schema*/limit_rule l CROSS JOIN LATERAL (
+            SELECT l.burst >= 1 AND (l.every IS NULL OR l.every BETWEEN 1e-6 AND 4e10 AND l.every * l.burst <= 4e10) AS is_sound) s
+          WHERE l.name = k.name) r ON true
         CROSS JOIN LATERAL (
           SELECT count(*) AS placed, count(*) FILTER (WHERE status = 'pending') AS waiting
           FROM (
@@ -231,6 +237,6 @@ BEGIN
     -- Not every place is given up by a worker, who knows: a client may cancel, complete or delete what has one.
     (SELECT 1 WHERE EXISTS (SELECT FROM /*schema*/job WHERE /*include fragments/held*/)),
     (SELECT extract(epoch FROM min(l.wake_at) - at)::double precision FROM /*schema*/limit_key l
-     WHERE l.wake_at IS NOT NULL)),
+     WHERE l.wake_at > '-infinity' AND l.wake_at < 'infinity')),
     EXISTS (SELECT FROM /*schema*/limit_rule r WHERE r.every IS NOT NULL);
 END $$;

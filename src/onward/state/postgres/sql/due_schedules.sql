@@ -7,7 +7,7 @@ WITH ours AS MATERIALIZED (
   WHERE schedule.paused_at IS NULL AND schedule.next_at IS NOT NULL
 )
 SELECT moment.now,
-  (SELECT extract(epoch FROM min(later.next_at) - moment.now)::double precision FROM ours later
+  (SELECT extract(epoch FROM /*schema*/readable(min(later.next_at)) - moment.now)::double precision FROM ours later
    WHERE later.next_at > later.now),
   /*include fragments/schedule_columns*/
 FROM (SELECT coalesce(:now::timestamptz, statement_timestamp()) AS now) moment

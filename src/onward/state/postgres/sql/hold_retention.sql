@@ -14,6 +14,6 @@ WITH told AS MATERIALIZED (
 )
 SELECT (SELECT walks FROM held),
   -- Whoever asks at this moment has the row locked.
-  greatest(coalesce(extract(epoch FROM r.held_until - told.now), 1), 0.1)::double precision,
+  greatest(coalesce(extract(epoch FROM /*schema*/readable(r.held_until) - told.now), 1), 0.1)::double precision,
   extract(epoch FROM told.now)::double precision
 FROM told LEFT JOIN /*schema*/retention r ON true

@@ -1,6 +1,9 @@
 -- Of the keys given, and of those whose next slot has come, those with held jobs: the rule, and what has places already.
--- A key whose slot has come and that has no held jobs is told too: nothing wakes it then.
-SELECT asked.key, rule.places, rule.every, rule.burst, paced.tat,
+-- A key whose slot has come and that has no held jobs is told too: nothing wakes it then. A hand may have written anything
+-- there: under a rule that is none nobody is let in, and keys are bytes, which may be no text.
+SELECT CAST(asked.key AS BLOB), CASE WHEN rule.name IS NULL OR (/*include fragments/sound_rule*/) THEN rule.places ELSE 0 END,
+  CASE WHEN /*include fragments/sound_rule*/ THEN rule.every END, CASE WHEN /*include fragments/sound_rule*/ THEN rule.burst ELSE 1 END,
+  CASE WHEN typeof(paced.tat) = 'integer' THEN paced.tat END,
   (SELECT count(*) FROM /*schema*/job INDEXED BY /*schema*/job_admitted
    WHERE /*include fragments/placed_job*/ AND limit_key = asked.key)
     + (SELECT count(*) FROM /*schema*/limit_place place WHERE place.key = asked.key),

@@ -5,7 +5,7 @@ WITH ours AS MATERIALIZED (
   FROM json_each(:known) known
     JOIN /*schema*/schedule schedule ON schedule.name = json_extract(known.value, '$.name')
       AND schedule.fingerprint = json_extract(known.value, '$.fingerprint')
-  WHERE schedule.paused_at IS NULL AND schedule.next_at IS NOT NULL
+  WHERE schedule.paused_at IS NULL AND typeof(schedule.next_at) = 'integer'  -- a hand may have written anything there
 )
 SELECT moment.now,
   (SELECT (min(later.next_at) - moment.now) / 1000000.0 FROM ours later WHERE later.next_at > moment.now),

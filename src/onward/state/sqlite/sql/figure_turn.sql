@@ -1,2 +1,3 @@
--- The database's time, in microseconds since 1970, and how far the figures have come.
-SELECT :now, next_at, counted_to, loose_from FROM /*schema*/figure_turn
+-- The database's time, in microseconds since 1970, and how far the figures have come; a hand may have written anything there.
+SELECT :now, iif(typeof(next_at) = 'integer', next_at, 0), CAST(counted_to AS BLOB), iif(typeof(loose_from) = 'integer', loose_from, 0)
+FROM /*schema*/figure_turn

@@ -24,5 +24,5 @@ SELECT leap.key,
   (SELECT count(*) FROM (
     SELECT 1 FROM /*schema*/job INDEXED BY /*schema*/job_held
     WHERE /*include fragments/held_job*/ AND limit_key = leap.key LIMIT 1000)),
-  (SELECT wake_at FROM /*schema*/limit_key paced WHERE paced.key = leap.key)
+  (SELECT wake_at FROM /*schema*/limit_key paced WHERE paced.key = leap.key AND typeof(wake_at) = 'integer')
 FROM leap WHERE leap.key < :until

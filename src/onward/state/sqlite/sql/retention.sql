@@ -1,2 +1,2 @@
--- Who prunes, until when, and how far they came.
-SELECT held_by, held_until, walks FROM /*schema*/retention
+-- Whether it is this worker that prunes, and until when; a hand may have written anything there.
+SELECT held_by IS :worker, CASE WHEN typeof(held_until) = 'integer' THEN held_until ELSE 0 END FROM /*schema*/retention
