@@ -12,6 +12,8 @@ from onward.errors import DatabaseError, OnwardError
 from onward.state.driver import CLIENTS, is_clients_own
 
 _SILENT = "it did not answer in time"
+INTERRUPTED = 130
+"""What a shell calls the end by SIGINT."""
 
 
 class CommandFailed(Exception):
