@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -234,8 +233,7 @@ def test_tables_that_are_newer_than_this_code_are_said_to_be(
 ) -> None:
     table = f"{schema}.migration" if "postgres" in target else "onward_migration"
     with client.transaction() as tx:
-        by_hand: Any = tx
-        by_hand.execute(f"UPDATE {table} SET version = 99 WHERE version = 1")
+        tx.execute(f"UPDATE {table} SET version = 99 WHERE version = 1")
 
     command = onward("migrate", "shop:app")
 

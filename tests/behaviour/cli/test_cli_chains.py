@@ -229,3 +229,7 @@ def test_an_error_of_the_application_steers_no_terminal_and_is_one_line(onward: 
 
     assert "RuntimeError: a␛[2J b (" in told.words
     assert len(told.words.splitlines()) == 1
+
+
+def test_it_is_said_what_to_do_where_a_pooler_is_in_between(onward: Any, pgbouncer_dsn: str) -> None:
+    assert "name the app here (--app)" in onward("jobs", "list", "--database", pgbouncer_dsn, code=1).words
