@@ -228,6 +228,19 @@ def test_migrating_says_what_it_applied_and_then_that_nothing_is_left(onward: Ca
     assert second.said.startswith("nothing to do")
 
 
+def test_tables_that_are_newer_than_this_code_are_said_to_be(
+    onward: Callable[..., Command], target: str, schema: str, client: SyncOnward
+) -> None:
+    table = f"{schema}.migration" if "postgres" in target else "onward_migration"
+    with client.transaction() as tx:
+        tx.execute(f"UPDATE {table} SET version = 99 WHERE version = 1")
+
+    command = onward("migrate", "shop:app")
+
+    assert command.exit_code == 0
+    assert command.said.startswith("nothing to do: the tables are at version 99, newer than this code knows (")
+
+
 def test_migrating_by_address_makes_the_tables_an_app_needs(
     onward: Callable[..., Command], target: str, schema: str
 ) -> None:

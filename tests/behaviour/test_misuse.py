@@ -14,6 +14,7 @@ import asyncpg
 import pytest
 
 from onward import Attempt, Backoff, Deduplication, JobType, Onward, OnwardError, Slice, job, new_id
+from onward.errors import ConfigurationError
 from support import SOON
 
 LATER = timedelta(hours=1)
@@ -251,6 +252,13 @@ async def test_nor_a_worker(option: str) -> None:
     app = Onward("memory://", jobs=[work], observers=[])
 
     assert await unworded(lambda value: app.worker(**{option: value}), option) == []
+
+
+async def test_a_worker_has_no_more_slots_than_fit_into_memory() -> None:
+    app = Onward("memory://", jobs=[work], observers=[])
+
+    with pytest.raises(ConfigurationError, match="concurrency=100000000000 is out of range"):
+        app.worker(concurrency=10**11)
 
 
 async def unworded(make: Callable[[Any], Any], option: str) -> list[str]:

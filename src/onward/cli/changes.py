@@ -51,6 +51,8 @@ def start(
             value = kind.input.bare.decode(msgspec.json.encode(msgspec.json.decode(text)))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CommandFailed(f"the input is no JSON: {error}; text is written with quotes, '\"so\"'") from error
+        except RecursionError as error:
+            raise CommandFailed("the input is nested too deeply") from error
         starting: Any = partial(_start, kind.step, value, delay, priority)
         chain = run(found, starting)
     if json:

@@ -1,16 +1,19 @@
 """Changing many chains: what is meant is counted and confirmed, then done in batches, each all or nothing."""
 
+import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from types import FrameType
+from typing import Annotated, Any, Never
 
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
 from onward.cli.console import say
-from onward.cli.failures import CommandFailed
+from onward.cli.failures import INTERRUPTED, CommandFailed
 from onward.cli.options import Choice, Json, option
 from onward.cli.place import chain_of
 from onward.cli.printing import print_json
@@ -85,8 +88,24 @@ def confirm(what: str, *, json: bool) -> None:
     """Go on only if that is wanted."""
     if json or not sys.stdin.isatty():
         raise CommandFailed(f"this would {what}: say --yes, or --dry-run to look first")
-    if not typer.confirm(f"{what}?", err=True):
+    with _interrupted_at_once():
+        is_wanted = typer.confirm(f"{what}?", err=True)
+    if not is_wanted:
         raise CommandFailed("nothing was changed")
+
+
+@contextmanager
+def _interrupted_at_once() -> Iterator[None]:
+    """Have Ctrl-C end the command: the event loop would keep it for when it turns again, behind the answer."""
+
+    def end(number: int, frame: FrameType | None) -> Never:
+        raise typer.Exit(INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 async def _matching(app: Onward, doing: Doing, choice: Choice) -> AsyncIterator[ChainId]:

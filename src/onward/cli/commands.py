@@ -35,6 +35,7 @@ from onward.cli.supervisor import Supervisor, why_not
 from onward.cli.worker import run_worker
 from onward.cli.workers import workers
 from onward.observe.logs import LogFormat
+from onward.options import LONGEST
 from onward.version import VERSION
 from onward.worker.guardian.contract import GuardianKind
 from onward.worker.options import WorkerKeywords
@@ -47,6 +48,7 @@ cli = typer.Typer(
     help="Background jobs that commit with your data. Every option is also an environment variable, shown beside it.",
 )
 
+_LONGEST = LONGEST.total_seconds()
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 Level = Annotated[LogLevel, typer.Option(envvar="ONWARD_LOG_LEVEL", help="What to log.")]
 LogFormats = Annotated[
@@ -64,7 +66,11 @@ Processes = Annotated[
 Grace = Annotated[
     float,
     typer.Option(
-        envvar="ONWARD_GRACE", min=0.0, metavar="SECONDS", help="How long running jobs may finish when stopping."
+        envvar="ONWARD_GRACE",
+        min=0.0,
+        max=_LONGEST,
+        metavar="SECONDS",
+        help="How long running jobs may finish when stopping.",
     ),
 ]
 Name = Annotated[
@@ -117,6 +123,7 @@ def worker(
         typer.Option(
             envvar="ONWARD_POLL",
             min=0.01,
+            max=_LONGEST,
             metavar="SECONDS",
             help="How often to look for jobs when no hint comes (default: 60; 1 where hints stay in one process).",
         ),

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from onward.observe.events import WorkerStarted, WorkerStopped
-from onward.observe.logs import LINE, LogFormat, LogSettings, TextFormatter, as_json
+from onward.observe.logs import LINE, LogFormat, LogSettings, TextFormatter, as_json, seen
 
 
 def say(words: str) -> None:
     """One line on standard error, at once."""
-    print(words, file=sys.stderr, flush=True)
+    print(seen(words), file=sys.stderr, flush=True)
 
 
 def say_at_once(words: str) -> None:

@@ -14,7 +14,7 @@ from onward.cli.options import AppDir, Debug, Json, option
 from onward.cli.place import as_id, job_of, run
 from onward.cli.printing import print_json, print_line
 from onward.client.app import Onward
-from onward.lifecycle.effects import describe
+from onward.lifecycle.effects import describe, frames_of
 from onward.worker.rehearsal import Rehearsal
 
 HIDDEN = "hidden: this job type has secrets; --payloads shows it"
@@ -79,7 +79,7 @@ def _shown(rehearsal: Rehearsal, *, payloads: bool) -> dict[str, Any]:
         shown["raised"] = {
             "type": told.type,
             "message": told.message if payloads else HIDDEN,
-            "traceback": "".join(traceback.format_tb(error.__traceback__)),
+            "traceback": "".join(traceback.format_tb(frames_of(error))),
         }
     elif settlement is not None and settlement.kind == "continue":
         step = settlement.next[0]

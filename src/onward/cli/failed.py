@@ -12,6 +12,7 @@ from onward.cli.options import Choice, Json, Place, option, spread
 from onward.cli.place import with_app
 from onward.cli.printing import print_json, print_line, print_table
 from onward.client.app import Onward
+from onward.client.arguments import Filters
 from onward.client.bulk import causes
 from onward.client.causes import Group
 from onward.client.words import ago
@@ -28,7 +29,7 @@ def list_causes(place: Place, choice: Choice, among: Most = _MOST, json: Json = 
     """List why jobs failed: type, error and place in the code, with how many there are of each."""
 
     async def look(app: Onward) -> tuple[list[Group], bool]:
-        return await causes(app, choice.filters, most=among)
+        return await causes(app, _filters(choice), most=among)
 
     groups, is_all = with_app(place, look)
     if json:
@@ -59,7 +60,7 @@ def retry_group(
     """Run the chains again that failed for one cause."""
 
     async def work(app: Onward) -> int:
-        groups, _ = await causes(app, choice.filters, most=among)
+        groups, _ = await causes(app, _filters(choice), most=among)
         chosen = [one for one in groups if one.cause.id == group]
         if not chosen:
             raise CommandFailed(f"no failed jobs of group {group!r}: `onward failed list` shows which there are")
@@ -69,6 +70,12 @@ def retry_group(
     code = with_app(place, work)
     if code:
         raise typer.Exit(code)
+
+
+def _filters(choice: Choice) -> Filters:
+    if choice.status and JobStatus.FAILED not in choice.status:
+        raise CommandFailed(f"only jobs that have failed are grouped, none that are {', '.join(choice.status)}")
+    return choice.filters
 
 
 def _error(group: Group) -> str:

@@ -8,10 +8,13 @@ import typer
 
 from onward.cli.console import say
 from onward.client.app import Onward
+from onward.client.health import advice_on_pooler
 from onward.errors import DatabaseError, OnwardError
 from onward.state.driver import CLIENTS, is_clients_own
 
 _SILENT = "it did not answer in time"
+INTERRUPTED = 130
+"""What a shell calls the end by SIGINT."""
 
 
 class CommandFailed(Exception):
@@ -44,7 +47,8 @@ def reaching(app: Onward) -> Iterator[None]:
             raise
         reason = " ".join(str(cause).split()) or (_SILENT if isinstance(cause, TimeoutError) else type(cause).__name__)
         place = f" at {app.place}" if app.place else ""
-        raise CommandFailed(f"cannot use the database{place}: {reason}") from error
+        advice = advice_on_pooler(reason)
+        raise CommandFailed(f"cannot use the database{place}: {reason}{f'; {advice}' if advice else ''}") from error
 
 
 def _only(error: BaseException) -> BaseException:

@@ -9,7 +9,7 @@ from onward.cli.failures import in_words
 from onward.cli.loading import load_app
 from onward.cli.options import App, AppDir, Debug, Json, Prefix, Schema, option
 from onward.cli.place import at, run
-from onward.cli.printing import print_json
+from onward.cli.printing import print_json, print_line
 from onward.client.app import Onward
 from onward.client.declared import continuations, waits
 from onward.define.registry import Registry
@@ -47,7 +47,8 @@ def graph(
     if json:
         print_json(as_data(found.registry, counted))
     else:
-        print("\n".join((mermaid if format == "mermaid" else dot)(found.registry, counted)))
+        for line in (mermaid if format == "mermaid" else dot)(found.registry, counted):
+            print_line(line)
 
 
 def as_data(registry: Registry, counts: Counts) -> dict[str, Any]:
@@ -90,8 +91,9 @@ def dot(registry: Registry, counts: Counts) -> list[str]:
 
 
 def _label(name: str, counts: Counts) -> Sequence[str]:
+    on_one_line = " ".join(name.split())
     if not counts:
-        return (name,)
+        return (on_one_line,)
     found = counts.get(name, JobCounts())
     figures = (
         ("pending", found.pending),
@@ -99,7 +101,7 @@ def _label(name: str, counts: Counts) -> Sequence[str]:
         ("running", found.running),
         ("failed", found.failed),
     )
-    return name, ", ".join(f"{count:,} {word}" for word, count in figures if count) or "nothing waits"
+    return on_one_line, ", ".join(f"{count:,} {word}" for word, count in figures if count) or "nothing waits"
 
 
 def _entity(match: re.Match[str]) -> str:

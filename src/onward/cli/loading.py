@@ -73,8 +73,9 @@ def _module(name: str) -> ModuleType:
 
 def _import_failed(name: str, error: Exception) -> CommandFailed:
     place = traceback.extract_tb(error.__traceback__)[-1]
+    problem = " ".join(str(error).split())
     return CommandFailed(
-        f"cannot import {name!r}: {type(error).__name__}: {error} ({place.filename}, line {place.lineno}); "
+        f"cannot import {name!r}: {type(error).__name__}: {problem} ({place.filename}, line {place.lineno}); "
         "--debug shows the traceback"
     )
 

@@ -24,17 +24,20 @@ def app_for(target: str, *, schema: str | None, prefix: str | None) -> Onward:
 def apply(app: Onward) -> None:
     """Bring the tables to the newest version, and say how."""
     with reaching(app), asyncio.Runner(loop_factory=loop_factory()) as runner:
-        applied = runner.run(_migrate(app))
+        applied, version = runner.run(_migrate(app))
     for name in applied:
         say(f"applied {name}")
     if not applied:
-        say(f"nothing to do: the tables are at version {app.state.newest_version}")
+        known = app.state.newest_version
+        newer = f", newer than this code knows ({known})" if version > known else ""
+        say(f"nothing to do: the tables are at version {version}{newer}")
 
 
-async def _migrate(app: Onward) -> Sequence[str]:
+async def _migrate(app: Onward) -> tuple[Sequence[str], int]:
+    """What was applied, and the version of the tables now."""
     # Not app.open(), which refuses a database without the tables.
     await app.driver.open()
     try:
-        return await app.migrate()
+        return await app.migrate(), await app.store.read(app.state.schema_version())
     finally:
         await app.driver.close()

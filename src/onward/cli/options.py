@@ -77,11 +77,17 @@ def _put_on_path(folder: Path | None) -> Path | None:
     return folder
 
 
-def _unless_an_app_is_named(context: typer.Context, address: str | None) -> str | None:
-    """An app that was written here goes before an address that only a variable says, perhaps for all commands."""
-    written, from_variable = (context.get_parameter_source(name) for name in ("app", "database"))
-    is_older = from_variable is not None and from_variable.name == "ENVIRONMENT"
-    return None if is_older and written is not None and written.name == "COMMANDLINE" else address
+def _unless_an_app_is_named(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
+    """An app that was written here goes before an address that only a variable says, perhaps for all commands, and
+    what belongs to that."""
+    app, database, this = (_source(context, name) for name in ("app", "database", str(parameter.name)))
+    is_named = app == "COMMANDLINE" and database != "COMMANDLINE"
+    return None if is_named and this == "ENVIRONMENT" else value
+
+
+def _source(context: typer.Context, name: str) -> str | None:
+    found = context.get_parameter_source(name)
+    return None if found is None else found.name
 
 
 AppDir = Annotated[
@@ -122,8 +128,16 @@ class Place:
             callback=_unless_an_app_is_named,
         ),
     ] = None
-    schema: Schema = None
-    prefix: Prefix = None
+    schema: Annotated[
+        str | None,
+        option("--schema", "With --database: the Postgres schema (default: onward).", callback=_unless_an_app_is_named),
+    ] = None
+    prefix: Annotated[
+        str | None,
+        option(
+            "--prefix", "With --database: how SQLite tables begin (default: onward_).", callback=_unless_an_app_is_named
+        ),
+    ] = None
     app_dir: AppDir = None
     debug: Debug = False
 

@@ -3,13 +3,19 @@
 Lines are never cut: where one is wider than the terminal, that wraps it.
 """
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+import typer
 from rich.console import Console
 from rich.text import Text
+
+from onward.cli.console import say
+from onward.observe.logs import seen
 
 COLOURS = {"blocked": "yellow", "pending": "cyan", "running": "blue", "completed": "green", "failed": "red"} | {
     "alive": "green",
@@ -17,35 +23,34 @@ COLOURS = {"blocked": "yellow", "pending": "cyan", "running": "blue", "completed
     "dead": "red",
 }
 _HIDDEN = ("input", "output")
-_SEEN = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {
-    0x7F: 0x2421,
-    **dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD),
-}
-"""Characters that would steer a terminal, or turn a line around, and what stands for each. One for one, so that what is
-coloured stays so."""
 HIDDEN = "hidden: only the app knows what is secret in it (--app), or --payloads"
 
 
 def print_json(value: Any) -> None:
-    """One document, on one line."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
-    sys.stdout.flush()
+    """One document, on one line; in UTF-8, as JSON is, whatever the terminal has."""
+    with _writing():
+        sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+        sys.stdout.buffer.flush()
 
 
 def print_line(*words: str | Text) -> None:
     """One line."""
     line = Text.assemble(*words)
     line.plain = seen(line.plain)
-    Console(highlight=False, markup=False, emoji=False).print(line, soft_wrap=True)
+    with _writing():
+        Console(highlight=False, markup=False, emoji=False).print(line, soft_wrap=True)
 
 
-def seen(text: str) -> str:
-    """Text that others wrote, such as an error, for a terminal: what steers one is shown instead.
-
-    >>> seen("\\x1b[2Jall is well")
-    '␛[2Jall is well'
-    """
-    return text.translate(_SEEN)
+@contextmanager
+def _writing() -> Iterator[None]:
+    """End the command where nothing can be written: without a word if whoever was reading has enough, as `head` has."""
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            say(f"onward: cannot write to standard output: {error.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in its buffer
+        raise typer.Exit(1) from None
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

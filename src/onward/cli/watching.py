@@ -7,9 +7,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from onward.cli.console import say
 from onward.cli.failures import CommandFailed
-from onward.cli.printing import plain, print_json, print_line, seen
+from onward.cli.printing import plain, print_json, print_line
 from onward.client.words import state_of
 from onward.model import Chain, JobStatus
+from onward.observe.logs import seen
 
 
 async def watch_chain(

@@ -8,7 +8,7 @@ from onward.cli.options import Json, Place, option, spread
 from onward.cli.place import with_app
 from onward.cli.printing import print_json, print_table
 from onward.client.app import Onward
-from onward.client.words import age, ago
+from onward.client.words import age, ago, several
 from onward.operating import WorkerInfo
 
 _MOST_TYPES = 8
@@ -70,4 +70,4 @@ def _remark(worker: WorkerInfo) -> str:
         return "without a row: of an older version?"
     if worker.blocked_since is not None and worker.state != "dead":
         return f"its event loop is blocked, since {age(worker.blocked_since)}"
-    return f"held {len(worker.running)} jobs" if worker.state == "dead" and worker.running else ""
+    return f"held {several(len(worker.running), 'job')}" if worker.state == "dead" and worker.running else ""

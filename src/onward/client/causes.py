@@ -66,5 +66,7 @@ def cause_of(job: FailedJob) -> Cause:
 def place_of(error: JobError) -> str:
     """Where in the application's code an error was raised, or passed through last."""
     frames = list(_FRAME.finditer(error.traceback))
-    own = [frame for frame in frames if not _NOT_THEIRS.search(frame["file"])] or frames
-    return "" if not own else f"{own[-1]['file']}:{own[-1]['line']} in {own[-1]['function']}"
+    if not frames:
+        return ""
+    own = next((frame for frame in reversed(frames) if not _NOT_THEIRS.search(frame["file"])), frames[-1])
+    return f"{own['file']}:{own['line']} in {own['function']}"

@@ -168,11 +168,17 @@ def of_unreached(unreached: Unreached) -> Finding:
             message=f"the database lets us in, but does not tell how its jobs are: {reason}",
             advice="somebody may hold a lock on Onward's tables, or it has too much to do: `onward doctor` says who",
         )
-    advice = "see that it runs and can be reached from here, and that it has a connection to spare"
-    if "unsupported startup parameter" in reason:
-        advice = "there is a pooler in between: say Onward(…, pgbouncer=True), and name the app here (--app)"
+    usual = "see that it runs and can be reached from here, and that it has a connection to spare"
+    advice = advice_on_pooler(reason) or usual
     message = f"the database cannot be reached: {reason}"
     return Finding(name="database", level="error", message=message, advice=advice)
+
+
+def advice_on_pooler(reason: str) -> str | None:
+    """What to do where it was a pooler that refused."""
+    if "unsupported startup parameter" not in reason:
+        return None
+    return "there is a pooler in between: say Onward(…, pgbouncer=True), and name the app here (--app)"
 
 
 def of_schema(found: int, needed: int, *, is_open: bool) -> Finding:
@@ -215,20 +221,24 @@ def of_workers(workers: Sequence[WorkerInfo], waiting: Sequence[DueType], by_han
     """Whether somebody lives, and takes what waits; paused types, and those without a handler, need nobody."""
     alive = [worker for worker in workers if worker.state == "alive"]
     wanted = [one for one in waiting if not one.paused and one.type_name not in by_hand]
-    findings = [_of_the_living(alive, wanted), *_of_the_dead(workers), *_of_the_blocked(alive)]
+    nobodys = {one.type_name for one in waiting if one.paused} | by_hand
+    left = {job.type_name for worker in workers if worker.state == "dead" for job in worker.running} - nobodys
+    unserved = sorted({*left, *(one.type_name for one in wanted)})
+    findings = [_of_the_living(alive, unserved), *_of_the_dead(workers), *_of_the_blocked(alive)]
     if alive:
         findings.append(_of_types(alive, wanted))
     return findings
 
 
-def _of_the_living(alive: Sequence[WorkerInfo], wanted: Sequence[DueType]) -> Finding:
+def _of_the_living(alive: Sequence[WorkerInfo], unserved: Sequence[str]) -> Finding:
+    """`unserved`: the types of jobs that wait, or that the dead have left behind."""
     if alive:
         return Finding(name="workers", level="ok", message=f"{len(alive)} alive")
-    if wanted:
+    if unserved:
         return Finding(
             name="workers",
             level="error",
-            message=f"no worker is alive, and jobs wait: {named([one.type_name for one in wanted])}",
+            message=f"no worker is alive, and jobs wait: {named(unserved)}",
             advice="start one: `onward worker MODULE:APP`",
         )
     return Finding(

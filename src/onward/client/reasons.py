@@ -203,7 +203,8 @@ def running(job: RunningJob, crew: Crew, now: datetime, max_attempts: int | None
         if heirs
         else f"it is taken over when a worker of its type {job.type_name!r} is started"
     )
-    ran_out = f"ran out {_ago(now, job.leased_until)}"
+    is_let_go = job.leased_until.timestamp() <= 0  # in a file: by the dead worker's guardian, which says no time
+    ran_out = "was let go of" if is_let_go else f"ran out {_ago(now, job.leased_until)}"
     told = f"was being run by {job.leased_by}{seen}, but its lease {ran_out}; {next}"
     return Reason(why=Why.LEASE_EXPIRED, clause=told, facts=facts)
 

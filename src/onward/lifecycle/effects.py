@@ -4,6 +4,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -217,6 +218,14 @@ def describe(error: BaseException) -> JobError:
     )
 
 
+def frames_of(error: BaseException) -> TracebackType | None:
+    """Where an error was raised, from the handler on if it got as far."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_AROUND_HANDLERS):
+        trace = trace.tb_next
+    return trace or error.__traceback__
+
+
 def _made(make: Callable[[], str]) -> str:
     """Text that is made by code of the application's: `__str__` and its like may raise anything."""
     try:
@@ -226,11 +235,8 @@ def _made(make: Callable[[], str]) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """From the handler on, if it got as far; piece by piece: a message or a note may be larger than what is kept."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_AROUND_HANDLERS):
-        trace = trace.tb_next
-    shown = traceback.TracebackException(type(error), error, trace or error.__traceback__, lookup_lines=False)
+    """Piece by piece: a message or a note may be larger than what is kept."""
+    shown = traceback.TracebackException(type(error), error, frames_of(error), lookup_lines=False)
     pieces = shown.format()
     return "".join(deque((cut(piece, LONGEST_TRACEBACK) for piece in pieces), maxlen=_MOST_PIECES))
 

@@ -40,6 +40,12 @@ _PASSWORD = re.compile(r"(\w://[^\s/:@]*:)\S+(?=@)|((?i:password)=)[^\s&'\"]+")
 _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "onward", "taskName"}
 LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 """A line for people."""
+_SEEN = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {
+    0x7F: 0x2421,
+    **dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD),
+}
+"""Characters that would steer a terminal, or turn a line around, and what stands for each. One for one, so that what is
+coloured stays so."""
 _SETTINGS = "onward_settings"
 _NOBODYS: Mapping[str, object] = dict.fromkeys(("type_name", "job_id", "chain_id", "attempt", "worker"))
 """What a record says of the attempt that it belongs to, where there is none."""
@@ -147,8 +153,20 @@ def _masked(text: str, attempt: Running | None) -> str:
     return _PASSWORD.sub(r"\1\2***", text) if may_have_one else text
 
 
+def seen(text: str) -> str:
+    """Text that others wrote, such as an error, for a terminal: what steers one is shown instead.
+
+    >>> seen("\\x1b[2Jall is well")
+    '␛[2Jall is well'
+    """
+    return text.translate(_SEEN)
+
+
 class TextFormatter(logging.Formatter):
     """Lines for people; those of a job's handler end with whose they are."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return seen(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's
         line = super().formatMessage(record)

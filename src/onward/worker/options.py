@@ -22,6 +22,7 @@ from onward.worker.guardian.contract import GuardianKind
 
 _SHORTEST = timedelta(milliseconds=1)
 _LEAST_GRACE = 1.0
+_MOST_CONCURRENCY = 1_000_000
 
 
 def wrong_ageing(value: object) -> str | None:
@@ -74,7 +75,7 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         require(
-            wrong_number("concurrency", self.concurrency, least=1),
+            wrong_number("concurrency", self.concurrency, least=1, most=_MOST_CONCURRENCY),
             None if self.name is None else wrong_text("name", self.name, most=LONGEST_NAME),
             None if self.poll is None else wrong_duration("poll", self.poll, least=_SHORTEST),
             wrong_duration("grace", self.grace),

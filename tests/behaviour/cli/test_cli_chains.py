@@ -190,6 +190,11 @@ def test_an_app_that_is_written_goes_before_an_address_of_the_environment(
 
     assert '"id": 17' in onward("jobs", "show", chain.id, "--app", app, *path).out.replace("'", '"')
     onward("jobs", "show", chain.id, code=1)
+    monkeypatch.setenv("ONWARD_SCHEMA", "nothing")
+    monkeypatch.setenv("ONWARD_PREFIX", "nothing_")
+    assert '"id": 17' in onward("jobs", "show", chain.id, "--app", app, *path).out.replace("'", '"')
+    monkeypatch.delenv("ONWARD_SCHEMA")
+    monkeypatch.delenv("ONWARD_PREFIX")
     assert "hidden" in onward("jobs", "show", chain.id, *at, "--app", app, *path).out
 
 
@@ -215,3 +220,16 @@ def test_lists_of_nothing_are_empty_for_programs(onward: Any, at: Any, client: S
     assert onward("failed", "list", *at, "--json").json == {"groups": [], "complete": True}
     assert onward("paused", *at, "--json").json == {"paused": []}
     assert onward("workers", *at, "--json").json == {"workers": []}
+
+
+def test_an_error_of_the_application_steers_no_terminal_and_is_one_line(onward: Any, tmp_path: Any) -> None:
+    (tmp_path / "hostile.py").write_text("raise RuntimeError('a\\x1b[2J\\n b')")
+
+    told = onward("jobs", "list", "--app", "hostile:app", "--app-dir", tmp_path, code=1)
+
+    assert "RuntimeError: a␛[2J b (" in told.words
+    assert len(told.words.splitlines()) == 1
+
+
+def test_it_is_said_what_to_do_where_a_pooler_is_in_between(onward: Any, pgbouncer_dsn: str) -> None:
+    assert "name the app here (--app)" in onward("jobs", "list", "--database", pgbouncer_dsn, code=1).words

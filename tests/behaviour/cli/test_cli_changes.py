@@ -51,6 +51,7 @@ def test_a_chain_is_started_with_an_input_that_is_checked(onward: Any, module: A
         ("charge", '{"id": "seven"}', "id"),
         ("charge", "{id: 7}", "the input is no JSON"),
         ("charge", "NaN", "the input is no JSON"),
+        ("charge", "[" * 100_000, "nested too deeply"),
         ("charg", "1", "charge"),
         ("ship", "1", "internal"),
     ],
@@ -172,6 +173,8 @@ def test_what_failed_is_grouped_by_cause_and_retried_by_group(onward: Any, modul
     assert "retried 2 chains" in onward("failed", "retry", groups[1]["group"], "--app", app, "--yes").words
     assert sorted(statuses(client)) == ["failed"] * 3 + ["pending"] * 2
     assert "no failed jobs of group" in onward("failed", "retry", "00000000", "--app", app, code=1).words
+    for command in (["list"], ["retry", groups[1]["group"]]):
+        assert "none that are pending" in onward("failed", *command, "--app", app, "--status", "pending", code=1).words
 
 
 def run_to_the_end(target: str, count: int) -> None:

@@ -11,6 +11,8 @@ import pytest
 from msgspec import Struct
 
 from onward import Attempt, JobType, Limit, Onward, Permanent, Rate, job
+from onward.client.doctor.case import examine
+from onward.client.doctor.judge import judge
 from onward.client.reasons import MOST_AHEAD
 from onward.crypto import Encryption, Secret
 from onward.errors import ChainNotFound
@@ -316,6 +318,19 @@ async def test_the_command_prints_the_sentence_then_facts_then_what_else(shop: S
     assert "there is no chain or job" in missing.words
     unknown = await asyncio.to_thread(onward, "explain", (await shop.app.start(approve, 1)).id, *at)
     assert "none of 1 live worker does; or its type has no handler" in unknown.out
+
+
+async def test_a_lease_of_a_killed_worker_ran_out_no_age_ago(shop: Shop) -> None:
+    id = (await shop.app.start(charge, 1)).id
+    await shop.take("charge")
+    await shop.run(shop.state.expire(worker=WORKER))
+
+    told = await shop.app.explain(id)
+    found = judge(await examine(shop.app, deep=False, timeout=SOON))
+
+    assert told.why is Why.LEASE_EXPIRED
+    assert "its lease ran out 0s ago; " in told.sentence or "its lease was let go of; " in told.sentence
+    assert "leases" not in [one.name for one in found if one.level != "ok"]
 
 
 async def test_ids_of_chains_and_of_jobs_further_on(shop: Shop) -> None:

@@ -36,6 +36,12 @@ def test_chains_are_drawn_for_mermaid_and_graphviz(onward: Any, module: Any) -> 
     assert [one["type"] for one in found["types"]] == ["charge", 'ship "now"', "report"]
 
 
+def test_a_type_is_one_line_and_steers_no_terminal_whatever_it_is_called(onward: Any, module: Any) -> None:
+    *path, app = module("jobs = [JobType('a\\x1b[2J\\nb', input=int, output=int)]\n")
+
+    assert onward("graph", app, *path).out.splitlines() == ["flowchart LR", '  t0(["a␛[2J b"])']
+
+
 def test_what_waits_is_counted_where_asked(onward: Any, module: Any, at: Any, client: SyncOnward) -> None:
     *path, app = module(SHOP)
     for _ in range(2):

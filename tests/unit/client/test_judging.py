@@ -69,6 +69,12 @@ HEALTH: list[tuple[dict[str, Any], HealthOptions, dict[str, str]]] = [
     ({"workers": [], "waiting": [due(paused=True)]}, {}, {"workers": "warning"}),
     ({"workers": [], "waiting": [due("approve")], "by_hand": frozenset({"approve"})}, {}, {"workers": "warning"}),
     ({"workers": [worker(), worker("x", state="dead", holds=2)]}, {}, {"dead_workers": "warning"}),
+    ({"workers": [worker("x", state="dead", holds=2)]}, {}, {"workers": "error", "dead_workers": "warning"}),
+    (
+        {"workers": [worker("x", state="dead", holds=2)], "waiting": [due(paused=True)]},
+        {},
+        {"workers": "warning", "dead_workers": "warning"},
+    ),
     ({"workers": [worker(), worker("x", state="dead")]}, {}, {}),
     ({"workers": [worker(blocked_since=NOW)]}, {}, {"blocked_workers": "warning"}),
     ({"waiting": [due(version=2), due(version=3)]}, {}, {"types": "error"}),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onward.observe.logs import AttemptFilter, JsonFormatter, LogSettings, log_settings
+from onward.observe.logs import AttemptFilter, JsonFormatter, LogSettings, TextFormatter, log_settings
 
 
 class Unspeakable:
@@ -80,3 +80,9 @@ def test_settings_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert log_settings() == LogSettings(logging.ERROR, "json", 3)
     logging.root.setLevel(before)
+
+
+def test_what_a_line_for_people_holds_steers_no_terminal() -> None:
+    line = TextFormatter("%(message)s").format(record("a\x1b[2J\u202eb\x9bc\nd\te"))
+
+    assert line == "a␛[2J\ufffdb\ufffdc\nd\te"

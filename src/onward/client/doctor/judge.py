@@ -70,7 +70,7 @@ def _of_server(case: Case, server: ServerFacts) -> Iterator[Finding]:
 def _of_tables(case: Case) -> Iterator[Finding]:
     diagnosis = case.diagnosis
     if "schema drift" not in diagnosis.unseen:
-        drift = [*of_drift(diagnosis.drift)]
+        drift = [*of_drift(diagnosis.drift, is_file=diagnosis.file is not None)]
         yield from or_fine(
             (one for one in drift if one.name == "drift"), "drift", "the tables are as migrations make them"
         )

@@ -10,15 +10,14 @@ _BREAKS = ("table", "column", "function", "trigger")
 """What statements fail without, or do the wrong thing."""
 
 
-def of_drift(drift: Sequence[Drift]) -> Iterator[Finding]:
+def of_drift(drift: Sequence[Drift], *, is_file: bool) -> Iterator[Finding]:
     """Each by itself: what to do differs."""
     for one in drift:
         what = f"{one.kind} {one.name}" + (f" of {one.table}" if one.table not in ("", one.name) else "")
         match one.problem:
             case "missing":
-                yield wrong(
-                    "indexes" if one.kind == "index" else "drift", "error", f"{what} is missing", _how_to_add(one)
-                )
+                advice = _how_to_add(one, is_file=is_file)
+                yield wrong("indexes" if one.kind == "index" else "drift", "error", f"{what} is missing", advice)
             case "different":
                 level: Level = "error" if one.kind in _BREAKS else "warning"
                 told = "" if one.kind == "function" else f": {one.found}, where migrations make {one.wanted}"
@@ -31,8 +30,10 @@ def of_drift(drift: Sequence[Drift]) -> Iterator[Finding]:
                 yield wrong("drift", "warning", known, advice)
 
 
-def _how_to_add(one: Drift) -> str:
+def _how_to_add(one: Drift, *, is_file: bool) -> str:
     if one.kind == "index" and one.wanted:
+        if is_file:
+            return f"make it again: {one.wanted}"
         made = one.wanted.replace("CREATE INDEX ", "CREATE INDEX CONCURRENTLY ", 1)
         return f"make it again, in Onward's schema: {made}"
     return "somebody dropped it: make it again as `onward migrate --sql` has it, or restore it from a backup"
