@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -32,7 +32,7 @@ async def asleep(other: OwnConnection, connection: OwnConnection) -> None:
         await asyncio.sleep(0.01)
 
 
-async def value(connection: OwnConnection, sql: str, *given: Any) -> Any:
+async def value(connection: OwnConnection, sql: LiteralString, *given: Any) -> Any:
     row = await (await connection.execute(sql, given)).fetchone()
     assert row is not None
     return row[0]
