@@ -173,6 +173,7 @@ async def test_takes_look_themselves_while_the_look_beside_them_has_no_answer(
         await runs(attempt.input.tenant)
 
     monkeypatch.setattr(source, "_AHEAD_WITHIN", 0.2)
+    monkeypatch.setattr(admission, "_AT_MOST_AHEAD", 0.005)  # before all that was let in has been taken
     async with make_app(work) as app:
         worker = app.worker(concurrency=2)
 
@@ -183,7 +184,7 @@ async def test_takes_look_themselves_while_the_look_beside_them_has_no_answer(
             return await run()
 
         intercept(monkeypatch, app.state, "admit", admit)
-        chains = await app.start_many([work.with_input(Work(f"tenant-{n % 20}", n)) for n in range(400)])
+        chains = await app.start_many([work.with_input(Work(f"tenant-{n % 100}", n)) for n in range(400)])
         async with worker:
             await finish(*chains)
             is_hanging = not release.is_set()
@@ -212,9 +213,10 @@ async def test_takes_look_themselves_while_no_connection_is_to_be_had_beside_the
 
     monkeypatch.setattr(source, "Reserved", NotToBeHad)
     look_at_least_every(monkeypatch, 0.05)
+    monkeypatch.setattr(admission, "_AT_MOST_AHEAD", 0.005)
     monkeypatch.setattr(admission, "_NONE_AHEAD_FOR", 60.0)
     async with make_app(work) as app:
-        chains = await app.start_many([work.with_input(Work(f"tenant-{n % 40}")) for n in range(400)])
+        chains = await app.start_many([work.with_input(Work(f"tenant-{n % 100}")) for n in range(400)])
         async with app.worker(concurrency=4):
             await finish(*chains)
 

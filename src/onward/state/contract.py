@@ -675,12 +675,15 @@ class StateAdapter(Protocol):
         """
         ...
 
-    def admit(self, *, after: int = 0, most: int | None = None, sweep: bool = False) -> Operation[Admitted]:
+    def admit(
+        self, *, after: int = 0, most: int | None = None, sweep: bool = False, past_locks: bool = False
+    ) -> Operation[Admitted]:
         """Give free places to held jobs, in a transaction of its own, and look at `most` keys for that; None: at as
         many as is good.
 
         Keys are looked at for which something has happened since; which of that it need not see again, `after` says.
-        With `sweep` all keys, beginning with these, as every now and then anyway.
+        With `sweep` all keys, beginning with these, as every now and then anyway. With `past_locks` a key that somebody
+        has locked, where keys can be, is looked at later; otherwise this waits for it, but not for long, and fails.
         """
         ...
 

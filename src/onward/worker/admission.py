@@ -32,6 +32,8 @@ for no longer than both, nor does one of another key. The latter where there is 
 """
 _LONGEST_PAUSE = 0.5
 """Seconds between looks while somebody's lock is in the way."""
+_PAST_LOCKS_FOR = 10.0
+"""Seconds for which locked keys are passed over after one was in the way."""
 _NONE_AHEAD_FOR, _NONE_AHEAD_AT_MOST_FOR = 1.0, 30.0
 """Seconds for which takes look themselves after a look beside them failed; the latter if that goes on."""
 _LETTING_IN = "let jobs in"
@@ -62,6 +64,8 @@ class Admission:
     _locked_out: int = 0
     """How often in a row somebody had locked what it has to look at."""
     _not_before: float = 0.0
+    _past_locks_until: float = 0.0
+    """For so long keys that somebody has locked are passed over: one must not keep the jobs of all others out."""
     _failed_ahead: int = 0
     """How often in a row a look beside the takes failed."""
     _none_ahead_before: float = 0.0
@@ -111,7 +115,9 @@ class Admission:
     def locked_out(self, error: Exception) -> None:
         """Somebody's lock was in the way, as a rule: look again in a while. Other jobs can be taken meanwhile."""
         self._locked_out += 1
-        self._not_before = self.due = time.monotonic() + pause_after(self._locked_out, longest=_LONGEST_PAUSE)
+        now = time.monotonic()
+        self._past_locks_until = now + _PAST_LOCKS_FOR
+        self._not_before = self.due = now + pause_after(self._locked_out, longest=_LONGEST_PAUSE)
         self.store.observers.emit(events.StateError(doing=_LETTING_IN, error=describe(error)))
 
     def took(self, *, is_full: bool, has_looked: bool) -> None:
@@ -157,7 +163,9 @@ class Admission:
             self._after, self._look_back_at = 0, now + _LOOK_BACK_EVERY
         sweep, self._sweep = self._sweep, False  # touch may be lost, on the other connection, before this is answered
         try:
-            admitted = await connection.run(self.store.state.admit(after=self._after, sweep=sweep))
+            past_locks = now < self._past_locks_until
+            admit = self.store.state.admit(after=self._after, sweep=sweep, past_locks=past_locks)
+            admitted = await connection.run(admit)
         except BaseException:
             self._sweep = self._sweep or sweep
             raise

@@ -43,6 +43,25 @@ class TestRowLocks:
             assert beside.next_in is not None
             assert [job.id for job in await session.take()] == [first.id]
 
+    async def test_a_key_that_somebody_has_locked_keeps_the_jobs_of_no_other_out(self, store: Store) -> None:
+        first, second, third, beside = (store.job(limit_key=f"tenant/{name}") for name in "aaab")
+        async with store.connect() as other, store.reserve() as session:
+            await session.connection.run(store.state.set_limits([LimitRule("tenant", places=2)], declared=True))
+            await session.start(first)
+            await session.connection.run(store.state.admit())
+            await session.settle(completing((await session.take())[0]))
+            await session.start(second)
+            async with other.rolled_back():
+                await other.connection.run(store.state.admit())
+                await session.start(third, beside)
+                async with store.promptly():
+                    await session.connection.run(store.state.admit(past_locks=True))
+                taken = await session.take(limit=10)
+            await session.connection.run(store.state.admit())
+
+            assert [job.id for job in taken] == [beside.id]
+            assert [job.id for job in await session.take(limit=10)] == [second.id, third.id]
+
     async def test_who_declares_what_is_known_and_who_admits_do_not_wait_for_each_other(self, store: Store) -> None:
         rules = [LimitRule("tenant", places=2)]
         async with store.connect() as other, store.reserve() as session:

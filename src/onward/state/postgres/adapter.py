@@ -556,14 +556,16 @@ class PostgresState:
         }
         return self._isolated(Command(self.sql("set_limits"), parameters, read))
 
-    def admit(self, *, after: int = 0, most: int | None = None, sweep: bool = False) -> Operation[Admitted]:
+    def admit(
+        self, *, after: int = 0, most: int | None = None, sweep: bool = False, past_locks: bool = False
+    ) -> Operation[Admitted]:
         def read(rows: Rows) -> Admitted:
             types = {name: count for name, count, *_ in rows if name is not None}
             _, _, reached, next_in, is_paced = rows[-1]
             return Admitted(types, next_in, reached or 0, is_paced)
 
         parameters = {"after": after, "most": most or _MOST_WAKES, "sweep": sweep, "now": self.clock()}
-        return self._isolated(Command(self.sql("admit"), parameters, read))
+        return self._isolated(Command(self.sql("admit"), {**parameters, "past": past_locks}, read))
 
     def limits(self) -> Command[Sequence[StoredLimit]]:
         return Command(self.sql("list_limits"), {}, lambda rows: [read_limit(row, _as_is) for row in rows])

@@ -512,7 +512,13 @@ class SqliteState:
 
     @steps
     async def admit(
-        self, connection: Connection, *, after: int = 0, most: int | None = None, sweep: bool = False
+        self,
+        connection: Connection,
+        *,
+        after: int = 0,
+        most: int | None = None,
+        sweep: bool = False,
+        past_locks: bool = False,
     ) -> Admitted:
         return await Admission(connection, self.sql, self._now()).admit(most=most, sweep=sweep)
 

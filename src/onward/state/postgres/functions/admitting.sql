@@ -82,8 +82,8 @@ END $$;
 -- Give free places to held jobs: of keys that were woken, and of those whose next slot has come. A transaction of its own,
 -- whose loss the next sweep makes good. Says which types have jobs to take now, how far it has come with the wakes, and when
 -- the next slot comes, or a look is worth it because somebody has locked a job that could have a place; and whether there are
--- rates.
-CREATE FUNCTION /*schema*/admit(most integer, after bigint, sweep boolean, given timestamptz)
+-- rates. `past`: pass over keys that somebody has locked, which are looked at again later, instead of waiting for them.
+CREATE FUNCTION /*schema*/admit(most integer, after bigint, sweep boolean, given timestamptz, past boolean DEFAULT false)
 RETURNS TABLE (type_name text, admitted bigint, reached bigint, next_in double precision, is_paced boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
@@ -125,9 +125,15 @@ BEGIN
       SELECT k, split_part(k, '/', 1) FROM unnest(keys) WITH ORDINALITY w(k, place)
       WHERE NOT EXISTS (SELECT FROM /*schema*/limit_key l WHERE l.key = k) ORDER BY w.place ON CONFLICT DO NOTHING;
     -- A look into the index for each: ANY would compare each key of the table with all of them.
-    locked := ARRAY(
-      SELECT l.key FROM unnest(keys) w(key) JOIN /*schema*/limit_key l ON l.key = w.key ORDER BY l.key FOR NO KEY UPDATE OF l);
-    IF cardinality(locked) < cardinality(keys) THEN  -- one was idle, and cleared away at this moment
+    IF past THEN
+      locked := ARRAY(
+        SELECT l.key FROM unnest(keys) w(key) JOIN /*schema*/limit_key l ON l.key = w.key
+        ORDER BY l.key FOR NO KEY UPDATE OF l SKIP LOCKED);
+    ELSE
+      locked := ARRAY(
+        SELECT l.key FROM unnest(keys) w(key) JOIN /*schema*/limit_key l ON l.key = w.key ORDER BY l.key FOR NO KEY UPDATE OF l);
+    END IF;
+    IF cardinality(locked) < cardinality(keys) THEN  -- one was passed over, or was idle, and cleared away at this moment
       INSERT INTO /*schema*/limit_wake (key) SELECT k FROM unnest(keys) k WHERE NOT k = ANY(locked);
     END IF;
   END IF;
