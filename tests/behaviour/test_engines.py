@@ -1,6 +1,7 @@
 """What is asked of the client library below a SQLAlchemy engine, and who waits for whom."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/remarks.db")
     async with engine.begin() as connection:
         await connection.execute(text("CREATE TABLE remarks (remark text)"))
+        await connection.execute(text("CREATE TABLE strict (remark text NOT NULL)"))
     yield engine
     await engine.dispose()
 
@@ -70,6 +72,49 @@ async def test_aiosqlite_is_not_asked_to_end_what_has_ended(
     assert not for_us
     assert "rollback" in asked
     assert await remarks(engine) == ["kept"]
+
+
+@pytest.mark.parametrize("sql", ["INSERT INTO remarks VALUES ('one')", "SELECT remark FROM remarks"])
+async def test_aiosqlite_is_asked_once_for_a_statement_of_ours_alone(
+    driver: SqlAlchemyDriver, monkeypatch: pytest.MonkeyPatch, sql: str
+) -> None:
+    asked, ask = list[Any](), aiosqlite.Connection._execute
+
+    async def noted(raw: aiosqlite.Connection, work: Any, *arguments: Any) -> Any:
+        asked.append(work)
+        return await ask(raw, work, *arguments)
+
+    await remark(driver, "on a connection that is open already")
+    monkeypatch.setattr(aiosqlite.Connection, "_execute", noted)
+
+    async with driver.connection() as connection:
+        await connection.run(Command(sql, {}, len))
+
+    assert len(asked) == 1
+
+
+async def test_a_statement_of_ours_alone_is_committed_and_one_that_fails_leaves_nothing(
+    driver: SqlAlchemyDriver, engine: AsyncEngine
+) -> None:
+    async with driver.connection() as connection:
+        await connection.run(Command("INSERT INTO remarks VALUES ('kept')", {}, len))
+        with pytest.raises(sqlite3.IntegrityError):
+            await connection.run(Command("INSERT INTO strict VALUES ('first'), (NULL)", {}, len))
+    async with driver.reserved() as connection:
+        await connection.run(Command("INSERT INTO remarks VALUES ('kept too')", {}, len))
+        with pytest.raises(sqlite3.IntegrityError):
+            await connection.run(Command("INSERT INTO strict VALUES ('first'), (NULL)", {}, len))
+
+    assert await remarks(engine) == ["kept", "kept too"]
+    async with engine.connect() as own:
+        assert not (await own.execute(text("SELECT * FROM strict"))).all()
+
+
+async def test_a_file_of_an_engine_has_a_write_ahead_log_from_the_start(
+    driver: SqlAlchemyDriver, engine: AsyncEngine
+) -> None:
+    async with engine.connect() as own:
+        assert (await own.execute(text("PRAGMA journal_mode"))).scalar() == "wal"
 
 
 async def test_what_is_written_when_a_file_is_about_to_be_committed_is_committed(

@@ -36,6 +36,7 @@ from onward.state.sqlalchemy.work import (
     end_of,
     has_thread,
     is_autocommit,
+    is_file,
     is_in_transaction,
     is_locked,
     is_open,
@@ -44,10 +45,12 @@ from onward.state.sqlalchemy.work import (
     reads_only,
     refuse_poisoned,
     rows,
+    rows_in_thread,
     run_in_thread,
     script,
     take_write_lock,
 )
+from onward.state.sqlite.connection import writes
 
 T = TypeVar("T")
 MakePatience: TypeAlias = Callable[[Connection], AbstractContextManager[None]]
@@ -136,7 +139,8 @@ class JoinedConnection(PlainConnection):
         at_once = commit and self._can_commit_with(target)
 
         def run(connection: Connection) -> None:
-            answers.append(run_in_thread(connection, first, more, begin=begin, commit=at_once))
+            begins = begin or not client(connection).in_transaction
+            answers.append(run_in_thread(connection, first, more, begin=begins, commit=at_once))
 
         try:
             if begin:
@@ -369,7 +373,7 @@ class DirectConnection(PlainConnection):
         self._patience = patience or nullcontext()
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        return await self._do(self._alone, rows, sql, parameters, self._past)
+        return await self._do(self._rows, sql, parameters)
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
         return await self._do(self._alone, query, sql, parameters)
@@ -402,6 +406,11 @@ class DirectConnection(PlainConnection):
 
     def cut_off(self) -> None:
         self._end()
+
+    def _rows(self, connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        if connection.dialect.driver == "aiosqlite" and not connection.dispatch.commit:
+            return rows_in_thread(connection, sql, parameters, alone=not self.in_transaction)
+        return self._alone(connection, rows, sql, parameters, self._past)
 
     def _alone(self, connection: Connection, work: Callable[..., T], *arguments: Any) -> T:
         if self.in_transaction:
@@ -454,7 +463,7 @@ class PooledConnection(PlainConnection):
         patience: MakePatience,
         turns: Turns | None,
     ) -> None:
-        self._dialect, self._turns = dialect, turns
+        self._is_file, self._turns = dialect == "sqlite", turns
         self._make_direct, self._options, self._make_joined = direct, options, joined
         self._make_patience = patience
         self._lent: DirectConnection | JoinedConnection | None = None
@@ -485,15 +494,16 @@ class PooledConnection(PlainConnection):
         await (await self._current()).script(sql)
 
     async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
-        if more and not (begin or commit or self.in_transaction):
-            if self._dialect == "postgres" and isinstance(first, Command):
+        is_lone = not (begin or commit or self.in_transaction)
+        if is_lone:
+            if more and not self._is_file and isinstance(first, Command):
                 first, more = as_one(first, more)
-            begin = commit = bool(more)
+            begin = commit = bool(more) or self._queues_to_write(first)
         if not (begin or commit):
             return await (await self._current()).run(first, *more)
         try:
             # Lent from the first word on: who waits for the answer to BEGIN can be cut off.
-            self._lent = joined = await self._join() if begin else await self._current()
+            self._lent = joined = await self._join(is_lone=is_lone) if begin else await self._current()
             answer = await joined.run(first, *more, begin=begin, commit=commit)
         except BaseException:
             await self.give_back()
@@ -507,11 +517,17 @@ class PooledConnection(PlainConnection):
         await joined.begin()
         self._lent = joined
 
-    async def _join(self) -> JoinedConnection:
+    def _queues_to_write(self, operation: Operation[Any]) -> bool:
+        """Whether it is one statement that is to be written to a file in turn."""
+        is_in_line = self._is_file and self._turns is not None
+        return is_in_line and isinstance(operation, Command) and writes(operation.sql)
+
+    async def _join(self, *, is_lone: bool = False) -> JoinedConnection:
+        """`is_lone`: for statements of ours alone, so that a session would only be in the way."""
         if self._lent is not None:
             await self.give_back()
         await self._take_turn()
-        self._handle = self._make_joined()
+        self._handle = self._make_direct() if is_lone and self._is_file else self._make_joined()
         return JoinedConnection(self._handle, lent=self._make_patience)
 
     async def commit(self) -> None:
@@ -560,7 +576,7 @@ class PooledConnection(PlainConnection):
 
     async def queue(self) -> None:
         """Wait for a turn at the pool, unless that depends on what it is for, as with files."""
-        if self._dialect == "postgres":
+        if not self._is_file:
             await self._take_turn()
 
     async def _take_turn(self) -> None:
@@ -572,7 +588,8 @@ class PooledConnection(PlainConnection):
         if self._lent is None:
             await self.queue()
             self._handle = raw = self._make_direct()
-            await open_whole(raw, self._options)
+            if not self._is_file:  # else it is opened along with the first statement
+                await open_whole(raw, self._options)
             patience = self._make_patience(getattr(raw, "sync_connection", raw))
             self._lent = DirectConnection(raw, patience=patience)
         return self._lent
@@ -594,7 +611,12 @@ async def _close(handle: Any) -> None:
     elif not isinstance(handle, AsyncConnection):
         handle.close()
     elif is_open(handle) and not handle.closed:
-        await to_the_end(handle.close())
+        await to_the_end(handle.run_sync(_close_idle) if is_file(handle) else handle.close())
+
+
+def _close_idle(connection: Connection) -> None:
+    with nullcontext() if connection.invalidated else has_ended(connection):
+        connection.close()
 
 
 def _nothing() -> None:

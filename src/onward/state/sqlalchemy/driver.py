@@ -25,7 +25,7 @@ from onward.state.process import HomeProcess
 from onward.state.sqlalchemy.checks import address_of, causes, check_connection, check_session, dialect_of, sqlstate
 from onward.state.sqlalchemy.connection import DirectConnection, JoinedConnection, PooledConnection, Turns, entered
 from onward.state.sqlalchemy.reaching import conninfo_of
-from onward.state.sqlalchemy.work import client, do, end_of, reads_only, rows
+from onward.state.sqlalchemy.work import client, do, end_of, keep_write_ahead_log, reads_only, rows
 from onward.state.sqlite.connection import fault_of
 from onward.state.sqlite.file import SqliteFile
 from onward.state.sqlite.sqlite3 import SyncSqliteDriver
@@ -91,6 +91,10 @@ class _SqlAlchemy(ABC):
             self.file.make()
         if not self._is_listening:
             event.listen(self._sync_engine, "handle_error", self._listener)
+        if self.dialect == "sqlite":
+            with suppress(DBAPIError):  # if it cannot be opened, whoever needs it will be told
+                async with entered(self._engine.connect(), self._options) as raw:
+                    await do(raw, keep_write_ahead_log)
 
     async def close(self) -> None:
         self._is_open = False

@@ -5,6 +5,7 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from traceback import clear_frames
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from onward.state.driver import Result, run_in_turn, run_now
 from onward.state.postgres.session import reads_only as said_to_read_only
 from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.sqlalchemy.one_message import ask_past
-from onward.state.sqlite.connection import SyncSqliteConnection, is_busy
+from onward.state.sqlite.connection import SyncSqliteConnection, is_busy, writes
 from onward.state.statement import ParameterStyle, spell
 from onward.transport import cut_off
 
@@ -139,7 +140,7 @@ def _rows_of_asyncpg(connection: Connection, sql: str, parameters: Mapping[str, 
 
 
 def run_in_thread(
-    connection: Connection, first: Operation[T], more: tuple[Command[Any], ...], *, begin: bool, commit: bool
+    connection: Connection, first: Operation[T], more: tuple[Command[Any], ...] = (), *, begin: bool, commit: bool
 ) -> T:
     """Run operations of ours in aiosqlite's thread as one piece, past SQLAlchemy, which goes there four times for each
     statement; `begin` as SQLite's one writer before the first, `commit` after the last.
@@ -148,12 +149,27 @@ def run_in_thread(
     sync = SyncSqliteConnection(adapted.driver_connection._conn)
 
     def run() -> T:
-        if begin or not sync.in_transaction:
+        if begin:
             _begin_at_once(sync.raw)
         return run_now(run_in_turn(sync, first, *more, commit=commit))
 
     answer: T = adapted.run_async(lambda raw: raw._execute(run))
     return answer
+
+
+def rows_in_thread(connection: Connection, sql: str, parameters: Mapping[str, Any], *, alone: bool) -> Rows:
+    """The rows of a statement of ours, likewise; `alone`: one that may write commits by itself."""
+    begins = alone and writes(sql)
+    try:
+        return run_in_thread(connection, Command(sql, parameters, _as_they_are), begin=begins, commit=begins)
+    except sqlite3.OperationalError as error:
+        if alone and is_busy(error):
+            raise WriterBusy from error
+        raise
+
+
+def _as_they_are(rows: Rows) -> Rows:
+    return rows
 
 
 def _begin_at_once(raw: sqlite3.Connection) -> None:
@@ -276,6 +292,12 @@ def take_write_lock(connection: Connection) -> None:
         if is_locked(error):
             raise WriterBusy from error
         raise
+
+
+def keep_write_ahead_log(connection: Connection) -> None:
+    """As our own connections to the file have it, who may come later; unless somebody is in the way."""
+    with suppress(DBAPIError):
+        connection.exec_driver_sql("PRAGMA journal_mode = WAL")
 
 
 def refuse_poisoned(connection: Connection) -> None:
