@@ -13,6 +13,7 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
+import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 
 from onward import Attempt, Onward, job
@@ -26,7 +27,7 @@ from onward.worker.figures import TendFigures
 from onward.worker.guardian import table, thread
 from onward.worker.presence import Presence
 from onward.worker.pruning import Pruning
-from support import SOON, Recorder
+from support import SOON, Recorder, intercept
 
 PAIRS = (("postgres", "process"), ("sqlite", "thread"))
 OTHERS = (("postgres", "thread"), ("sqlite", "process"))
@@ -365,3 +366,28 @@ async def test_an_idle_worker_says_that_it_is_alive_once_in_fifteen_seconds(
 
     # The first came of the worker itself, before its guardian.
     assert all(later - sooner >= timedelta(seconds=0.2) for sooner, later in pairwise(seen[1:]))
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_a_worker_says_that_no_jobs_can_be_taken_for_as_long_as_that_is_so(
+    make_app: Callable[..., Onward], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as on a server that answers, and takes no writes any more."""
+    refuses = True
+
+    async def take(run: Callable[[], Awaitable[Any]], **_: Any) -> Any:
+        if refuses:
+            raise asyncpg.ReadOnlySQLTransactionError("cannot execute UPDATE in a read-only transaction")
+        return await run()
+
+    app = make_app(echo)
+    async with app:
+        intercept(monkeypatch, app.state, "take", take)
+        async with asyncio.timeout(SOON.total_seconds()), app.worker() as worker:
+            while (trouble := await worker.trouble(within=5.0)) is None:
+                await asyncio.sleep(0.01)
+            refuses = False
+            while await worker.trouble(within=5.0) is not None:
+                await asyncio.sleep(0.01)
+
+    assert trouble == "no jobs can be taken (ReadOnlySQLTransactionError)"

@@ -85,6 +85,8 @@ class JobSource:
         self._cancelled: set[tuple[JobId, int]] = set()
         """The attempts that run here of which it is known that somebody wants them cancelled."""
         self._recovering = 0
+        self.refusal: BaseException | None = None
+        """Why no jobs could be taken, until they can."""
         self._looked_in_vain = 0
 
     def _plan_maintenance(self, options: WorkerOptions, reserved: Reserved, scans: Scans) -> Maintenance:
@@ -124,7 +126,7 @@ class JobSource:
             raise
         if not self._store.state.locks_rows:
             since = time.monotonic()  # the leases count from when the only lock there is was granted
-        self._recovering = 0
+        self._recovering, self.refusal = 0, None
         self._store.observers.database_works(_TAKING)
         self._maintenance.took(len(taken), free=free, has_hints=self._notify.is_up)
         if taken and self._store.observers.wants(events.JobsTaken):
@@ -361,7 +363,7 @@ class JobSource:
             self.listener.wake()
 
     async def recover(self, error: Exception) -> None:
-        self._recovering += 1
+        self._recovering, self.refusal = self._recovering + 1, error
         self._admission.lost_touch()
         transient = self._store.is_transient(error)
         # A database that is away is tried often: whoever waits for its return should not sleep through it.

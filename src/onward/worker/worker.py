@@ -239,7 +239,8 @@ class Worker:
             return f"the database does not answer ({type(error).__name__})"
         if found < state.newest_version:
             return f"the tables have version {found}, and this code needs {state.newest_version}: run `onward migrate`"
-        return None
+        refusal = self._source.refusal  # such as a server that takes no writes any more
+        return None if refusal is None else f"no jobs can be taken ({type(refusal).__name__})"
 
     # -- handlers that do not stop
 

@@ -4,9 +4,12 @@ import re
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from browsing import Browser, text_of
 from onward import new_id
-from onward.model import CompletedJob, JobStatus
+from onward.model import CompletedJob, JobStatus, WorkerId
+from onward.state.contract import TypeClaim
 
 LATER = timedelta(hours=1)
 
@@ -53,3 +56,21 @@ async def test_lists_pages_and_actions_of_chains(browser: Browser) -> None:
     assert chain.current.output == {"tracking": "7"}
     assert "Deleted 1 chain." in await browser.act("delete", {"all": "yes", "status": "completed"})
     assert await app.find_chain(other.id) is None
+
+
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+async def test_a_lease_that_was_let_go_of_ended_at_no_time(browser: Browser) -> None:
+    """Of a worker that was killed; others need not watch it."""
+    app = browser.app
+    kind = app.registry.find("orders.charge")
+    step: Any = kind.step
+    chain = await app.start(step, {"id": 1})
+    async with app.driver.connection() as connection:
+        claim = TypeClaim("orders.charge", kind.definition.version, 60.0)
+        await connection.run(app.state.take(types=[claim], limit=1, worker=WorkerId("killed")))
+        await connection.run(app.state.expire(worker=WorkerId("killed")))
+
+    page = text_of(await browser.visit(f"/jobs/{chain.id}"))
+
+    assert "Run by killed" in page
+    assert "Lease until let go of" in page
