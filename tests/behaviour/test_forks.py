@@ -14,7 +14,7 @@ from onward import Onward
 from onward.errors import ConfigurationError
 from onward.notify.nats import NatsNotify
 from onward.notify.redis import RedisNotify
-from onward.state.process import Process
+from onward.state import process
 
 HINTS = Path(__file__).parent.parent / "programs" / "forked_hints.py"
 PROGRAM = Path(__file__).parent.parent / "programs" / "forked.py"
@@ -67,7 +67,8 @@ async def test_so_does_a_client_that_is_made_in_the_child_if_somebody_was_writin
     app = Onward(f"sqlite:///{tmp_path}/jobs.db", jobs=[])
     async with app, app.transaction():
         with monkeypatch.context() as child:
-            child.setattr(Process, "id", Process.id + 1)
+            for home in process._homes:
+                child.setattr(home, "is_elsewhere", True)
             with pytest.raises(ConfigurationError, match="open the app after the fork"):
                 app.sync.open()
     with app.sync as client:

@@ -137,7 +137,7 @@ async def test_a_listing_is_checked_before_the_database_is_asked(make_app: Any, 
 @pytest.mark.parametrize(
     ("options", "advice"),
     [
-        ({"concurrency": "4"}, "concurrency='4': expected a whole number from 1 on"),
+        ({"concurrency": "4"}, "concurrency='4': expected a whole number from 1 to 1000000"),
         ({"concurrency": 0}, "concurrency=0 is out of range"),
         ({"poll": 5}, "poll=5: expected a timedelta"),
         ({"grace": 5}, "grace=5: expected a timedelta"),
