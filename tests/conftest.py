@@ -27,6 +27,11 @@ if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 2 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
 
 
+# A shell that starts a suite in the background has it, and all that it starts, ignore Ctrl-C, which some tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests are objects that stay: a collection of garbage in the midst of one need not look at them."""
     gc.collect()
