@@ -64,7 +64,8 @@ class Attempts:
             watch=Watch(worker, has_returned=self.has_returned, end=end),
             presence=presence,
         )
-        self.stuck = StuckHandlers(self._by_job, grace=options.stuck_after, let_go=self.guardian.let_go)
+        self._leases = self.guardian.leases
+        self.stuck = StuckHandlers(self._by_job, grace=options.stuck_after, let_go=self._leases.let_go)
         self.workplace.was_told = self.stuck.was_told
         self._figures = Figures(store.state.figures, worker)
         self._crashed: dict[tuple[JobId, int], TakenJob] = {}
@@ -94,15 +95,16 @@ class Attempts:
                     self._tell_end(stale, None)  # what comes of it comes too late: the job is held by another
             if job.held_until is not None:
                 attempt.waited = max(job.held_until - worked.lease, 0.0)
-            self.guardian.hold(job.id, job.attempt, worked.lease, since, worked.limit)
+            self._leases.hold(job.id, job.attempt, worked.lease, since, worked.limit)
             begun.append(attempt)
         return begun
 
     def forget(self, attempt: RunningAttempt, settlement: Settlement | None) -> None:
         """An attempt is settled, or lost."""
         job = attempt.job
-        self.stuck.has_ended(attempt)
-        self.guardian.let_go(job.id, job.attempt)
+        if self.stuck.found.is_set():
+            self.stuck.has_ended(attempt)
+        self._leases.let_go(job.id, job.attempt)
         last = self._by_job.pop(job.id, attempt)
         if last is not attempt:
             self._by_job[job.id] = last  # it was taken again meanwhile
@@ -242,7 +244,7 @@ class StuckHandlers:
         self._changed.set()
 
     async def wait_for_others(self) -> None:
-        """Wait until everything else is done."""
+        """Wait until everything else is done; once one was `found`."""
         while not self._stuck.issuperset(self._attempts.values()):
             self._changed.clear()
             await self._changed.wait()
