@@ -70,7 +70,7 @@ class RedisNotify(ConnectedNotify["_RedisHints"]):
     def _receive(self, payload: bytes) -> None:
         nonce, hints = self._read(payload)
         self._listeners.deliver([hint for hint in hints if hint.kind is not HintKind.READY])
-        ready = [hint for hint in hints if hint.kind is HintKind.READY and self._listeners.room(hint)]
+        ready = [hint for hint in hints if hint.kind is HintKind.READY and self._listeners.concerned(hint)]
         if not ready or not is_nonce(nonce, _NONCE):
             return
         if len(self._errands) < _MOST_CLAIMS:
