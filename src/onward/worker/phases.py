@@ -199,7 +199,6 @@ class Phases:
             self.stage = "ended"
             return settlement
         try:
-            settlement = self._workplace.progress.last_word(settlement)
             # Unless other operations of ours took part, nothing but this attempt has to do with its job.
             held = job if self._is_held and not tx.is_joined else None
             # What follows, unless more is heard of it: what changed for others has been told by nobody then.
@@ -340,14 +339,15 @@ def check_order(stage: Stage, phase: PhaseKind) -> None:
         raise PhaseError("a second prepare(): read everything in the first one")
 
 
+@dataclass(slots=True)
 class PhaseBlock:
     """`async with` for `async def` handlers, `with` for `def` handlers."""
 
-    def __init__(self, attempt: Surrounded, phases: Phases, phase: PhaseKind) -> None:
-        self._attempt, self._phases = attempt, phases
-        self._phase: PhaseKind = phase
-        self._onion: AbstractAsyncContextManager[None] | None = None
-        self._mark: Token[Mark] | None = None
+    _attempt: Surrounded
+    _phases: Phases
+    _phase: PhaseKind
+    _onion: AbstractAsyncContextManager[None] | None = None
+    _mark: Token[Mark] | None = None
 
     async def __aenter__(self) -> Any:
         tx = await self._phases.enter(self._phase)

@@ -77,7 +77,9 @@ class Runner:
         if settlement is None:
             self._attempts.forget(attempt, attempt.phases.settled)
         else:
-            await self._attempts.settler.put(self._attempts.workplace.progress.last_word(settlement))
+            if attempt.has_reported:
+                settlement = self._attempts.workplace.progress.last_word(settlement)
+            await self._attempts.settler.put(settlement)
 
     def _policy(self, job: TakenJob) -> RetryPolicy:
         return self._attempts.types[job.type_name].policy
