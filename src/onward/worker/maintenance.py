@@ -68,15 +68,16 @@ class Maintenance:
     poll: float = math.inf
     expected: float = math.inf
     """How many jobs the next take is to bring if nobody else is faster; as many as there are slots, if unknown."""
+    next_scan: float = 0.0
+    """When to look next for what is due, unless a hint says sooner (monotonic)."""
     is_unsure: bool = False
     """Whether jobs may have been reaped that nobody was told of, or not to the end."""
-    _next_scan: float = 0.0
     _next_poll: float = math.inf
     _next_leftovers: float = math.inf
     _scans_in_vain: int = 0
     """How many scans in a row have brought nothing of what was due."""
-    _leftovers_in_vain: int = 0
-    """How often in a row takes have brought too few, and left something."""
+    _leftovers_after: float = _LEFTOVERS_AFTER
+    """Seconds from a take that has brought too few until the look for them: longer, while there are some every time."""
     _serves_from: float = 0.0
     """A scan of another worker that began after this makes the next one superfluous."""
 
@@ -85,17 +86,19 @@ class Maintenance:
     @property
     def next_look(self) -> float:
         """When there will be something to look for (monotonic)."""
-        return min(self._next_scan, self._next_poll, self._next_leftovers)
+        return min(self.next_scan, self._next_poll, self._next_leftovers)
 
     async def look(self) -> bool:
         """Look for what is due; whether there may be something to take now."""
-        if await self.scan() or time.monotonic() >= self._next_poll:
+        if time.monotonic() >= self.next_scan and await self.scan():
+            return True
+        if time.monotonic() >= self._next_poll:
             return True
         if time.monotonic() < self._next_leftovers:
             return False
         are_there = await self.reserved.run(self.store.state.left_behind(types=self.claims))
         self._next_leftovers = math.inf
-        self._leftovers_in_vain = self._leftovers_in_vain + 1 if are_there else 0
+        self._leftovers_after = min(self._leftovers_after * 2, _AT_LEAST_EVERY) if are_there else _LEFTOVERS_AFTER
         return are_there
 
     def took(self, count: int, *, free: int, has_hints: bool) -> None:
@@ -107,27 +110,24 @@ class Maintenance:
         self._next_poll = now + (self.poll if has_hints else min(self.poll, POLL_WITHOUT_HINTS))
         expected, self.expected = min(free, self.expected), math.inf
         if count >= free or not self.store.state.locks_rows or self.poll <= POLL_WITHOUT_HINTS:
-            self._next_leftovers, self._leftovers_in_vain = math.inf, 0  # who is full looks as soon as it is not
+            self._next_leftovers = math.inf  # who is full looks as soon as it is not
+            self._leftovers_after = _LEFTOVERS_AFTER
         elif count < expected:
-            self._next_leftovers = now + pause_after(
-                self._leftovers_in_vain + 1, _LEFTOVERS_AFTER, _AT_LEAST_EVERY, jitter=0
-            )
+            self._next_leftovers = now + self._leftovers_after
 
     # -- scans
 
     def scan_sooner(self, hint: Hint) -> None:
         """A hint may mean that something is due earlier than known."""
         if hint.kind in (HintKind.DEFERRED, HintKind.EXPIRED):
-            self._next_scan = self._serves_from = time.monotonic()
+            self.next_scan = self._serves_from = time.monotonic()
         elif hint.kind is HintKind.UNKNOWN:
-            self._next_scan = min(self._next_scan, self._last.at + _AT_MOST_EVERY)
+            self.next_scan = min(self.next_scan, self._last.at + _AT_MOST_EVERY)
             self._serves_from = time.monotonic()
 
     async def scan(self) -> bool:
-        """Promote and reap, if it is time and nobody else has; whether there may be something to take now."""
+        """Promote and reap, unless somebody else just has; whether there may be something to take now."""
         now = time.monotonic()
-        if now < self._next_scan:
-            return False
         if self._last.at > self._serves_from:
             self._plan(self._last.at + self.every * random.uniform(0.85, 0.95))
             return False
@@ -154,7 +154,7 @@ class Maintenance:
     def _plan(self, regular: float) -> None:
         last = self._last
         due = last.due + random.uniform(0.0, 0.02)
-        self._next_scan, self._serves_from = (due, last.due) if due < regular else (regular, last.at)
+        self.next_scan, self._serves_from = (due, last.due) if due < regular else (regular, last.at)
 
     async def _promote_and_reap(self, connection: Connection) -> tuple[Promoted, Reaped]:
         promoted = await connection.run(self.store.state.promote(type_names=self.type_names, limit=_AT_MOST))

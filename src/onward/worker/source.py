@@ -5,26 +5,24 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
 import msgspec
 
-from onward.errands import to_the_end
 from onward.errors import SchemaMissing
 from onward.lifecycle import settle
 from onward.lifecycle.effects import Effects, describe
 from onward.lifecycle.store import Store
-from onward.model import Blocker, JobError, JobId
+from onward.model import JobError, JobId
 from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter
 from onward.observe import events
 from onward.pacing import pause_after
 from onward.run.loop import SlotLoop
 from onward.state.contract import TakenJob
-from onward.state.driver import Connection, Fault
 from onward.state.rows import read_errors, write_errors
-from onward.worker.admission import Admission
+from onward.worker.admission import Admission, LimitedTakes
 from onward.worker.attempt import RunningAttempt
 from onward.worker.attempts import Attempts
 from onward.worker.chores import Chores
@@ -39,8 +37,6 @@ _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _TAKING = "take jobs"
 _LAST_LOOK = 3.0
 """Seconds a look that is under way is waited for when the worker stops."""
-_AHEAD_WITHIN = 1.0
-"""Seconds that takes wait for a look beside them."""
 _CANCELLED_AT_MOST_EVERY = 0.1
 """Seconds between looks whether running jobs are to be cancelled, in a stream of commits."""
 _JAMMED = 0.05
@@ -70,12 +66,10 @@ class JobSource:
         ageing = None if options.ageing is None else options.ageing.total_seconds()
         self._reserved = reserved
         self._cursor = TakeCursor(store.state, self._worker, self._maintenance.claims, ageing)
+        self.limited = LimitedTakes(self._admission, self._cursor, looked=self._looked_for_places, wake=self.wake)
         self._is_unsure = False
         """Whether jobs may have been taken that nobody was told of."""
         self._look: asyncio.Timeout | None = None
-        self._to_look_ahead, self._has_looked_ahead = asyncio.Event(), asyncio.Event()
-        self._has_looked_ahead.set()
-        self._ahead_hangs = False
         self.loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=options.concurrency, is_jammed=self._is_jammed)
         self.listener: Listener | None = None
         self.run_piece: Callable[[RunningAttempt], Awaitable[None]]
@@ -115,10 +109,14 @@ class JobSource:
         try:
             async with asyncio.timeout(_LAST_LOOK if self.loop.is_stopping else None) as self._look:
                 await self.settle_unanswered()
-                await self._maintenance.scan()
+                if time.monotonic() >= self._maintenance.next_scan:
+                    await self._maintenance.scan()
                 since = time.monotonic()
+                takes = self._cursor if since < self._admission.rests_until else self.limited
                 self._is_unsure = True
-                taken, blockers = await self._reserved.use(partial(self._take, limit=free))
+                taken = await self._reserved.use(partial(takes.take, limit=free))
+                waited = [job.id for job in taken if job.blockers]
+                blockers = await self._reserved.run(self._store.state.blockers_of(waited)) if waited else {}
                 self._is_unsure = False
         except TimeoutError:
             if self._look is not None and self._look.expired():
@@ -142,85 +140,6 @@ class JobSource:
         if self._look is not None:
             with suppress(RuntimeError):  # it has ended
                 self._look.reschedule(asyncio.get_running_loop().time() + _LAST_LOOK)
-
-    async def _take(
-        self, connection: Connection, *, limit: int
-    ) -> tuple[Sequence[TakenJob], Mapping[JobId, Sequence[Blocker]]]:
-        taken = list[TakenJob]()
-        has_looked = False
-        while True:
-            if self._admission.is_needed and not self._looks_ahead():
-                free, has_taken = limit - len(taken), bool(taken)
-                if not self._has_looked_ahead.is_set():
-                    await self._has_looked_ahead.wait()
-                elif not await self._look_for_places(connection, free=free, has_taken=has_taken):
-                    break
-                has_looked = True
-            taken.extend(await self._cursor.take(connection, limit - len(taken)))
-            is_full = len(taken) == limit
-            self._admission.took(is_full=is_full, has_looked=has_looked)
-            if is_full or has_looked or not self._admission.is_needed:
-                break
-        waited = [job.id for job in taken if job.blockers]
-        return taken, await connection.run(self._store.state.blockers_of(waited)) if waited else {}
-
-    def _looks_ahead(self) -> bool:
-        """Whether places are looked for while jobs are taken: it takes as long as all else, and another connection of
-        the server's can do so meanwhile. A file has only one who writes.
-        """
-        if self._ahead_hangs:
-            return False
-        if not (self._admission.can_wait and self._store.state.locks_rows and self._store.driver.is_async):
-            return False
-        if self._has_looked_ahead.is_set():
-            self._admission.look_ahead()
-            self._has_looked_ahead.clear()
-            self._to_look_ahead.set()
-        return True
-
-    async def look_ahead(self, connections: list[Reserved]) -> None:
-        """Look for places whenever a take need not wait for it; until cancelled. Its connection is told."""
-        reserved = Reserved(self._store.driver)
-        connections.append(reserved)
-        try:
-            while True:
-                await self._to_look_ahead.wait()
-                self._to_look_ahead.clear()
-                hangs = asyncio.get_running_loop().call_later(_AHEAD_WITHIN, self._go_on_without)
-                try:
-                    await reserved.use(partial(self._look_for_places, free=0))
-                except Exception as error:  # noqa: BLE001 - one turn of a loop
-                    self._admission.failed_ahead(error)
-                else:
-                    self._admission.looked_ahead()
-                finally:
-                    hangs.cancel()
-                    self._ahead_hangs = False
-                    self._has_looked_ahead.set()
-                    self.wake()  # it is known now when to look next
-        finally:
-            await to_the_end(reserved.close())
-
-    def _go_on_without(self) -> None:
-        """The look beside the takes has no answer: until it has, they look themselves."""
-        self._ahead_hangs = True
-        self._has_looked_ahead.set()
-        self.wake()
-
-    async def _look_for_places(self, connection: Connection, *, free: int, has_taken: bool = False) -> bool:
-        """Let jobs in; False: the database is in trouble, for which those that were taken before are not given back."""
-        try:
-            await self._admit(connection, free=free)
-        except Exception as error:
-            fault = self._store.fault(error)
-            if fault is Fault.TIMEOUT:  # somebody has locked a key, which concerns no job but those that wait for it
-                self._admission.locked_out(error)
-            elif not has_taken or fault is not Fault.TROUBLE:
-                raise
-            else:
-                self._admission.lost_touch()  # the next take begins with a look, which tells of what lasts
-                return False
-        return True
 
     async def settle_unanswered(self) -> None:
         """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure.
@@ -273,8 +192,7 @@ class JobSource:
         """Whether most of what runs waits for connections: what is not taken is there for other workers."""
         return len(self._attempts.workplace.queueing) * 2 > self.loop.busy
 
-    async def _admit(self, connection: Connection, *, free: int) -> None:
-        await self._admission.before_take(connection, free=free)
+    def _looked_for_places(self) -> None:
         self._attempts.forgotten = self._freed if self._admission.is_eager else None
 
     def _freed(self, job: TakenJob) -> None:
@@ -290,11 +208,11 @@ class JobSource:
                 await self._look_for_cancelled()
             if await self._maintenance.look():
                 break
-            admission_due = self._admission.due if self._has_looked_ahead.is_set() else math.inf
+            admission_due = self._admission.due if self.limited.has_looked_ahead.is_set() else math.inf
             if time.monotonic() >= admission_due:
                 if self.loop.has_room:  # a take lets jobs in
                     break
-                await self._reserved.use(partial(self._look_for_places, free=0))  # for others, who have room
+                await self._reserved.use(partial(self.limited.look, free=0))  # for others, who have room
                 continue
             expected = self._handle_hints(await self._next_hints(admission_due))
             if expected is not None:

@@ -198,7 +198,7 @@ class Worker:
                 for work in (
                     self._progress.run(),
                     self._chores.run(self._beside),
-                    self._source.look_ahead(self._beside),
+                    self._source.limited.look_ahead(self._beside),
                 )
             ]
             if self.options.burst:
