@@ -24,7 +24,7 @@ from onward.errors import (
 from onward.lifecycle.effects import Effects, describe
 from onward.lifecycle.settle import settlement_of_cancel
 from onward.lifecycle.store import Store
-from onward.lifecycle.transaction import Mark, OpenTransaction, open_here, unmark
+from onward.lifecycle.transaction import Mark, OpenTransaction, open_here
 from onward.model import CompletedJob, JobStatus, WorkerId
 from onward.observe import events
 from onward.pacing import Pacing
@@ -376,7 +376,8 @@ class PhaseBlock:
             raise
         finally:
             if self._mark is not None:
-                unmark(self._mark)
+                with suppress(ValueError):  # in another task than it was entered in, which has no mark to take away
+                    open_here.reset(self._mark)
             await self._phases.leave(self._phase, left)
 
     def __enter__(self) -> Any:

@@ -79,6 +79,7 @@ class JobSource:
         self._cancelled: set[tuple[JobId, int]] = set()
         """The attempts that run here of which it is known that somebody wants them cancelled."""
         self._recovering = 0
+        """How many turns of the loop have failed in a row."""
         self.refusal: BaseException | None = None
         """Why no jobs could be taken, until they can."""
         self._looked_in_vain = 0
@@ -108,7 +109,8 @@ class JobSource:
         self.listener.has_room = True
         try:
             async with asyncio.timeout(_LAST_LOOK if self.loop.is_stopping else None) as self._look:
-                await self.settle_unanswered()
+                if self._recovering:
+                    await self.settle_unanswered()
                 if time.monotonic() >= self._maintenance.next_scan:
                     await self._maintenance.scan()
                 since = time.monotonic()
