@@ -31,7 +31,7 @@ _BETWEEN_QUESTIONS, _ASK_AGAIN = 0.25, 30.0
 class PostgresNotify(ConnectedNotify["_Channel"]):
     """Sends hints with NOTIFY and receives them with LISTEN, over a connection that is opened when first needed.
 
-    Every process hears every hint; `presence.py` explains who wakes. Whoever may connect to the database may send a
+    Every process hears every hint; `wake_sharing.py` explains who wakes. Whoever may connect to the database may send a
     hint, which costs a look; but to be believed that it takes jobs, and so have others leave them to it, a process must
     have a session whose role may change `table` (without one: our own role), as the server says.
     """
