@@ -20,7 +20,7 @@ from onward.pacing import pause_after
 from onward.state.contract import TakenJob
 from onward.state.driver import Connection, Fault
 from onward.worker.connections import Reserved
-from onward.worker.take_cursor import TakeCursor
+from onward.worker.maintenance import TakeCursor
 
 logger = logging.getLogger("onward.worker")
 _AT_LEAST_EVERY = 30.0
@@ -28,7 +28,7 @@ _AT_LEAST_EVERY = 30.0
 _WITHOUT_ROOM = 0.05
 """Seconds between looks on behalf of others, while this worker could not take what it lets in."""
 _LOOK_BACK_EVERY = 0.25
-"""Seconds for which it goes on after what it has seen; see `worker/take_cursor.py`."""
+"""Seconds for which it goes on after what it has seen; see `TakeCursor`."""
 _EAGER_FOR = 60.0
 """Seconds after jobs were let in for which a worker whose types have no limit looks before every take, too."""
 _AT_MOST_AHEAD, _AT_MOST_AHEAD_ALONE = 0.05, 0.1

@@ -27,9 +27,8 @@ from onward.worker.attempt import RunningAttempt
 from onward.worker.attempts import Attempts
 from onward.worker.chores import Chores
 from onward.worker.connections import Reserved
-from onward.worker.maintenance import POLL_WITHOUT_HINTS, Maintenance, Scans
+from onward.worker.maintenance import POLL_WITHOUT_HINTS, Maintenance, Scans, TakeCursor
 from onward.worker.options import WorkerOptions
-from onward.worker.take_cursor import TakeCursor
 
 logger = logging.getLogger("onward.worker")
 _POLL = 60.0
