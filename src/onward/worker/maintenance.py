@@ -1,5 +1,5 @@
-"""When a worker looks beside its own jobs: for those that are due, that were passed over, whose holder is gone; and where
-in a long backlog its takes go on.
+"""When a worker looks beside its own jobs, for those that are due, that were passed over, whose holder is gone; and
+where, in a long backlog, its takes go on.
 """
 
 import math
