@@ -53,7 +53,7 @@ Scans: TypeAlias = dict[frozenset[str], Scan]
 
 @dataclass(slots=True)
 class Maintenance:
-    """Looks for three things, each when its time has come; `next_look` is the earliest of these times.
+    """Looks for three things, each when its time has come.
 
     A scan promotes and reaps whenever something is due, and often enough to learn what will be: four times in the
     shortest lease sees every foreign lease before it expires, and wakes when it does. The workers of an app take turns:
@@ -80,11 +80,11 @@ class Maintenance:
     expected: float = math.inf
     """How many jobs the next take is to bring if nobody else is faster; as many as there are slots, if unknown."""
     next_scan: float = 0.0
-    """When to look next for what is due, unless a hint says sooner (monotonic)."""
+    next_poll: float = math.inf
+    next_leftovers: float = math.inf
+    """When to look for each (monotonic), unless a hint says sooner."""
     is_unsure: bool = False
     """Whether jobs may have been reaped that nobody was told of, or not to the end."""
-    _next_poll: float = math.inf
-    _next_leftovers: float = math.inf
     _scans_in_vain: int = 0
     """How many scans in a row have brought nothing of what was due."""
     _leftovers_after: float = _LEFTOVERS_AFTER
@@ -94,21 +94,16 @@ class Maintenance:
 
     # -- when to look
 
-    @property
-    def next_look(self) -> float:
-        """When there will be something to look for (monotonic)."""
-        return min(self.next_scan, self._next_poll, self._next_leftovers)
-
     async def look(self) -> bool:
         """Look for what is due; whether there may be something to take now."""
         if time.monotonic() >= self.next_scan and await self.scan():
             return True
-        if time.monotonic() >= self._next_poll:
+        if time.monotonic() >= self.next_poll:
             return True
-        if time.monotonic() < self._next_leftovers:
+        if time.monotonic() < self.next_leftovers:
             return False
         are_there = await self.reserved.run(self.store.state.left_behind(types=self.claims))
-        self._next_leftovers = math.inf
+        self.next_leftovers = math.inf
         self._leftovers_after = min(self._leftovers_after * 2, _AT_LEAST_EVERY) if are_there else _LEFTOVERS_AFTER
         return are_there
 
@@ -118,13 +113,13 @@ class Maintenance:
         If they are as many as it was told of, it may still be too early for what an earlier one had to leave.
         """
         now = time.monotonic()
-        self._next_poll = now + (self.poll if has_hints else min(self.poll, POLL_WITHOUT_HINTS))
+        self.next_poll = now + (self.poll if has_hints else min(self.poll, POLL_WITHOUT_HINTS))
         expected, self.expected = min(free, self.expected), math.inf
         if count >= free or not self.store.state.locks_rows or self.poll <= POLL_WITHOUT_HINTS:
-            self._next_leftovers = math.inf  # who is full looks as soon as it is not
+            self.next_leftovers = math.inf  # who is full looks as soon as it is not
             self._leftovers_after = _LEFTOVERS_AFTER
         elif count < expected:
-            self._next_leftovers = now + self._leftovers_after
+            self.next_leftovers = now + self._leftovers_after
 
     # -- scans
 

@@ -204,32 +204,38 @@ class JobSource:
                 self._store.release(Effects(hints=[Hint(HintKind.READY, job.type_name)]))
 
     async def wait(self) -> None:
+        maintenance = self._maintenance
         while True:
             if self._may_be_cancelled:
                 await self._look_for_cancelled()
-            if await self._maintenance.look():
+            if await maintenance.look():
                 break
-            admission_due = self._admission.due if self.limited.has_looked_ahead.is_set() else math.inf
-            if time.monotonic() >= admission_due:
+            places_due = self._admission.due if self.limited.has_looked_ahead.is_set() else math.inf
+            if time.monotonic() >= places_due:
                 if self.loop.has_room:  # a take lets jobs in
                     break
                 await self._reserved.use(partial(self.limited.look, free=0))  # for others, who have room
                 continue
-            expected = self._handle_hints(await self._next_hints(admission_due))
+            due = min(maintenance.next_scan, maintenance.next_poll, maintenance.next_leftovers, places_due)
+            if self._may_be_cancelled:
+                due = min(due, self._look_for_cancelled_at)
+            expected = self._handle_hints(await self._next_hints(due))
             if expected is not None:
-                self._maintenance.expected = expected
+                maintenance.expected = expected
                 break
             if self._woken:
                 break
         self._woken = False
 
-    async def _next_hints(self, admission_due: float) -> Sequence[Hint]:
-        """Wait for hints, or until something is due. Those about jobs that cannot be taken are left to others."""
+    async def _next_hints(self, due: float) -> Sequence[Hint]:
+        """Wait for hints, or until something is due (monotonic).
+
+        Hints about jobs that cannot be taken are left to others.
+        """
         assert self.listener is not None
         self.listener.has_room = has_room = self.loop.has_room
         is_jammed = self.loop.free > 0 and not has_room
-        due = self._look_for_cancelled_at if self._may_be_cancelled else math.inf
-        left = max(min(self._maintenance.next_look, admission_due, due) - time.monotonic(), 0.0)
+        left = max(due - time.monotonic(), 0.0)
         hints = await self.listener.wait(min(left, _JAMMED) if is_jammed else left)
         self.listener.has_room = has_room = self.loop.has_room
         if hints and not has_room:
