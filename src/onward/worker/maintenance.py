@@ -137,11 +137,11 @@ class Maintenance:
         if self._last.at > self._serves_from:
             self._plan(self._last.at + self.every * random.uniform(0.85, 0.95))
             return False
-        self.is_unsure = True
+        was_unsure, self.is_unsure = self.is_unsure, True
         promoted, reaped = await self.reserved.use(self._promote_and_reap)
         for job in reaped.jobs:
             await self.take_back(job)
-        self.is_unsure = False
+        self.is_unsure = was_unsure
         waits = [wait for wait in (promoted.next_in, reaped.next_in) if wait is not None]
         wait = min(waits, default=math.inf)
         self._scans_in_vain = self._scans_in_vain + 1 if wait <= 0 and not (promoted.count or reaped.jobs) else 0
