@@ -305,7 +305,7 @@ async def test_a_child_whose_connection_falls_silent_makes_another_and_keeps_the
             presence=Presence(app._store, "w", version=None, types={}, concurrency=1),
         )  # fmt: skip
         guardian.start()
-        guardian.hold(chain.id, 1, 6.0, time.monotonic())
+        guardian.leases.hold(chain.id, 1, 6.0, time.monotonic())
         await recorder.next(events.LeaseRenewed)
 
         proxy.silence()

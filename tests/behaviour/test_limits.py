@@ -17,7 +17,7 @@ import pytest
 from onward import Attempt, Backoff, JobType, Limit, Next, Onward, Rate, Reschedule, job
 from onward.errors import ConfigurationError, DefinitionError, LimitNotFound, StartRefused, WaitTimeout
 from onward.observe import events
-from onward.worker import admission, source
+from onward.worker import admission
 from support import SOON, Recorder, Run, intercept
 
 
@@ -172,13 +172,13 @@ async def test_takes_look_themselves_while_the_look_beside_them_has_no_answer(
     async def work(attempt: Attempt[Work]) -> None:
         await runs(attempt.input.tenant)
 
-    monkeypatch.setattr(source, "_AHEAD_WITHIN", 0.2)
+    monkeypatch.setattr(admission, "_AHEAD_WITHIN", 0.2)
     monkeypatch.setattr(admission, "_AT_MOST_AHEAD", 0.005)  # before all that was let in has been taken
     async with make_app(work) as app:
         worker = app.worker(concurrency=2)
 
         async def admit(run: Run, **_: Any) -> Any:
-            if not worker._source._has_looked_ahead.is_set() and not looks["hanging"]:
+            if not worker._source.limited.has_looked_ahead.is_set() and not looks["hanging"]:
                 looks["hanging"] += 1
                 await release.wait()
             return await run()
@@ -206,12 +206,12 @@ async def test_takes_look_themselves_while_no_connection_is_to_be_had_beside_the
     async def work(attempt: Attempt[Work]) -> None:
         await runs(attempt.input.tenant)
 
-    class NotToBeHad(source.Reserved):
+    class NotToBeHad(admission.Reserved):
         async def use(self, work: Any) -> Any:
             tries["ahead"] += 1
             raise asyncpg.TooManyConnectionsError("sorry, too many clients already")
 
-    monkeypatch.setattr(source, "Reserved", NotToBeHad)
+    monkeypatch.setattr(admission, "Reserved", NotToBeHad)
     look_at_least_every(monkeypatch, 0.05)
     monkeypatch.setattr(admission, "_AT_MOST_AHEAD", 0.005)
     monkeypatch.setattr(admission, "_NONE_AHEAD_FOR", 60.0)

@@ -1,6 +1,7 @@
 """The answer to a take, or of the reaper, is lost: the jobs are nobody's, and do not wait for their leases."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -94,6 +95,40 @@ async def test_jobs_whose_reaping_was_not_answered_are_settled_as_crashes_at_onc
 
     assert len(lost) == 1
     assert [event.job_id for event in recorder.of(JobReaped)] == [chain.id]
+
+
+async def test_a_worker_that_has_no_room_remembers_that_its_reaping_was_not_answered(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, release, reaped_again, lost = asyncio.Event(), asyncio.Event(), asyncio.Event(), list[Any]()
+
+    @job("long")
+    async def long(attempt: Attempt[None]) -> None:
+        begun.set()
+        await release.wait()
+
+    async def reap_and_lose_the_first(run: Run, **_: Any) -> Any:
+        reaped = await run()
+        if lost:
+            reaped_again.set()
+        elif reaped.jobs:
+            lost.extend(reaped.jobs)
+            raise ConnectionResetError
+        return reaped
+
+    app: Onward = await opened(once, long)
+    intercept(monkeypatch, app.state, "reap", reap_and_lose_the_first)
+    async with app.worker(concurrency=1, poll=timedelta(milliseconds=50)):
+        await app.start(long, None)
+        await begun.wait()
+        chain = await app.start(once, None)
+        await _leave_behind(app)
+        await reaped_again.wait()
+
+        release.set()
+
+        with pytest.raises(ChainFailed, match="WorkerCrashed"):
+            await chain.wait(timeout=SOON)
 
 
 async def test_a_worker_that_is_cancelled_while_it_reaps_settles_what_it_does_not_know_of(

@@ -1,6 +1,6 @@
 """Hints merged, and as text, for adapters that send them elsewhere: a heading, then a line for each hint.
 
-`vetting.py` reads them.
+`connected.py` reads them.
 """
 
 from collections.abc import Sequence

@@ -113,24 +113,33 @@ class Listeners:
     def deliver(self, hints: Sequence[Hint]) -> None:
         """Give every hint to those it concerns."""
         for hint in hints:
-            listeners = [listener for listener in self._listeners if listener.wants(hint)]
-            if hint.kind in _FOR_ONE_EACH:
-                # As many as that: those that are idle, then those that are awake, last those that are full.
-                listeners.sort(key=attrgetter("is_idle", "has_room"), reverse=True)
-                del listeners[hint.count :]
-                for listener in listeners:  # the next hint is another's turn
-                    self._listeners.remove(listener)
-                    self._listeners.append(listener)
-            for listener in listeners:
-                listener.give(hint)
+            self.give(hint, self.concerned(hint))
+
+    def concerned(self, hint: Hint) -> list[_Listener]:
+        """Those whom a hint concerns, now. Of one about ready jobs, they are those who could take one: be they idle, or
+        awake and about to look.
+        """
+        return [listener for listener in self._listeners if listener.wants(hint)]
+
+    def give(self, hint: Hint, concerned: list[_Listener]) -> None:
+        """Give a hint to those it concerns, or to as many of them as there are jobs."""
+        if hint.kind in _FOR_ONE_EACH and hint.count < len(concerned):
+            # Those that are idle, then those that are awake, last those that are full.
+            concerned.sort(key=attrgetter("is_idle", "has_room"), reverse=True)
+            del concerned[hint.count :]
+            for listener in concerned:  # the next hint is another's turn
+                self._listeners.remove(listener)
+                self._listeners.append(listener)
+        for listener in concerned:
+            listener.give(hint)
 
     def idle(self, hint: Hint) -> int:
         """How many of those whom a hint concerns it would wake, and to some use."""
-        return sum(listener.is_idle for listener in self._listeners if listener.wants(hint))
+        return sum(listener.is_idle for listener in self.concerned(hint))
 
     def room(self, hint: Hint) -> int:
-        """How many could take a job that is ready, be they idle, or awake and about to look."""
-        return sum(listener.wants(hint) for listener in self._listeners)
+        """How many could take a job that is ready."""
+        return len(self.concerned(hint))
 
     def room_by_type(self) -> dict[str, int]:
         """How many could take a job, for every type that somebody here takes."""
@@ -144,7 +153,7 @@ class Listeners:
 
     def _redeliver(self, hints: Sequence[Hint]) -> None:
         for hint in hints:
-            if self.room(hint):
+            if self.concerned(hint):
                 self.deliver([hint])
             elif self._pass_on is not None:
                 self._pass_on([hint])

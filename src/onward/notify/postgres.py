@@ -31,7 +31,7 @@ _BETWEEN_QUESTIONS, _ASK_AGAIN = 0.25, 30.0
 class PostgresNotify(ConnectedNotify["_Channel"]):
     """Sends hints with NOTIFY and receives them with LISTEN, over a connection that is opened when first needed.
 
-    Every process hears every hint; `presence.py` explains who wakes. Whoever may connect to the database may send a
+    Every process hears every hint; `wake_sharing.py` explains who wakes. Whoever may connect to the database may send a
     hint, which costs a look; but to be believed that it takes jobs, and so have others leave them to it, a process must
     have a session whose role may change `table` (without one: our own role), as the server says.
     """
@@ -160,17 +160,14 @@ class PostgresNotify(ConnectedNotify["_Channel"]):
 
     def _share_out(self, nonce: str, hints: Sequence[Hint]) -> None:
         """Of jobs that are ready, a share is for us; all other hints are for everybody."""
-        ours: list[Hint] = []
         for hint in hints:
-            if hint.kind is not HintKind.READY:
-                ours.append(hint)
-                continue
-            mine, rest = self._sharing.share(nonce, hint, self._listeners.room(hint))
+            concerned, mine, rest = self._listeners.concerned(hint), hint.count, 0
+            if hint.kind is HintKind.READY:
+                mine, rest = self._sharing.share(nonce, hint, len(concerned))
             if mine:
-                ours.append(Hint(hint.kind, hint.key, mine))
+                self._listeners.give(Hint(hint.kind, hint.key, mine), concerned)
             if rest:
                 self._pass_on([Hint(hint.kind, hint.key, rest)])
-        self._listeners.deliver(ours)
 
     async def _redirect(self, connection: "_Channel", hints: Sequence[Hint]) -> None:
         await connection.say([*self._news(), *_payloads(hints)])

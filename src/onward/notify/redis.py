@@ -13,10 +13,9 @@ from urllib.parse import urlsplit
 
 from onward.addresses import wrong_address
 from onward.errors import require
-from onward.notify.connected import ANSWER, QUIET, ConnectedNotify
+from onward.notify.connected import ANSWER, QUIET, ConnectedNotify, is_nonce
 from onward.notify.contract import Hint, HintKind
 from onward.notify.encoding import encode_hints
-from onward.notify.vetting import is_nonce
 from onward.redis.connection import Redis, exceptions, own_client, own_cluster, timeouts
 from onward.redis.scripts import load
 
@@ -70,7 +69,7 @@ class RedisNotify(ConnectedNotify["_RedisHints"]):
     def _receive(self, payload: bytes) -> None:
         nonce, hints = self._read(payload)
         self._listeners.deliver([hint for hint in hints if hint.kind is not HintKind.READY])
-        ready = [hint for hint in hints if hint.kind is HintKind.READY and self._listeners.room(hint)]
+        ready = [hint for hint in hints if hint.kind is HintKind.READY and self._listeners.concerned(hint)]
         if not ready or not is_nonce(nonce, _NONCE):
             return
         if len(self._errands) < _MOST_CLAIMS:

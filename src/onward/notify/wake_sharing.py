@@ -113,13 +113,18 @@ class WakeSharing:
 
     def share(self, nonce: str, hint: Hint, here: int) -> tuple[int, int]:
         """How many wake here, where so many can, and for how many more jobs others believe that they do."""
+        of_me = max(self._told.get(hint.key, 0), here)
+        mine = min(hint.count, of_me) if not self._others else self._share_with_others(nonce, hint, of_me)
+        return min(mine, here), mine - min(mine, here)
+
+    def _share_with_others(self, nonce: str, hint: Hint, of_me: int) -> int:
+        """How many wake here, where so many are believed to."""
         believed = {process: other.room.get(hint.key, 0) for process, other in self._others.items()}
-        believed[self.me] = max(self._told.get(hint.key, 0), here)
-        shares = share_out(nonce, hint.count, believed)
+        shares = share_out(nonce, hint.count, {**believed, self.me: of_me})
         mine = shares.pop(self.me, 0)
         for process, count in shares.items():
             self._others[process].left_to_it[hint.key] += count
-        return min(mine, here), mine - min(mine, here)
+        return mine
 
 
 def share_out(nonce: str, count: int, room: Mapping[str, int]) -> dict[str, int]:

@@ -1,20 +1,26 @@
 """What a worker does for limits: it lets held jobs in before it takes, and when the next slot of a rate comes."""
 
+import asyncio
 import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from onward.define.limit import TypeLimit, shown_name
+from onward.errands import to_the_end
 from onward.lifecycle.effects import Effects, describe
 from onward.lifecycle.limits import rule_of
 from onward.lifecycle.store import Store
 from onward.notify.contract import Hint, HintKind
 from onward.observe import events
 from onward.pacing import pause_after
-from onward.state.driver import Connection
+from onward.state.contract import TakenJob
+from onward.state.driver import Connection, Fault
+from onward.worker.connections import Reserved
+from onward.worker.maintenance import TakeCursor
 
 logger = logging.getLogger("onward.worker")
 _AT_LEAST_EVERY = 30.0
@@ -22,7 +28,7 @@ _AT_LEAST_EVERY = 30.0
 _WITHOUT_ROOM = 0.05
 """Seconds between looks on behalf of others, while this worker could not take what it lets in."""
 _LOOK_BACK_EVERY = 0.25
-"""Seconds for which it goes on after what it has seen; see `worker/take_cursor.py`."""
+"""Seconds for which it goes on after what it has seen; see `TakeCursor`."""
 _EAGER_FOR = 60.0
 """Seconds after jobs were let in for which a worker whose types have no limit looks before every take, too."""
 _AT_MOST_AHEAD, _AT_MOST_AHEAD_ALONE = 0.05, 0.1
@@ -36,6 +42,8 @@ _PAST_LOCKS_FOR = 10.0
 """Seconds for which locked keys are passed over after one was in the way."""
 _NONE_AHEAD_FOR, _NONE_AHEAD_AT_MOST_FOR = 1.0, 30.0
 """Seconds for which takes look themselves after a look beside them failed; the latter if that goes on."""
+_AHEAD_WITHIN = 1.0
+"""Seconds that takes wait for a look beside them."""
 _LETTING_IN = "let jobs in"
 _MOST_ROUNDS = 4
 """Where jobs go on from one limit to the next, or there is more to look at than fits into one."""
@@ -52,6 +60,8 @@ class Admission:
     limits: Sequence[TypeLimit]
     due: float = 0.0
     """When there will be something to look for (monotonic)."""
+    rests_until: float = 0.0
+    """For so long a take need neither begin with a look nor tell what it has brought."""
     _is_declared: bool = False
     _sweep: bool = True
     _after: int = 0
@@ -128,9 +138,11 @@ class Admission:
             self._enough_until = 0.0
         elif not has_looked and self.is_eager:
             self.due = min(self.due, self._enough_until)
+        self.rests_until = 0.0 if self.is_eager else max(self.due, self._not_before)
 
     async def before_take(self, connection: Connection, *, free: int) -> None:
         """Let in what there are places for, and tell others of what this worker cannot take."""
+        self.rests_until = 0.0
         if not self._is_declared:
             await self._declare(connection)
         types, next_in = Counter[str](), None
@@ -189,4 +201,99 @@ class Admission:
         """The database was away, and with it perhaps what it knew of keys to look at."""
         self._sweep = True
         self._after = 0
-        self.due = self._enough_until = 0.0
+        self.due = self.rests_until = self._enough_until = 0.0
+
+
+class LimitedTakes:
+    """Takes, and the looks for places that they begin with, or that are made beside them."""
+
+    def __init__(
+        self, admission: Admission, cursor: TakeCursor, *, looked: Callable[[], object], wake: Callable[[], object]
+    ) -> None:
+        """`looked` is called after every look; `wake` when a look beside takes has said when to look next."""
+        self._admission, self._cursor, self._store = admission, cursor, admission.store
+        self._looked, self._wake = looked, wake
+        self._to_look_ahead = asyncio.Event()
+        self.has_looked_ahead = asyncio.Event()
+        """Not while a look is under way beside takes, which is to say when to look next."""
+        self.has_looked_ahead.set()
+        self._ahead_hangs = False
+
+    async def take(self, connection: Connection, limit: int) -> Sequence[TakenJob]:
+        taken = list[TakenJob]()
+        has_looked = False
+        while True:
+            if self._admission.is_needed and not self._looks_ahead():
+                free, has_taken = limit - len(taken), bool(taken)
+                if not self.has_looked_ahead.is_set():
+                    await self.has_looked_ahead.wait()
+                elif not await self.look(connection, free=free, has_taken=has_taken):
+                    break
+                has_looked = True
+            taken.extend(await self._cursor.take(connection, limit - len(taken)))
+            is_full = len(taken) == limit
+            self._admission.took(is_full=is_full, has_looked=has_looked)
+            if is_full or has_looked or not self._admission.is_needed:
+                break
+        return taken
+
+    async def look(self, connection: Connection, *, free: int, has_taken: bool = False) -> bool:
+        """Let jobs in; False: the database is in trouble, for which those that were taken before are not given back."""
+        try:
+            await self._admission.before_take(connection, free=free)
+            self._looked()
+        except Exception as error:
+            fault = self._store.fault(error)
+            if fault is Fault.TIMEOUT:  # somebody has locked a key, which concerns no job but those that wait for it
+                self._admission.locked_out(error)
+            elif not has_taken or fault is not Fault.TROUBLE:
+                raise
+            else:
+                self._admission.lost_touch()  # the next take begins with a look, which tells of what lasts
+                return False
+        return True
+
+    # -- beside takes
+
+    def _looks_ahead(self) -> bool:
+        """Whether places are looked for while jobs are taken: it takes as long as all else, and another connection of
+        the server's can do so meanwhile. A file has only one who writes.
+        """
+        if self._ahead_hangs:
+            return False
+        if not (self._admission.can_wait and self._store.state.locks_rows and self._store.driver.is_async):
+            return False
+        if self.has_looked_ahead.is_set():
+            self._admission.look_ahead()
+            self.has_looked_ahead.clear()
+            self._to_look_ahead.set()
+        return True
+
+    async def look_ahead(self, connections: list[Reserved]) -> None:
+        """Look for places whenever a take need not wait for it; until cancelled. Its connection is told."""
+        reserved = Reserved(self._store.driver)
+        connections.append(reserved)
+        try:
+            while True:
+                await self._to_look_ahead.wait()
+                self._to_look_ahead.clear()
+                hangs = asyncio.get_running_loop().call_later(_AHEAD_WITHIN, self._go_on_without)
+                try:
+                    await reserved.use(partial(self.look, free=0))
+                except Exception as error:  # noqa: BLE001 - one turn of a loop
+                    self._admission.failed_ahead(error)
+                else:
+                    self._admission.looked_ahead()
+                finally:
+                    hangs.cancel()
+                    self._ahead_hangs = False
+                    self.has_looked_ahead.set()
+                    self._wake()
+        finally:
+            await to_the_end(reserved.close())
+
+    def _go_on_without(self) -> None:
+        """The look beside the takes has no answer: until it has, they look themselves."""
+        self._ahead_hangs = True
+        self.has_looked_ahead.set()
+        self._wake()

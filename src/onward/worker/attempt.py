@@ -50,6 +50,8 @@ class RunningAttempt:
     """Whether everybody knows how it ended."""
     deadline = math.inf
     """When it is told to stop (monotonic)."""
+    has_reported = False
+    """Whether its handler has said how far it has come."""
     waited = ran = 0.0
     """Seconds from when the job was due until it was taken, and those in the handler."""
     _outcome: Outcome[Any] | None = None
@@ -123,6 +125,7 @@ class RunningAttempt:
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         guard = self.kind.guard
+        self.has_reported = True
         keep = None if guard is None else partial(guard.note, job_id=self.job.id, input=self.input)
         self._workplace.progress.report(self.job.id, self.job.attempt, fraction, note, keep)
 
@@ -218,6 +221,8 @@ class RunningAttempt:
                 self._task, self.handler, self.ran = None, "ended", time.monotonic() - began
             self._check_end(returned)
             settlement = settlement_of(self._workplace.registry, kind, self.job, self._workplace.worker, returned)
+            if self.has_reported:
+                settlement = self._workplace.progress.last_word(settlement)
             return await self.phases.settle(settlement)
         except BaseException:
             with suppress(Exception):  # of a connection that is lost; what led here says more

@@ -1,8 +1,11 @@
-"""What a worker looks after beside its own jobs: those that are due, that were passed over, whose holder is gone."""
+"""When a worker looks beside its own jobs, for those that are due, that were passed over, whose holder is gone; and
+where, in a long backlog, its takes go on.
+"""
 
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -13,7 +16,8 @@ from onward.model import JobId, WorkerId
 from onward.notify.contract import Hint, HintKind
 from onward.observe import events
 from onward.pacing import pause_after
-from onward.state.contract import Promoted, Reaped, TakenJob, TypeClaim
+from onward.state.command import Operation
+from onward.state.contract import Position, Promoted, Reaped, StateAdapter, TakenJob, TypeClaim
 from onward.state.driver import Connection
 from onward.worker.connections import Reserved
 
@@ -25,6 +29,13 @@ _AT_MOST_EVERY = 0.1
 _AT_LEAST_EVERY = 1.0
 """The latter."""
 _LEFTOVERS_AFTER = 0.05
+_LOOK_BACK_EVERY = 0.25
+_LOOK_BACK_FOR_AT_MOST = 0.05
+"""Of the time: where looking back takes long, it is done less often."""
+
+_LAST_COUNTS = 0.25
+_FEW = 8
+"""Types of which it does not pay to know how many jobs to expect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +53,7 @@ Scans: TypeAlias = dict[frozenset[str], Scan]
 
 @dataclass(slots=True)
 class Maintenance:
-    """Looks for three things, each when its time has come; `next_look` is the earliest of these times.
+    """Looks for three things, each when its time has come.
 
     A scan promotes and reaps whenever something is due, and often enough to learn what will be: four times in the
     shortest lease sees every foreign lease before it expires, and wakes when it does. The workers of an app take turns:
@@ -68,34 +79,32 @@ class Maintenance:
     poll: float = math.inf
     expected: float = math.inf
     """How many jobs the next take is to bring if nobody else is faster; as many as there are slots, if unknown."""
+    next_scan: float = 0.0
+    next_poll: float = math.inf
+    next_leftovers: float = math.inf
+    """When to look for each (monotonic), unless a hint says sooner."""
     is_unsure: bool = False
     """Whether jobs may have been reaped that nobody was told of, or not to the end."""
-    _next_scan: float = 0.0
-    _next_poll: float = math.inf
-    _next_leftovers: float = math.inf
     _scans_in_vain: int = 0
     """How many scans in a row have brought nothing of what was due."""
-    _leftovers_in_vain: int = 0
-    """How often in a row takes have brought too few, and left something."""
+    _leftovers_after: float = _LEFTOVERS_AFTER
+    """Seconds from a take that has brought too few until the look for them: longer, while there are some every time."""
     _serves_from: float = 0.0
     """A scan of another worker that began after this makes the next one superfluous."""
 
     # -- when to look
 
-    @property
-    def next_look(self) -> float:
-        """When there will be something to look for (monotonic)."""
-        return min(self._next_scan, self._next_poll, self._next_leftovers)
-
     async def look(self) -> bool:
         """Look for what is due; whether there may be something to take now."""
-        if await self.scan() or time.monotonic() >= self._next_poll:
+        if time.monotonic() >= self.next_scan and await self.scan():
             return True
-        if time.monotonic() < self._next_leftovers:
+        if time.monotonic() >= self.next_poll:
+            return True
+        if time.monotonic() < self.next_leftovers:
             return False
         are_there = await self.reserved.run(self.store.state.left_behind(types=self.claims))
-        self._next_leftovers = math.inf
-        self._leftovers_in_vain = self._leftovers_in_vain + 1 if are_there else 0
+        self.next_leftovers = math.inf
+        self._leftovers_after = min(self._leftovers_after * 2, _AT_LEAST_EVERY) if are_there else _LEFTOVERS_AFTER
         return are_there
 
     def took(self, count: int, *, free: int, has_hints: bool) -> None:
@@ -104,38 +113,35 @@ class Maintenance:
         If they are as many as it was told of, it may still be too early for what an earlier one had to leave.
         """
         now = time.monotonic()
-        self._next_poll = now + (self.poll if has_hints else min(self.poll, POLL_WITHOUT_HINTS))
+        self.next_poll = now + (self.poll if has_hints else min(self.poll, POLL_WITHOUT_HINTS))
         expected, self.expected = min(free, self.expected), math.inf
         if count >= free or not self.store.state.locks_rows or self.poll <= POLL_WITHOUT_HINTS:
-            self._next_leftovers, self._leftovers_in_vain = math.inf, 0  # who is full looks as soon as it is not
+            self.next_leftovers = math.inf  # who is full looks as soon as it is not
+            self._leftovers_after = _LEFTOVERS_AFTER
         elif count < expected:
-            self._next_leftovers = now + pause_after(
-                self._leftovers_in_vain + 1, _LEFTOVERS_AFTER, _AT_LEAST_EVERY, jitter=0
-            )
+            self.next_leftovers = now + self._leftovers_after
 
     # -- scans
 
     def scan_sooner(self, hint: Hint) -> None:
         """A hint may mean that something is due earlier than known."""
         if hint.kind in (HintKind.DEFERRED, HintKind.EXPIRED):
-            self._next_scan = self._serves_from = time.monotonic()
+            self.next_scan = self._serves_from = time.monotonic()
         elif hint.kind is HintKind.UNKNOWN:
-            self._next_scan = min(self._next_scan, self._last.at + _AT_MOST_EVERY)
+            self.next_scan = min(self.next_scan, self._last.at + _AT_MOST_EVERY)
             self._serves_from = time.monotonic()
 
     async def scan(self) -> bool:
-        """Promote and reap, if it is time and nobody else has; whether there may be something to take now."""
+        """Promote and reap, unless somebody else just has; whether there may be something to take now."""
         now = time.monotonic()
-        if now < self._next_scan:
-            return False
         if self._last.at > self._serves_from:
             self._plan(self._last.at + self.every * random.uniform(0.85, 0.95))
             return False
-        self.is_unsure = True
+        was_unsure, self.is_unsure = self.is_unsure, True
         promoted, reaped = await self.reserved.use(self._promote_and_reap)
         for job in reaped.jobs:
             await self.take_back(job)
-        self.is_unsure = False
+        self.is_unsure = was_unsure
         waits = [wait for wait in (promoted.next_in, reaped.next_in) if wait is not None]
         wait = min(waits, default=math.inf)
         self._scans_in_vain = self._scans_in_vain + 1 if wait <= 0 and not (promoted.count or reaped.jobs) else 0
@@ -154,7 +160,7 @@ class Maintenance:
     def _plan(self, regular: float) -> None:
         last = self._last
         due = last.due + random.uniform(0.0, 0.02)
-        self._next_scan, self._serves_from = (due, last.due) if due < regular else (regular, last.at)
+        self.next_scan, self._serves_from = (due, last.due) if due < regular else (regular, last.at)
 
     async def _promote_and_reap(self, connection: Connection) -> tuple[Promoted, Reaped]:
         promoted = await connection.run(self.store.state.promote(type_names=self.type_names, limit=_AT_MOST))
@@ -172,3 +178,87 @@ class Maintenance:
         reaped = events.JobReaped(job_id=job.id, chain_id=job.chain_id, type_name=job.type_name)
         self.store.release(Effects(hints=[Hint(HintKind.LOST, str(job.id))], events=[reaped]))
         await self.crashed(job)
+
+
+@dataclass(slots=True)
+class TakeCursor:
+    """The claims of a worker, and how far it has come with each: in a long backlog a take begins where the last ended.
+
+    A job that was taken leaves a dead entry at the front of the index. As a rule the next take clears such entries
+    away; while any transaction holds a snapshot from before, it cannot, and reads them all, again and again: a backup
+    or a long report elsewhere would slow every worker down to a fraction. So a take seeks to where the last one ended.
+
+    Jobs may come up behind that point: they were committed late, or are due earlier than others that wait. So a take
+    that brings less than asked for is completed from the beginning, and one in so often begins there anyway.
+    """
+
+    state: StateAdapter
+    worker: WorkerId
+    claims: Sequence[TypeClaim]
+    ageing: float | None = None
+    """Where it counts how long jobs have waited, there is no one position that was reached."""
+    _reached: dict[tuple[str, int], Position] = field(default_factory=dict)
+    _shares: dict[tuple[str, int], float] = field(default_factory=dict)
+    """What the last full takes were made of, the very last counting most."""
+    _look_back_at: float = 0.0
+    _keyed: Sequence[tuple[TypeClaim, tuple[str, int]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._keyed = [(claim, (claim.type_name, claim.payload_version)) for claim in self.claims]
+
+    async def take(self, connection: Connection, limit: int) -> Sequence[TakenJob]:
+        """At most `limit` jobs; fewer only if there are no more."""
+        ahead: Sequence[TakenJob] = ()
+        behind: Sequence[TakenJob] = ()
+        began = time.monotonic()
+        if self._reached and began < self._look_back_at:
+            ahead = await connection.run(self._ask(limit))
+        if left := limit - len(ahead):
+            self._reached.clear()
+            began = time.monotonic()
+            behind = await connection.run(self._ask(left))
+            ended = time.monotonic()
+            self._look_back_at = ended + max(_LOOK_BACK_EVERY, (ended - began) / _LOOK_BACK_FOR_AT_MOST)
+        taken = [*ahead, *behind] if ahead and behind else ahead or behind
+        if len(taken) < limit:
+            self._reached.clear()
+            self._shares.clear()
+            return taken
+        if len(self.claims) > _FEW:
+            self._learn_shares(taken)
+        if self.ageing is None:
+            self._advance(behind)
+            self._advance(ahead)
+        return taken
+
+    def _advance(self, taken: Sequence[TakenJob]) -> None:
+        """To the last job of each type: the best come first."""
+        last: dict[tuple[str, int], TakenJob] = {}
+        for job in taken:
+            last[job.type_name, job.payload_version] = job
+        for key, job in last.items():
+            position = Position(job.rank, job.scheduled_at)
+            self._reached[key] = max(self._reached.get(key, position), position)
+
+    def _learn_shares(self, taken: Sequence[TakenJob]) -> None:
+        counts = Counter((job.type_name, job.payload_version) for job in taken)
+        weight = _LAST_COUNTS if self._shares else 1.0
+        for _, key in self._keyed:
+            before = self._shares.get(key, 0.0)
+            self._shares[key] = before + (counts[key] / len(taken) - before) * weight
+
+    def _ask(self, limit: int) -> Operation[Sequence[TakenJob]]:
+        """For jobs of the claims, from here on."""
+        claims, reached, shares = self.claims, self._reached, self._shares
+        if reached or shares:
+            claims = [
+                TypeClaim(
+                    claim.type_name,
+                    claim.payload_version,
+                    claim.lease,
+                    reached.get(key),
+                    shares[key] * limit if shares else None,
+                )
+                for claim, key in self._keyed
+            ]
+        return self.state.take(types=claims, limit=limit, worker=self.worker, ageing=self.ageing)

@@ -24,7 +24,7 @@ from onward.errors import (
 from onward.lifecycle.effects import Effects, describe
 from onward.lifecycle.settle import settlement_of_cancel
 from onward.lifecycle.store import Store
-from onward.lifecycle.transaction import Mark, OpenTransaction, open_here, unmark
+from onward.lifecycle.transaction import Mark, OpenTransaction, open_here
 from onward.model import CompletedJob, JobStatus, WorkerId
 from onward.observe import events
 from onward.pacing import Pacing
@@ -199,7 +199,6 @@ class Phases:
             self.stage = "ended"
             return settlement
         try:
-            settlement = self._workplace.progress.last_word(settlement)
             # Unless other operations of ours took part, nothing but this attempt has to do with its job.
             held = job if self._is_held and not tx.is_joined else None
             # What follows, unless more is heard of it: what changed for others has been told by nobody then.
@@ -340,14 +339,15 @@ def check_order(stage: Stage, phase: PhaseKind) -> None:
         raise PhaseError("a second prepare(): read everything in the first one")
 
 
+@dataclass(slots=True)
 class PhaseBlock:
     """`async with` for `async def` handlers, `with` for `def` handlers."""
 
-    def __init__(self, attempt: Surrounded, phases: Phases, phase: PhaseKind) -> None:
-        self._attempt, self._phases = attempt, phases
-        self._phase: PhaseKind = phase
-        self._onion: AbstractAsyncContextManager[None] | None = None
-        self._mark: Token[Mark] | None = None
+    _attempt: Surrounded
+    _phases: Phases
+    _phase: PhaseKind
+    _onion: AbstractAsyncContextManager[None] | None = None
+    _mark: Token[Mark] | None = None
 
     async def __aenter__(self) -> Any:
         tx = await self._phases.enter(self._phase)
@@ -376,7 +376,8 @@ class PhaseBlock:
             raise
         finally:
             if self._mark is not None:
-                unmark(self._mark)
+                with suppress(ValueError):  # in another task than it was entered in, which has no mark to take away
+                    open_here.reset(self._mark)
             await self._phases.leave(self._phase, left)
 
     def __enter__(self) -> Any:

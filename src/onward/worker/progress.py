@@ -66,8 +66,8 @@ class ProgressBoard:
 
     def last_word(self, settlement: Settlement) -> Settlement:
         """The attempt ends, and with it the right to write: what it said last goes along with its settlement."""
-        if not self._reports and not self._writing:
-            return settlement
+        if settlement.progress is not None:
+            return settlement  # it was asked before
         # One that is being written may come too late, so it is said again.
         report = self._reports.pop(settlement.job_id, None) or self._writing.get(settlement.job_id)
         if report is None or report.attempt != settlement.attempt:

@@ -5,33 +5,30 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
 import msgspec
 
-from onward.errands import to_the_end
 from onward.errors import SchemaMissing
 from onward.lifecycle import settle
 from onward.lifecycle.effects import Effects, describe
 from onward.lifecycle.store import Store
-from onward.model import Blocker, JobError, JobId
+from onward.model import JobError, JobId
 from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter
 from onward.observe import events
 from onward.pacing import pause_after
 from onward.run.loop import SlotLoop
 from onward.state.contract import TakenJob
-from onward.state.driver import Connection, Fault
 from onward.state.rows import read_errors, write_errors
-from onward.worker.admission import Admission
+from onward.worker.admission import Admission, LimitedTakes
 from onward.worker.attempt import RunningAttempt
 from onward.worker.attempts import Attempts
 from onward.worker.chores import Chores
 from onward.worker.connections import Reserved
-from onward.worker.maintenance import POLL_WITHOUT_HINTS, Maintenance, Scans
+from onward.worker.maintenance import POLL_WITHOUT_HINTS, Maintenance, Scans, TakeCursor
 from onward.worker.options import WorkerOptions
-from onward.worker.take_cursor import TakeCursor
 
 logger = logging.getLogger("onward.worker")
 _POLL = 60.0
@@ -39,8 +36,6 @@ _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _TAKING = "take jobs"
 _LAST_LOOK = 3.0
 """Seconds a look that is under way is waited for when the worker stops."""
-_AHEAD_WITHIN = 1.0
-"""Seconds that takes wait for a look beside them."""
 _CANCELLED_AT_MOST_EVERY = 0.1
 """Seconds between looks whether running jobs are to be cancelled, in a stream of commits."""
 _JAMMED = 0.05
@@ -70,12 +65,10 @@ class JobSource:
         ageing = None if options.ageing is None else options.ageing.total_seconds()
         self._reserved = reserved
         self._cursor = TakeCursor(store.state, self._worker, self._maintenance.claims, ageing)
+        self.limited = LimitedTakes(self._admission, self._cursor, looked=self._looked_for_places, wake=self.wake)
         self._is_unsure = False
         """Whether jobs may have been taken that nobody was told of."""
         self._look: asyncio.Timeout | None = None
-        self._to_look_ahead, self._has_looked_ahead = asyncio.Event(), asyncio.Event()
-        self._has_looked_ahead.set()
-        self._ahead_hangs = False
         self.loop: SlotLoop[RunningAttempt] = SlotLoop(self, concurrency=options.concurrency, is_jammed=self._is_jammed)
         self.listener: Listener | None = None
         self.run_piece: Callable[[RunningAttempt], Awaitable[None]]
@@ -85,6 +78,7 @@ class JobSource:
         self._cancelled: set[tuple[JobId, int]] = set()
         """The attempts that run here of which it is known that somebody wants them cancelled."""
         self._recovering = 0
+        """How many turns of the loop have failed in a row."""
         self.refusal: BaseException | None = None
         """Why no jobs could be taken, until they can."""
         self._looked_in_vain = 0
@@ -114,11 +108,16 @@ class JobSource:
         self.listener.has_room = True
         try:
             async with asyncio.timeout(_LAST_LOOK if self.loop.is_stopping else None) as self._look:
-                await self.settle_unanswered()
-                await self._maintenance.scan()
+                if self._recovering:
+                    await self.settle_unanswered()
+                if time.monotonic() >= self._maintenance.next_scan:
+                    await self._maintenance.scan()
                 since = time.monotonic()
+                takes = self._cursor if since < self._admission.rests_until else self.limited
                 self._is_unsure = True
-                taken, blockers = await self._reserved.use(partial(self._take, limit=free))
+                taken = await self._reserved.use(partial(takes.take, limit=free))
+                waited = [job.id for job in taken if job.blockers]
+                blockers = await self._reserved.run(self._store.state.blockers_of(waited)) if waited else {}
                 self._is_unsure = False
         except TimeoutError:
             if self._look is not None and self._look.expired():
@@ -142,85 +141,6 @@ class JobSource:
         if self._look is not None:
             with suppress(RuntimeError):  # it has ended
                 self._look.reschedule(asyncio.get_running_loop().time() + _LAST_LOOK)
-
-    async def _take(
-        self, connection: Connection, *, limit: int
-    ) -> tuple[Sequence[TakenJob], Mapping[JobId, Sequence[Blocker]]]:
-        taken = list[TakenJob]()
-        has_looked = False
-        while True:
-            if self._admission.is_needed and not self._looks_ahead():
-                free, has_taken = limit - len(taken), bool(taken)
-                if not self._has_looked_ahead.is_set():
-                    await self._has_looked_ahead.wait()
-                elif not await self._look_for_places(connection, free=free, has_taken=has_taken):
-                    break
-                has_looked = True
-            taken.extend(await self._cursor.take(connection, limit - len(taken)))
-            is_full = len(taken) == limit
-            self._admission.took(is_full=is_full, has_looked=has_looked)
-            if is_full or has_looked or not self._admission.is_needed:
-                break
-        waited = [job.id for job in taken if job.blockers]
-        return taken, await connection.run(self._store.state.blockers_of(waited)) if waited else {}
-
-    def _looks_ahead(self) -> bool:
-        """Whether places are looked for while jobs are taken: it takes as long as all else, and another connection of
-        the server's can do so meanwhile. A file has only one who writes.
-        """
-        if self._ahead_hangs:
-            return False
-        if not (self._admission.can_wait and self._store.state.locks_rows and self._store.driver.is_async):
-            return False
-        if self._has_looked_ahead.is_set():
-            self._admission.look_ahead()
-            self._has_looked_ahead.clear()
-            self._to_look_ahead.set()
-        return True
-
-    async def look_ahead(self, connections: list[Reserved]) -> None:
-        """Look for places whenever a take need not wait for it; until cancelled. Its connection is told."""
-        reserved = Reserved(self._store.driver)
-        connections.append(reserved)
-        try:
-            while True:
-                await self._to_look_ahead.wait()
-                self._to_look_ahead.clear()
-                hangs = asyncio.get_running_loop().call_later(_AHEAD_WITHIN, self._go_on_without)
-                try:
-                    await reserved.use(partial(self._look_for_places, free=0))
-                except Exception as error:  # noqa: BLE001 - one turn of a loop
-                    self._admission.failed_ahead(error)
-                else:
-                    self._admission.looked_ahead()
-                finally:
-                    hangs.cancel()
-                    self._ahead_hangs = False
-                    self._has_looked_ahead.set()
-                    self.wake()  # it is known now when to look next
-        finally:
-            await to_the_end(reserved.close())
-
-    def _go_on_without(self) -> None:
-        """The look beside the takes has no answer: until it has, they look themselves."""
-        self._ahead_hangs = True
-        self._has_looked_ahead.set()
-        self.wake()
-
-    async def _look_for_places(self, connection: Connection, *, free: int, has_taken: bool = False) -> bool:
-        """Let jobs in; False: the database is in trouble, for which those that were taken before are not given back."""
-        try:
-            await self._admit(connection, free=free)
-        except Exception as error:
-            fault = self._store.fault(error)
-            if fault is Fault.TIMEOUT:  # somebody has locked a key, which concerns no job but those that wait for it
-                self._admission.locked_out(error)
-            elif not has_taken or fault is not Fault.TROUBLE:
-                raise
-            else:
-                self._admission.lost_touch()  # the next take begins with a look, which tells of what lasts
-                return False
-        return True
 
     async def settle_unanswered(self) -> None:
         """Jobs may have been taken although the answer did not arrive; nobody runs them, and that is no failure.
@@ -273,8 +193,7 @@ class JobSource:
         """Whether most of what runs waits for connections: what is not taken is there for other workers."""
         return len(self._attempts.workplace.queueing) * 2 > self.loop.busy
 
-    async def _admit(self, connection: Connection, *, free: int) -> None:
-        await self._admission.before_take(connection, free=free)
+    def _looked_for_places(self) -> None:
         self._attempts.forgotten = self._freed if self._admission.is_eager else None
 
     def _freed(self, job: TakenJob) -> None:
@@ -285,32 +204,38 @@ class JobSource:
                 self._store.release(Effects(hints=[Hint(HintKind.READY, job.type_name)]))
 
     async def wait(self) -> None:
+        maintenance = self._maintenance
         while True:
             if self._may_be_cancelled:
                 await self._look_for_cancelled()
-            if await self._maintenance.look():
+            if await maintenance.look():
                 break
-            admission_due = self._admission.due if self._has_looked_ahead.is_set() else math.inf
-            if time.monotonic() >= admission_due:
+            places_due = self._admission.due if self.limited.has_looked_ahead.is_set() else math.inf
+            if time.monotonic() >= places_due:
                 if self.loop.has_room:  # a take lets jobs in
                     break
-                await self._reserved.use(partial(self._look_for_places, free=0))  # for others, who have room
+                await self._reserved.use(partial(self.limited.look, free=0))  # for others, who have room
                 continue
-            expected = self._handle_hints(await self._next_hints(admission_due))
+            due = min(maintenance.next_scan, maintenance.next_poll, maintenance.next_leftovers, places_due)
+            if self._may_be_cancelled:
+                due = min(due, self._look_for_cancelled_at)
+            expected = self._handle_hints(await self._next_hints(due))
             if expected is not None:
-                self._maintenance.expected = expected
+                maintenance.expected = expected
                 break
             if self._woken:
                 break
         self._woken = False
 
-    async def _next_hints(self, admission_due: float) -> Sequence[Hint]:
-        """Wait for hints, or until something is due. Those about jobs that cannot be taken are left to others."""
+    async def _next_hints(self, due: float) -> Sequence[Hint]:
+        """Wait for hints, or until something is due (monotonic).
+
+        Hints about jobs that cannot be taken are left to others.
+        """
         assert self.listener is not None
         self.listener.has_room = has_room = self.loop.has_room
         is_jammed = self.loop.free > 0 and not has_room
-        due = self._look_for_cancelled_at if self._may_be_cancelled else math.inf
-        left = max(min(self._maintenance.next_look, admission_due, due) - time.monotonic(), 0.0)
+        left = max(due - time.monotonic(), 0.0)
         hints = await self.listener.wait(min(left, _JAMMED) if is_jammed else left)
         self.listener.has_room = has_room = self.loop.has_room
         if hints and not has_room:

@@ -15,7 +15,7 @@ from onward.model import LossReason, WorkerId
 from onward.notify.contract import Hint, HintKind, NotifyAdapter
 from onward.observe import events
 from onward.run.threads import Threads
-from onward.worker.attempts import Attempts
+from onward.worker.attempts import Attempts, Runner
 from onward.worker.chores import Chores
 from onward.worker.connections import Reserved
 from onward.worker.guardian.blocked import End
@@ -25,7 +25,6 @@ from onward.worker.options import WorkerOptions
 from onward.worker.presence import Presence
 from onward.worker.processes.pool import Processes
 from onward.worker.progress import ProgressBoard
-from onward.worker.runner import Runner
 from onward.worker.source import JobSource
 from onward.worker.stall import StallWatch
 from onward.worker.worked_types import worked_types
@@ -198,7 +197,7 @@ class Worker:
                 for work in (
                     self._progress.run(),
                     self._chores.run(self._beside),
-                    self._source.look_ahead(self._beside),
+                    self._source.limited.look_ahead(self._beside),
                 )
             ]
             if self.options.burst:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onward.notify.connected import MOST_JOBS, Ration, is_nonce, read_payload
 from onward.notify.contract import Hint, HintKind
 from onward.notify.encoding import encode_hints
-from onward.notify.vetting import MOST_JOBS, Ration, is_nonce, read_payload
 
 HINT = st.builds(
     Hint,

@@ -50,6 +50,32 @@ def test_a_full_table_refuses_and_a_cleared_place_can_be_used_again(writer: Writ
     assert (job_id, 2, 30.0, 0.0) in reader.held()
 
 
+def test_what_is_held_is_in_the_table_until_its_own_attempt_lets_go(writer: Writer, reader: Reader) -> None:
+    job_id, leases = uuid4(), Leases()
+    leases.table = writer
+    leases.hold(job_id, 1, 60.0, since=100.0)
+    leases.hold(job_id, 2, 60.0, since=100.0, limit=5.0)  # taken again
+
+    of_another = leases.let_go(job_id, 1)
+    between = reader.held()
+    of_its_own = leases.let_go(job_id, 2)
+
+    assert (of_another, of_its_own) == (False, True)
+    assert between == [(job_id.bytes, 2, 60.0, 105.0)]
+    assert (dict(leases), reader.held()) == ({}, [])
+
+
+def test_a_lease_for_which_the_table_has_no_place_is_held_all_the_same(writer: Writer) -> None:
+    told = list[str]()
+    leases = Leases(table_is_full=lambda: told.append("full"))
+    leases.table = writer
+
+    for _ in range(SHAPE.leases + 1):
+        leases.hold(uuid4(), 1, 60.0, since=100.0)
+
+    assert (told, len(leases)) == (["full"], SHAPE.leases + 1)
+
+
 def test_a_process_is_seen_only_while_its_number_is_still_its_own(
     writer: Writer, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,7 +112,8 @@ def test_a_renewal_counts_only_for_what_was_held_when_it_began() -> None:
 def test_a_lease_about_to_run_out_is_given_up_once() -> None:
     now = time.monotonic()
     late, fresh = uuid4(), uuid4()
-    leases: Leases = {late: Lease(2, 60.0, now, now + 9.0), fresh: Lease(1, 60.0, now, now + 60.0)}
+    leases = Leases()
+    leases.update({late: Lease(2, 60.0, now, now + 9.0), fresh: Lease(1, 60.0, now, now + 60.0)})
     deadlines = Deadlines(leases, shortest=60.0)
 
     assert list(deadlines.overdue()) == [(late, 2)]

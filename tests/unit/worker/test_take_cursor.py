@@ -8,8 +8,8 @@ import pytest
 
 from onward.model import new_id
 from onward.state.contract import Position, TakenJob, TypeClaim
-from onward.worker import take_cursor
-from onward.worker.take_cursor import TakeCursor
+from onward.worker import maintenance
+from onward.worker.maintenance import TakeCursor
 
 BEGAN = datetime(2030, 1, 1, tzinfo=UTC)
 CLAIMS = [TypeClaim("a", 1, 60.0), TypeClaim("b", 2, 60.0)]
@@ -50,7 +50,7 @@ def job_at(type_name: str, rank: int, second: int) -> TakenJob:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(take_cursor.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(maintenance.time, "monotonic", lambda: now[0])
     return now
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Literal, Protocol, TypeAlias
 
 from onward.model import JobId, LossReason
+from onward.worker.guardian.leases import Leases
 
 Told: TypeAlias = Callable[[JobId, int, LossReason], None]
 """Called in the worker's event loop: job, attempt, and why it is lost or should end."""
@@ -20,23 +21,15 @@ class Guardian(Protocol):
     Also gives the worker's signs of life: see `worker.presence`.
     """
 
+    leases: Leases
+    """Those that it renews: the worker holds them, and lets them go."""
+
     def start(self) -> None:
         """Begin, in the running event loop, to which losses are reported."""
         ...
 
     async def stop(self) -> None:
         """End; leases still held are left to run out."""
-        ...
-
-    def hold(self, job_id: JobId, attempt: int, seconds: float, since: float, limit: float | None = None) -> None:
-        """Keep a lease that was taken at `since` (monotonic).
-
-        `limit`: seconds after which the worker will have ended the attempt and let it go, if its event loop turns.
-        """
-        ...
-
-    def let_go(self, job_id: JobId, attempt: int) -> bool:
-        """The attempt is settled; whether its lease was still held."""
         ...
 
     def check_now(self) -> None:

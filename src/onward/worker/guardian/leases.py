@@ -1,12 +1,12 @@
 """The leases a worker holds, and when each has to be given up for lost."""
 
 import time
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from onward.model import JobId
+from onward.worker.guardian.table import TableFull, Writer
 
 
 class Lease(msgspec.Struct):
@@ -31,16 +31,42 @@ class Lease(msgspec.Struct):
             self.until = max(self.until, begun + self.seconds)
 
 
-Leases: TypeAlias = dict[JobId, Lease]
-"""Changed in the worker's loop, read in a guardian's thread: copy before iterating."""
+class Leases(dict[JobId, Lease]):
+    """By job. Changed in the worker's loop, read in a guardian's thread: copy before iterating."""
 
+    table: Writer | None = None
+    """Where a child process sees them too; None: there is none, or it has been stopped."""
 
-def let_go(leases: Leases, job_id: JobId, attempt: int) -> Lease | None:
-    """Take out the lease of an attempt, unless it is another attempt's by now."""
-    lease = leases.get(job_id)
-    if lease is None or lease.attempt != attempt:
-        return None
-    return leases.pop(job_id)
+    def __init__(self, *, table_is_full: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self._table_is_full = table_is_full
+
+    def hold(self, job_id: JobId, attempt: int, seconds: float, since: float, limit: float | None = None) -> None:
+        """Keep a lease that was taken at `since`.
+
+        `limit`: seconds after which the worker will have ended the attempt and let it go, if its event loop turns.
+        """
+        deadline, place = 0.0 if limit is None else since + limit, -1
+        if self.table is not None:
+            replaced = self.get(job_id)
+            if replaced is not None and replaced.place >= 0:
+                self.table.clear(replaced.place)
+            try:
+                place = self.table.put(job_id.bytes, attempt, seconds, deadline)
+            except TableFull:
+                self._table_is_full()
+        # Held since now and not since before: a renewal begun in between may not have seen it in the table.
+        self[job_id] = Lease(attempt, seconds, time.monotonic(), since + seconds, place, deadline=deadline)
+
+    def let_go(self, job_id: JobId, attempt: int) -> bool:
+        """The attempt is settled, or lost; whether its lease was still held, and is not another attempt's by now."""
+        lease = self.get(job_id)
+        if lease is None or lease.attempt != attempt:
+            return False
+        del self[job_id]
+        if lease.place >= 0 and self.table is not None:
+            self.table.clear(lease.place)
+        return True
 
 
 class Deadlines:

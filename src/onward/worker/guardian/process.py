@@ -26,7 +26,7 @@ from onward.state.driver import Address
 from onward.state.statement import spell
 from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.contract import Told
-from onward.worker.guardian.leases import Deadlines, Lease, Leases, let_go
+from onward.worker.guardian.leases import Deadlines, Leases
 from onward.worker.guardian.table import Shape, TableFull, Writer
 from onward.worker.guardian.thread import ThreadGuardian
 from onward.worker.guardian.worker_loop import WorkerLoop
@@ -57,7 +57,6 @@ class ProcessGuardian:
     The thread, and not the event loop: a handler that blocks the loop must not keep the leases of a dead child waiting.
     """
 
-    _table: Writer | None = None
     _child: "Child | None" = None
     _listening: threading.Thread | None = None
     _fallback: ThreadGuardian | None = None
@@ -81,8 +80,8 @@ class ProcessGuardian:
         self._watch, self._presence, self._stack = watch, presence, ""
         # A slot, an outcome to be settled, one that waits for a lock: three for each job that can run at a time.
         self._shape = Shape(leases=3 * concurrency + 16, processes=_PROCESSES)
-        self._leases: Leases = {}
-        self._deadlines = Deadlines(self._leases, shortest=shortest)
+        self.leases = Leases(table_is_full=self._cannot_hold_all)
+        self._deadlines = Deadlines(self.leases, shortest=shortest)
         self._trouble: str | None = None
         """Why the child was killed."""
         self._kill_at: float | None = None
@@ -90,30 +89,14 @@ class ProcessGuardian:
         self._stopped = threading.Event()
         self._failed_at: float | None = None
         """When the child last said that it could not renew."""
-        self._is_full = False
+        self._holds_too_many = False
         """More leases than a child can be told of: another one would not help."""
 
     # -- called from the worker's loop
 
-    def hold(self, job_id: JobId, attempt: int, seconds: float, since: float, limit: float | None = None) -> None:
-        table, replaced, place = self._table, self._leases.get(job_id), -1
-        deadline = 0.0 if limit is None else since + limit
-        if table is not None:
-            if replaced is not None and replaced.place >= 0:
-                table.clear(replaced.place)
-            try:
-                place = table.put(job_id.bytes, attempt, seconds, deadline)
-            except TableFull:
-                self._is_full = True
-                self._kill("cannot hold so many leases")
-        # Held since now and not since before: a renewal begun in between may not have seen it in the table.
-        self._leases[job_id] = Lease(attempt, seconds, time.monotonic(), since + seconds, place, deadline=deadline)
-
-    def let_go(self, job_id: JobId, attempt: int) -> bool:
-        lease = let_go(self._leases, job_id, attempt)
-        if lease is not None and lease.place >= 0 and self._table is not None:
-            self._table.clear(lease.place)
-        return lease is not None
+    def _cannot_hold_all(self) -> None:
+        self._holds_too_many = True
+        self._kill("cannot hold so many leases")
 
     def check_now(self) -> None:
         fallback = self._fallback
@@ -124,25 +107,26 @@ class ProcessGuardian:
 
     def say_stopping(self) -> None:
         self._presence.is_stopping, self._presence.next_sign = True, 0.0
-        if self._table is not None:
-            self._table.stopping(time.monotonic())
+        if self.leases.table is not None:
+            self.leases.table.stopping(time.monotonic())
         self.check_now()
 
     def add_process(self, pid: int) -> None:
-        if self._table is not None:
+        if self.leases.table is not None:
             try:
-                self._table.add_process(pid)
+                self.leases.table.add_process(pid)
             except TableFull:
                 logger.warning("process %d will not be killed should worker %s die: too many", pid, self._worker)
 
     def remove_process(self, pid: int) -> None:
-        if self._table is not None:
-            self._table.remove_process(pid)
+        if self.leases.table is not None:
+            self.leases.table.remove_process(pid)
 
     def start(self) -> None:
         observers = self._store.observers
-        worker_loop = WorkerLoop(asyncio.get_running_loop(), let_go=self.let_go, lost=self._lost, observers=observers)
-        self._table = table = Writer(self._shape)
+        loop, let_go = asyncio.get_running_loop(), self.leases.let_go
+        worker_loop = WorkerLoop(loop, let_go=let_go, lost=self._lost, observers=observers)
+        self.leases.table = table = Writer(self._shape)
         self._watch.start(threading.get_ident(), table.beat)
         child, name = self._start_child(table), f"onward-guardian-{self._worker}"
         self._listening = threading.Thread(target=self._keep, args=(child, table, worker_loop), name=name, daemon=True)
@@ -158,8 +142,8 @@ class ProcessGuardian:
         try:
             await to_the_end(asyncio.to_thread(self._end))
         finally:
-            if self._table is not None:
-                table, self._table = self._table, None
+            if self.leases.table is not None:
+                table, self.leases.table = self.leases.table, None
                 table.close()
 
     def _end(self) -> None:
@@ -261,7 +245,7 @@ class ProcessGuardian:
             self._fall_back(worker_loop)
             if time.monotonic() > began + _HEALTHY:
                 pacing.reset()
-            if self._is_full or self._stopped.wait(next(pacing)):
+            if self._holds_too_many or self._stopped.wait(next(pacing)):
                 return
             child = self._start_child(table)
             if child is not None and self._stopped.is_set():
@@ -330,7 +314,7 @@ class ProcessGuardian:
 
     def _were_let_go(self, keys: list[tuple[JobId, int]], worker_loop: WorkerLoop) -> None:
         for job_id, attempt in keys:
-            lease = self._leases.get(job_id)
+            lease = self.leases.get(job_id)
             if lease is not None and lease.attempt == attempt:
                 lease.is_given_up = True
             worker_loop.lost(job_id, attempt, LossReason.TIMEOUT)
@@ -339,7 +323,7 @@ class ProcessGuardian:
             self._watch.end()  # the child gives back the rest
 
     def _watch_deadlines(self, table: Writer, worker_loop: WorkerLoop) -> None:
-        for lease in self._leases.copy().values():
+        for lease in self.leases.copy().values():
             lease.renewed_at(table.renewed)
         if table.waited > time.monotonic() - _WAITED_LATELY:
             return  # nobody can take the jobs either
@@ -370,7 +354,7 @@ class ProcessGuardian:
             watch=self._watch,
             presence=self._presence,
             why="in place of the child process",
-            leases=self._leases,
+            leases=self.leases,
         )
         fallback.start_for(worker_loop)
         self._fallback = fallback

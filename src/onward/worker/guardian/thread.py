@@ -21,7 +21,7 @@ from onward.state.contract import HeldAttempt, TimedOut
 from onward.worker.connections import Reserved
 from onward.worker.guardian.blocked import Watch
 from onward.worker.guardian.contract import Told
-from onward.worker.guardian.leases import Deadlines, Lease, Leases, let_go
+from onward.worker.guardian.leases import Deadlines, Leases
 from onward.worker.guardian.table import is_overdue, overdue_message
 from onward.worker.guardian.worker_loop import WorkerLoop
 from onward.worker.presence import SIGNING, Presence
@@ -57,8 +57,8 @@ class ThreadGuardian:
         self._store, self._worker, self._why = store, worker, why
         self._interval = shortest / 3
         self._lost, self._watch, self._presence = lost, watch, presence
-        self._leases: Leases = {} if leases is None else leases
-        self._deadlines = Deadlines(self._leases, shortest=shortest)
+        self.leases = Leases() if leases is None else leases
+        self._deadlines = Deadlines(self.leases, shortest=shortest)
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._guardian_loop: asyncio.AbstractEventLoop | None = None
@@ -70,13 +70,6 @@ class ThreadGuardian:
         """The process ends: what is given back must not be renewed."""
 
     # -- called from the worker's loop
-
-    def hold(self, job_id: JobId, attempt: int, seconds: float, since: float, limit: float | None = None) -> None:
-        deadline = 0.0 if limit is None else since + limit
-        self._leases[job_id] = Lease(attempt, seconds, time.monotonic(), since + seconds, deadline=deadline)
-
-    def let_go(self, job_id: JobId, attempt: int) -> bool:
-        return let_go(self._leases, job_id, attempt) is not None
 
     def check_now(self) -> None:
         self._set(self._wake)
@@ -99,7 +92,8 @@ class ThreadGuardian:
     def start(self) -> None:
         observers = self._store.observers
         self._watch.start(threading.get_ident())
-        self.start_for(WorkerLoop(asyncio.get_running_loop(), let_go=self.let_go, lost=self._lost, observers=observers))
+        loop, let_go = asyncio.get_running_loop(), self.leases.let_go
+        self.start_for(WorkerLoop(loop, let_go=let_go, lost=self._lost, observers=observers))
 
     def start_for(self, worker_loop: WorkerLoop) -> None:
         """`start` for a worker whose event loop is watched already; from any thread."""
@@ -177,7 +171,7 @@ class ThreadGuardian:
                 worker_loop.database_works(SIGNING)
 
     async def _renew_all(self, reserved: Reserved, worker_loop: WorkerLoop) -> bool:
-        leases = {job_id: lease for job_id, lease in self._leases.copy().items() if not lease.is_given_up}
+        leases = {job_id: lease for job_id, lease in self.leases.copy().items() if not lease.is_given_up}
         if not leases or self._is_ending:
             return True
         held = [HeldAttempt(job_id, lease.attempt, lease.seconds) for job_id, lease in leases.items()]
@@ -219,7 +213,7 @@ class ThreadGuardian:
         now, beat = time.monotonic(), self._watch.beat
         overdue = {
             job_id: lease
-            for job_id, lease in self._leases.copy().items()
+            for job_id, lease in self.leases.copy().items()
             if is_overdue(lease.deadline, beat, now) and not lease.is_given_up
         }
         keys = [(job_id, lease.attempt) for job_id, lease in overdue.items()]

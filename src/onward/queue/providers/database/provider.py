@@ -199,7 +199,7 @@ class DatabaseProvider(Provider, Stores, JoinsTransactions):
         notify, now = self._app.notify, time.monotonic()
         if not (notify.crosses_processes and notify.is_up):
             until = min(until, now + _POLL_WITHOUT_HINTS)
-        for hint in await listener.wait(max(min(until, self._maintenance.next_look) - now, 0.0)):
+        for hint in await listener.wait(max(min(until, self._maintenance.next_scan) - now, 0.0)):
             if hint.kind is HintKind.AWAITED:
                 self._store.awaited.add(hint.key)
             else:
