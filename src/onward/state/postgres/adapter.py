@@ -19,7 +19,7 @@ from onward.errors import (
     TransactionUnsuitable,
 )
 from onward.model import Blocker, Chain, ChainId, Job, JobId, JobStatus, LossReason, WorkerId
-from onward.state.command import Command, Operation, Rows, first_value, nothing, steps
+from onward.state.command import Command, Operation, Rows, first_value, steps
 from onward.state.contract import (
     Admitted,
     Change,
@@ -419,7 +419,7 @@ class PostgresState:
             "notes": [report.note for report in reports],
             "worker": worker,
         }
-        return Command(self.sql("report_progress"), parameters, nothing)
+        return Command(self.sql("report_progress"), parameters)
 
     def left_behind(self, *, types: Sequence[TypeClaim]) -> Command[bool]:
         return Command(self.sql("left_behind"), _claimed(types), lambda rows: bool(rows[0][0]))
@@ -533,10 +533,10 @@ class PostgresState:
         return Command(self.sql("hold_retention"), parameters, lambda rows: PruningTurn(*rows[0]))
 
     def pause(self, type_names: Sequence[str]) -> Command[None]:
-        return Command(self.sql("pause"), {"type_names": list(type_names), "now": self.clock()}, nothing)
+        return Command(self.sql("pause"), {"type_names": list(type_names), "now": self.clock()})
 
     def resume(self, type_names: Sequence[str]) -> Command[None]:
-        return Command(self.sql("resume"), {"type_names": list(type_names)}, nothing)
+        return Command(self.sql("resume"), {"type_names": list(type_names)})
 
     # -- limits
 

@@ -17,7 +17,7 @@ from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
 from onward.state.postgres.asyncpg_connection import AsyncpgConnection, OwnConnection, user_of
 from onward.state.postgres.cache import ConnectionCache, Lent
-from onward.state.postgres.patience import PoolPatience, PoolWatch
+from onward.state.postgres.patience import PoolWatch
 from onward.state.postgres.session import Session
 from onward.state.postgres.settings import (
     CHECK_CLIENT,
@@ -133,13 +133,13 @@ class AsyncpgDriver:
             if not pool.is_closing():
                 raise
             raise ConfigurationError(_NOT_OPEN) from None
-        raw = shown._con
-        patience = self._patience_for(raw)
-        return AsyncpgConnection(shown, prepared=self._prepared, session=self._session_of(raw), patience=patience)
+        return self._of_pool(shown)
 
-    def _patience_for(self, raw: Any) -> PoolPatience:
-        process = raw.get_server_pid() if self._prepared else None
-        return self._watch.patience(process=process, give_up=raw.terminate)
+    def _of_pool(self, shown: Any, *, native: Any = None) -> AsyncpgConnection:
+        raw = shown._con
+        connection = AsyncpgConnection(shown, prepared=self._prepared, native=native, session=self._session_of(raw))
+        self._watch.add(connection, process=raw.get_server_pid() if self._prepared else None)
+        return connection
 
     def _session_of(self, raw: Any) -> Session:
         raw = getattr(raw, "_con", None) or raw
@@ -182,8 +182,7 @@ class AsyncpgDriver:
     @asynccontextmanager
     async def _from_theirs(self) -> AsyncIterator[AsyncpgConnection]:
         raw = await self._pool.acquire()
-        session, patience = self._session_of(raw), self._patience_for(raw._con)
-        connection = AsyncpgConnection(raw, prepared=self._prepared, native=raw, session=session, patience=patience)
+        connection = self._of_pool(raw, native=raw)
         try:
             yield connection
         finally:

@@ -22,6 +22,9 @@ _AT_REST = 0.1
 class Lendable(Protocol):
     """A connection, and what has to be known of it while it is lent to one after another."""
 
+    is_to_be_reset: bool
+    """Whether the server is to forget, before the first statement, what the last borrower left behind."""
+
     @property
     def session(self) -> Session:
         """Knows whether statements of the application's may have left settings or locks on it."""
@@ -40,10 +43,6 @@ class Lendable(Protocol):
     @property
     def is_demoted(self) -> bool:
         """Whether the server takes no writes any more: there may be a better one by now."""
-        ...
-
-    def lent(self) -> None:
-        """Somebody else has it now: before his first statement what the last one left behind is forgotten."""
         ...
 
 
@@ -138,7 +137,7 @@ class Lent(Generic[C]):
         except BaseException:
             cache.turns.release()
             raise
-        connection.lent()
+        connection.is_to_be_reset = connection.session.needs_reset
         self._connection = connection
         return connection
 

@@ -198,9 +198,9 @@ class _Psycopg(ABC):
         if not self.is_async:
             limit = Limit(STATEMENT, lambda: run_now(is_busy(self, self._process_of(raw))))
             return PsycopgConnection(raw, native=native, session=session, limit=limit)
-        number = raw.pgconn.socket
-        patience = self._watch.patience(process=self._process_of(raw), give_up=lambda: cut_off(number))
-        return PsycopgConnection(raw, native=native, session=session, patience=patience)
+        connection = PsycopgConnection(raw, native=native, session=session)
+        self._watch.add(connection, process=self._process_of(raw))
+        return connection
 
     def _process_of(self, raw: Any) -> int | None:
         return raw.info.backend_pid if self._prepared else None
