@@ -38,8 +38,14 @@ from onward.define.schedule import Declared, Schedule, declared
 from onward.define.slice import Slice
 from onward.errands import to_the_end
 from onward.errors import ConfigurationError, DefinitionError, require
-from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, Posting, ThreadAnnouncer
-from onward.lifecycle.effects import Awaited, describe
+from onward.lifecycle.effects import (
+    Announcer,
+    Awaited,
+    BackgroundAnnouncer,
+    Posting,
+    ThreadAnnouncer,
+    describe,
+)
 from onward.lifecycle.pruning import kept_by
 from onward.lifecycle.store import Store, TransactionBlock
 from onward.model import Blocker, Chain, ChainId, Job, JobId, Page, Retention

@@ -34,8 +34,7 @@ from onward.define.registry import Registry
 from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
 from onward.define.schedule import Declared
 from onward.errors import ConfigurationError
-from onward.lifecycle.announcer import Posting, ThreadAnnouncer
-from onward.lifecycle.effects import Awaited, describe
+from onward.lifecycle.effects import Awaited, Posting, ThreadAnnouncer, describe
 from onward.lifecycle.store import Store, TransactionBlock
 from onward.lifecycle.transaction import as_sync
 from onward.model import Blocker, Chain, ChainId, Job, JobId, Page
