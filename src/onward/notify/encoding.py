@@ -49,10 +49,8 @@ class HintStatement(msgspec.Struct, frozen=True):
     """Of a payload; after it comes a random word."""
 
     def __call__(self, hints: Sequence[Hint]) -> Command[None]:
-        return Command(self.sql, {"channel": self.channel, "payloads": self.payloads(hints)}, needs="nothing")
-
-    def payloads(self, hints: Sequence[Hint]) -> list[str]:
-        return encode_hints(hints, self.heading + secrets.token_hex(4))
+        payloads = encode_hints(hints, self.heading + secrets.token_hex(4))
+        return Command(self.sql, {"channel": self.channel, "payloads": payloads}, needs="nothing")
 
 
 def no_command(hints: Sequence[Hint]) -> Command[None] | None:

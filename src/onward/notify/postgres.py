@@ -1,6 +1,7 @@
 """Hints through LISTEN/NOTIFY, on one connection per process."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -174,7 +175,7 @@ class PostgresNotify(ConnectedNotify["_Channel"]):
         self._listeners.deliver(ours)
 
     async def _redirect(self, connection: "_Channel", hints: Sequence[Hint]) -> None:
-        await connection.say([*self._news(), *self._statement.payloads(hints)])
+        await connection.say([*self._news(), *_payloads(hints)])
 
 
 @dataclass(slots=True)
@@ -195,7 +196,7 @@ class _Channel:
                 self._is_listening = True
 
     async def send(self, hints: Sequence[Hint]) -> None:
-        await self.say(self.statement.payloads(hints))
+        await self.say(_payloads(hints))
 
     async def say(self, payloads: Sequence[str]) -> None:
         await self.connection.notify(self.statement.channel, payloads)
@@ -218,3 +219,7 @@ class SendingNotify(LocalNotify):
     async def announce(self, hints: Sequence[Hint]) -> None:
         self._listeners.deliver(hints)
         await self._run(self._statement(hints))
+
+
+def _payloads(hints: Sequence[Hint]) -> list[str]:
+    return encode_hints(hints, _HINTS + secrets.token_hex(4))

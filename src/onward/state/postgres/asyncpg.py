@@ -15,7 +15,7 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 from onward.errands import Errands, to_the_end
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
-from onward.state.postgres.asyncpg_connection import AsyncpgConnection, OwnConnection, user_of
+from onward.state.postgres.asyncpg_connection import AsyncpgConnection, OwnConnection, new_session, user_of
 from onward.state.postgres.cache import ConnectionCache, Lent
 from onward.state.postgres.patience import PoolWatch
 from onward.state.postgres.session import Session
@@ -145,7 +145,7 @@ class AsyncpgDriver:
         raw = getattr(raw, "_con", None) or raw
         session = self._sessions.get(raw)
         if session is None:
-            session = self._sessions[raw] = Session(user_of(raw))
+            session = self._sessions[raw] = new_session(raw)
         return session
 
     async def _release(self, connection: AsyncpgConnection) -> None:

@@ -47,9 +47,8 @@ class AsyncpgConnection:
         self.shown = raw
         """What the application may see: perhaps a pool's wrapping, calls through which cost more."""
         self._raw = getattr(raw, "_con", None) or raw
-        ask_safely(self._raw)
         self._prepared = prepared
-        self.session = session or Session(user_of(self._raw))
+        self.session = session or new_session(self._raw)
         self.is_cut_short = False
         """Whether a statement was cancelled, and nothing has been asked since."""
         self.is_to_be_reset = False
@@ -275,6 +274,12 @@ class _Suspended(metaclass=_RefusesAll):
 
 
 _SUSPENDED: Any = _Suspended()
+
+
+def new_session(raw: Any) -> Session:
+    """Of a connection that we have not seen before."""
+    ask_safely(raw)
+    return Session(user_of(raw))
 
 
 def user_of(raw: Any) -> str | None:

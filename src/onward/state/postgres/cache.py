@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
+
 from onward.errands import Errands, to_the_end
 from onward.state.postgres.session import Session
 
@@ -115,16 +117,16 @@ class ConnectionCache(Generic[C]):
             self._tidy_later()
 
 
-class Lent(Generic[C]):
+class Lent(msgspec.Struct, Generic[C]):
     """A connection of our own pool, within a block."""
 
-    __slots__ = ("_cache", "_connection", "_replace_all")
-
-    def __init__(self, cache: ConnectionCache[C], replace_all: Callable[[], Awaitable[None]]) -> None:
-        self._cache, self._replace_all = cache, replace_all
+    cache: ConnectionCache[C]
+    replace_all: Callable[[], Awaitable[None]]
+    connection: C | None = None
+    """Within the block."""
 
     async def __aenter__(self) -> C:
-        cache = self._cache
+        cache = self.cache
         await cache.turns.acquire()
         try:
             while cache.at_hand:
@@ -138,13 +140,14 @@ class Lent(Generic[C]):
             cache.turns.release()
             raise
         connection.is_to_be_reset = connection.session.needs_reset
-        self._connection = connection
+        self.connection = connection
         return connection
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        cache, connection, is_demoted = self._cache, self._connection, False
+        cache, connection, is_demoted = self.cache, self.connection, False
+        assert connection is not None
         try:
             if error is None and not (cache.is_closed or connection.escaped) and connection.is_sound:
                 cache.keep(connection)
@@ -154,7 +157,7 @@ class Lent(Generic[C]):
         finally:
             cache.turns.release()
             if is_demoted:
-                await self._replace_all()
+                await self.replace_all()
 
 
 async def _awaited(work: Awaitable[None]) -> None:
