@@ -27,7 +27,7 @@ from onward.state.postgres.settings import (
     transport_settings,
 )
 from onward.state.process import HomeProcess, leave_to_parent
-from onward.transport import CONNECT, STATEMENT, UNANSWERED_IN_POOL, Patience, Reach, watch
+from onward.transport import CONNECT, STATEMENT, UNANSWERED_IN_POOL, Attended, Reach, watch
 
 _NOT_OPEN = "the app is not open: use `async with app:` around this call"
 _FAREWELL = 5.0
@@ -149,11 +149,12 @@ class AsyncpgDriver:
         return session
 
     async def _release(self, connection: AsyncpgConnection) -> None:
-        connection.resume()
-        if connection.is_demoted:
-            connection.cut_off()
         with suppress(*_BROKEN):  # then it is cut off
-            await connection.end_unfinished()
+            if connection.escaped or not connection.is_sound:
+                connection.resume()
+                if connection.is_demoted:
+                    connection.cut_off()
+                await connection.end_unfinished()
             await connection.shown._holder._pool.release(connection.shown, timeout=STATEMENT)
 
     async def _reset(self, raw: Any) -> None:
@@ -201,7 +202,9 @@ class AsyncpgDriver:
             if self._prepared:
                 with suppress(asyncpg.UndefinedObjectError, asyncpg.InvalidParameterValueError):
                     await raw.execute(CHECK_CLIENT, timeout=CONNECT)
-            yield AsyncpgConnection(raw, prepared=self._prepared, patience=Patience(STATEMENT, raw.terminate))
+            connection = AsyncpgConnection(raw, prepared=self._prepared)
+            with Attended(connection, STATEMENT):
+                yield connection
         except BaseException:
             raw.terminate()  # a farewell would wait for whatever it is that does not come
             raise

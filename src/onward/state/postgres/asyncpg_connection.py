@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
@@ -38,9 +38,7 @@ class AsyncpgConnection:
         prepared: bool,
         native: Any = None,
         session: Session | None = None,
-        patience: AbstractContextManager[None] | None = None,
     ) -> None:
-        """`patience`: of a connection that is in no pool, which has a watch."""
         self.native = native
         self.escaped = native is not None
         """Whether the application has the connection itself."""
@@ -55,7 +53,7 @@ class AsyncpgConnection:
         self._refused_to_write = False
         self._read_only_before = _reads_only(self._raw)
         self.waits_since = 0.0
-        self._patience: AbstractContextManager[None] = nullcontext() if patience is None else patience
+        """For whoever looks after it."""
 
     @property
     def raw(self) -> Any:
@@ -111,11 +109,10 @@ class AsyncpgConnection:
     # -- statements
 
     async def _ask(self, answer: Awaitable[T]) -> T:
-        """What the server answers to a statement of ours. It is not waited for without an end."""
+        """What the server answers to a statement of ours. Whoever looks after it sees how long that takes."""
         self.waits_since = time.monotonic()
         try:
-            with self._patience:
-                return await answer
+            return await answer
         except BaseException as error:
             self._heed(error)
             raise

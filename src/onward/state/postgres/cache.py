@@ -8,9 +8,9 @@ that nobody asks for within a moment is reset then, lest it keep a lock.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -63,7 +63,7 @@ class ConnectionCache(Generic[C]):
         size: int,
         *,
         acquire: Callable[[], Awaitable[C]],
-        release: Callable[[C], Awaitable[None]],
+        release: Callable[[C], Coroutine[Any, Any, None]],
         errands: Errands,
     ) -> None:
         self.acquire, self._release, self._errands = acquire, release, errands
@@ -82,7 +82,7 @@ class ConnectionCache(Generic[C]):
 
     async def part_with(self, connection: C) -> None:
         """Give it to the pool."""
-        await to_the_end(_awaited(self._release(connection)))
+        await to_the_end(self._release(connection))
 
     async def close(self) -> None:
         """Keep none at hand any more, nor those that are lent: the pool waits for them before it closes."""
@@ -158,7 +158,3 @@ class Lent(msgspec.Struct, Generic[C]):
             cache.turns.release()
             if is_demoted:
                 await self.replace_all()
-
-
-async def _awaited(work: Awaitable[None]) -> None:
-    await work

@@ -9,29 +9,14 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from onward.errands import Errands
 from onward.state.driver import Driver
 from onward.state.postgres.settings import IS_BUSY, IS_THERE
-from onward.transport import CONNECT, STATEMENT
+from onward.transport import CONNECT, STATEMENT, Waiting
 
 logger = logging.getLogger("onward")
-_LOOKS = 4
-"""How often is looked in the time that a statement has: a timer for each would cost more than all else we do for it."""
-
-
-class Waiting(Protocol):
-    """A connection of a pool, or what stands for it."""
-
-    waits_since: float
-    """When the wait under way for an answer to a statement of ours began; 0.0: there is none."""
-
-    @property
-    def cut_off(self) -> Callable[[], object]:
-        """Whoever waits is told that it is lost."""
-        ...
 
 
 class PoolPatience:
@@ -50,7 +35,10 @@ class PoolPatience:
 
 
 class PoolWatch:
-    """Looks now and then, while a driver's pool has connections, for how long they have waited for an answer."""
+    """Looks now and then, while a driver's pool has connections, for how long they have waited for an answer.
+
+    A timer for each statement would cost more than all else we do for it.
+    """
 
     def __init__(self, driver: Driver, errands: Errands) -> None:
         self._driver, self._errands = driver, errands
@@ -62,7 +50,7 @@ class PoolWatch:
         """Look after it from now on. By which process of the server's it is served, a pooler does not tell."""
         self._processes[connection] = process
         if self._timer is None:
-            self._look_later()
+            self._look_in(STATEMENT)
 
     def patience(self, *, process: int | None, give_up: Callable[[], object]) -> PoolPatience:
         """For one on which nobody can note since when it waits."""
@@ -76,19 +64,24 @@ class PoolWatch:
             self._timer.cancel()
             self._timer = None
 
-    def _look_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(STATEMENT / _LOOKS, self._look)
+    def _look_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
 
     def _look(self) -> None:
         self._timer = None
-        overdue, connections = time.monotonic() - STATEMENT, list(self._processes.items())
+        now, soonest, connections = time.monotonic(), STATEMENT, list(self._processes.items())
         for connection, process in connections:
             since = connection.waits_since
-            if 0.0 < since < overdue and connection not in self._doubted:
+            if not since or connection in self._doubted:
+                continue
+            left = since + STATEMENT - now
+            if left > 0:
+                soonest = min(soonest, left)
+            else:
                 self._doubted.add(connection)
                 self._errands.start(self._doubt(connection, process, since))
         if connections:
-            self._look_later()
+            self._look_in(soonest)
 
     async def _doubt(self, connection: Waiting, process: int | None, since: float) -> None:
         try:

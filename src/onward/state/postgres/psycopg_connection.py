@@ -7,7 +7,7 @@ and asks through `answer`.
 import asyncio
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from types import CoroutineType
 from typing import Any, TypeVar
@@ -115,15 +115,15 @@ class PsycopgConnection(PlainConnection):
         native: Any = None,
         begun: bool = False,
         session: Session | None = None,
-        patience: AbstractContextManager[None] | None = None,
         limit: Limit | None = None,
     ) -> None:
         self.native = native
         self.shown = self._raw = raw
         self._own_wait: Any = vars(raw).get("wait")
         self._limit = limit
-        self._ours, self._theirs = _Asking(self, patience, limit), _Asking(self, None, None)
+        self._ours, self._theirs = _Asking(self, limit), _Asking(self, None)
         self.waits_since = 0.0
+        """For whoever looks after it."""
         self.session = self._session = session or Session(user_of(raw))
         self.is_to_be_reset = self._session.needs_reset and native is None
         self._begun = begun
@@ -326,6 +326,7 @@ class PsycopgConnection(PlainConnection):
         return False
 
     def cut_off(self) -> None:
+        # Closing would not end the wait for an answer, and its cancellation asks the server.
         with suppress(psycopg.OperationalError):  # it is closed
             cut_off(self._raw.pgconn.socket)
 
@@ -350,24 +351,18 @@ class PsycopgConnection(PlainConnection):
 class _Asking:
     """`with asking:` around each wait for an answer: not for ever, and a refusal to write is remembered."""
 
-    __slots__ = ("_connection", "_limit", "_patience")
+    __slots__ = ("_connection", "_limit")
 
-    def __init__(
-        self, connection: PsycopgConnection, patience: AbstractContextManager[None] | None, limit: Limit | None
-    ) -> None:
-        self._connection, self._patience, self._limit = connection, patience, limit
+    def __init__(self, connection: PsycopgConnection, limit: Limit | None) -> None:
+        self._connection, self._limit = connection, limit
 
     def __enter__(self) -> None:
         connection = self._connection
         connection.asks(limited=self._limit is not None)
         if self is connection._ours:
             connection.waits_since = time.monotonic()
-        if self._patience is not None:
-            self._patience.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if self._patience is not None:
-            self._patience.__exit__(None, None, None)
         self._connection.waits_since = 0.0
         self._connection.has_asked(error)
         if isinstance(error, psycopg.IntegrityError) and self is self._connection._ours:
