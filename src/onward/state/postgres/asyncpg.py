@@ -82,7 +82,7 @@ class AsyncpgDriver:
             # It keeps none open by itself: it would log every failure to do so while there is no server.
             options = {**self._options(transport_settings()), "min_size": 0, "max_size": self._pool_size}
             pool: Any = await asyncpg.create_pool(
-                init=_watch_in_pool, reset=self._reset, connection_class=OwnConnection, **options
+                init=self._have_made, reset=self._reset, connection_class=OwnConnection, **options
             )
             try:
                 async with pool.acquire():  # whoever opens the app is told what is wrong
@@ -133,13 +133,18 @@ class AsyncpgDriver:
             if not pool.is_closing():
                 raise
             raise ConfigurationError(_NOT_OPEN) from None
-        return self._of_pool(shown)
-
-    def _of_pool(self, shown: Any, *, native: Any = None) -> AsyncpgConnection:
-        raw = shown._con
-        connection = AsyncpgConnection(shown, prepared=self._prepared, native=native, session=self._session_of(raw))
-        self._watch.add(connection, process=raw.get_server_pid() if self._prepared else None)
+        connection: AsyncpgConnection = shown._con.ours
+        connection.shown, connection.escaped = shown, False
         return connection
+
+    async def _have_made(self, raw: Any) -> None:
+        """The pool has made one."""
+        watch(raw._transport.get_extra_info("socket"), unanswered=UNANSWERED_IN_POOL)
+        raw.ours = AsyncpgConnection(raw, prepared=self._prepared, session=self._session_of(raw))
+        self._look_after(raw.ours, raw)
+
+    def _look_after(self, connection: AsyncpgConnection, raw: Any) -> None:
+        self._watch.add(connection, process=raw.get_server_pid() if self._prepared else None)
 
     def _session_of(self, raw: Any) -> Session:
         raw = getattr(raw, "_con", None) or raw
@@ -183,7 +188,8 @@ class AsyncpgDriver:
     @asynccontextmanager
     async def _from_theirs(self) -> AsyncIterator[AsyncpgConnection]:
         raw = await self._pool.acquire()
-        connection = self._of_pool(raw, native=raw)
+        connection = AsyncpgConnection(raw, prepared=self._prepared, native=raw, session=self._session_of(raw))
+        self._look_after(connection, raw)
         try:
             yield connection
         finally:
@@ -285,10 +291,6 @@ class AsyncpgDriver:
         except ImportError:
             return None
         return SyncPsycopgDriver(self._dsn, prepared=self._prepared, pool_size=self._pool_size)
-
-
-async def _watch_in_pool(raw: Any) -> None:
-    watch(raw._transport.get_extra_info("socket"), unanswered=UNANSWERED_IN_POOL)
 
 
 def _is_closed(raw: Any) -> bool:

@@ -20,6 +20,8 @@ T = TypeVar("T")
 class OwnConnection(asyncpg.Connection):
     """One of our own pool, which knows whether it was closed or lost."""
 
+    ours: "AsyncpgConnection"
+    """What we make of it, as long as it lives."""
     was_closed = False
     """By whoever had it, or by the pool."""
 
