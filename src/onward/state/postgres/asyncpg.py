@@ -164,7 +164,7 @@ class AsyncpgDriver:
 
     async def _reset(self, raw: Any) -> None:
         """For the pool, when no statement is under way any more and the transaction has ended."""
-        session = self._session_of(raw)
+        session: Session = raw.ours.session
         if session.needs_reset and self._cache is not None:
             await raw.execute(session.reset(user_of(raw)))
             session.needs_reset = False

@@ -71,14 +71,15 @@ class ConnectionCache(Generic[C]):
         self.at_hand: deque[tuple[C, float]] = deque()
         """With the time since which each has been."""
         self._clock = asyncio.get_running_loop().time
-        self._timer: asyncio.TimerHandle | None = None
+        self._is_tidying = False
         self.is_closed = False
 
     def keep(self, connection: C) -> None:
         """For the next who asks, as it is."""
         self.at_hand.append((connection, self._clock()))
-        if self._timer is None and (connection.session.needs_reset or len(self.at_hand) > 1):
-            self._tidy_later()
+        if not self._is_tidying and (connection.session.needs_reset or len(self.at_hand) > 1):
+            self._is_tidying = True
+            self._errands.start(self._tidy_up())
 
     async def part_with(self, connection: C) -> None:
         """Give it to the pool."""
@@ -91,30 +92,22 @@ class ConnectionCache(Generic[C]):
 
     async def let_go(self) -> None:
         """Keep none at hand."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         while self.at_hand:
             await self.part_with(self.at_hand.pop()[0])
 
-    def _tidy_later(self) -> None:
-        if self._timer is None and (len(self.at_hand) > 1 or self.at_hand[0][0].session.needs_reset):
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(self.at_hand[0][1] + _AT_REST, self._tidy)
-
-    def _tidy(self) -> None:
-        self._timer = None
-        if self.at_hand:
-            self._errands.start(self._tidy_up())
-
     async def _tidy_up(self) -> None:
         """Give those for which nobody has asked back to the pool, which resets them; but for one that needs none."""
-        while self.at_hand and self.at_hand[0][1] + _AT_REST <= self._clock():
-            if len(self.at_hand) == 1 and not self.at_hand[0][0].session.needs_reset:
-                return
-            await self.part_with(self.at_hand.popleft()[0])
-        if self.at_hand:
-            self._tidy_later()
+        try:
+            while self.at_hand and (len(self.at_hand) > 1 or self.at_hand[0][0].session.needs_reset):
+                connection, since = self.at_hand[0]
+                left = since + _AT_REST - self._clock()
+                if left > 0:
+                    await asyncio.sleep(left)
+                else:
+                    self.at_hand.popleft()
+                    await self.part_with(connection)
+        finally:
+            self._is_tidying = False
 
 
 class Lent(msgspec.Struct, Generic[C]):
