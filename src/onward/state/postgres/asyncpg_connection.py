@@ -168,10 +168,10 @@ class AsyncpgConnection:
             first, more = as_one(first, more)
         if not (more or begin or commit):
             return first.read(await self.fetch(first.sql, first.parameters))
+        in_turn = more or begin == commit or first.needs == "rows" or not self._prepared
         # asyncpg sends values in UTF-8 all the same, and in another encoding a backslash, say, may be half of a sign:
         # what is quoted here would not be for the server.
-        is_plain = self._prepared and self._raw.get_settings().client_encoding == "UTF8"
-        if more or begin == commit or first.needs == "rows" or not is_plain:
+        if in_turn or self._raw.get_settings().client_encoding != "UTF8":
             return await run_in_turn(self, first, *more, begin=begin, commit=commit)
         # In one message.
         try:
