@@ -89,12 +89,13 @@ def has_news(number: int) -> bool:
 class Waiting(Protocol):
     """A connection, or what stands for it, that notes for how long it waits."""
 
-    waits_since: float
-    """When the wait under way for an answer to a statement of ours began; 0.0: there is none."""
-
     @property
-    def cut_off(self) -> Callable[[], object]:
-        """Whoever waits is told that it is lost."""
+    def waits_since(self) -> float:
+        """When the wait under way for an answer to a statement of ours began; 0.0: there is none."""
+        ...
+
+    def cut_off(self) -> None:
+        """Have whoever waits be told that it is lost."""
         ...
 
 

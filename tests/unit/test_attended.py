@@ -36,7 +36,7 @@ async def test_one_that_waits_for_too_long_is_cut_off() -> None:
     connection = Connection(10.0)
 
     async with asyncio.timeout(5):
-        with Attended(connection, 0.001):  # type: ignore[arg-type]
+        with Attended(connection, 0.001):
             await connection.is_lost.wait()
 
 
@@ -45,7 +45,7 @@ async def test_one_that_does_not_wait_any_more_is_left_alone(waits: tuple[float,
     connection = Connection(*waits)
 
     async with asyncio.timeout(5):
-        with Attended(connection, 0.001):  # type: ignore[arg-type]
+        with Attended(connection, 0.001):
             await connection.was_seen.wait()
 
     assert not connection.is_lost.is_set()
@@ -55,7 +55,7 @@ async def test_one_that_asks_again_and_again_is_given_its_time_for_each() -> Non
     connection = Connection(0.05, 0.04, 0.03, 0.02, 0.0)
 
     async with asyncio.timeout(5):
-        with Attended(connection, 0.06):  # type: ignore[arg-type]
+        with Attended(connection, 0.06):
             await connection.was_seen.wait()
 
     assert not connection.is_lost.is_set()

@@ -22,10 +22,13 @@ logger = logging.getLogger("onward")
 class PoolPatience:
     """`with patience:` around each wait: stands for a connection that a library of the application's has."""
 
-    __slots__ = ("__weakref__", "cut_off", "waits_since")
+    __slots__ = ("__weakref__", "_give_up", "waits_since")
 
     def __init__(self, give_up: Callable[[], object]) -> None:
-        self.cut_off, self.waits_since = give_up, 0.0
+        self._give_up, self.waits_since = give_up, 0.0
+
+    def cut_off(self) -> None:
+        self._give_up()
 
     def __enter__(self) -> None:
         self.waits_since = time.monotonic()
