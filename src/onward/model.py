@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import islice
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
@@ -316,15 +317,22 @@ def _wrong_share(option: str, value: object) -> str | None:
     return f"{option}={value!r}: expected a number from 0 on"
 
 
-def new_ids(count: int) -> list[UUID]:
-    """Fresh UUIDv7s in ascending order, so that jobs of one batch keep the caller's order.
+def fresh_ids() -> Iterator[UUID]:
+    """UUIDv7s in ascending order, as many as are taken: so jobs of one batch keep the caller's order.
 
     The twelve bits behind the milliseconds hold the fraction of the millisecond: ids of one process also sort by time.
     """
     milliseconds, rest = divmod(time.time_ns(), 1_000_000)
     head = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | (rest * 4096 // 1_000_000) << 64 | 0b10 << 62
-    first = head | random.getrandbits(61)
-    return [UUID(int=first + n) for n in range(count)]
+    number = head | random.getrandbits(61)
+    while True:
+        yield UUID(int=number)
+        number += 1
+
+
+def new_ids(count: int) -> list[UUID]:
+    """So many fresh ones."""
+    return list(islice(fresh_ids(), count))
 
 
 def new_id() -> UUID:
@@ -333,7 +341,7 @@ def new_id() -> UUID:
     >>> new_id().version
     7
     """
-    return new_ids(1)[0]
+    return next(fresh_ids())
 
 
 class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,10 +7,11 @@ give up unacknowledged data (`watch`); a peer whose kernel lives but who does no
 import asyncio
 import select
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 IDLE, INTERVAL, PROBES = 2, 1, 3
 """Seconds until an idle connection is probed, between probes, and how many go unanswered."""
@@ -83,6 +84,55 @@ def has_news(number: int) -> bool:
     look = select.poll()
     look.register(number, select.POLLIN)
     return bool(look.poll(0))
+
+
+class Waiting(Protocol):
+    """A connection, or what stands for it, that notes for how long it waits."""
+
+    @property
+    def waits_since(self) -> float:
+        """When the wait under way for an answer to a statement of ours began; 0.0: there is none."""
+        ...
+
+    def cut_off(self) -> None:
+        """Have whoever waits be told that it is lost."""
+        ...
+
+
+class Attended:
+    """`with`: a connection that has to answer in so many seconds is cut off when it has not.
+
+    It is looked at as seldom as that: a timer for each statement would cost more than all else we do for it.
+    """
+
+    def __init__(self, connection: Waiting, seconds: float) -> None:
+        self._connection, self._seconds = connection, seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        self._look_in(self._seconds)
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        since = self._connection.waits_since
+        left = since + self._seconds - time.monotonic() if since else self._seconds
+        if left > 0:
+            self._look_in(left)
+        else:
+            # After a handler has blocked the loop, the answer and this come together: let the answer be read first.
+            self._timer = asyncio.get_running_loop().call_later(_SECOND_LOOK, self._look_again, since)
+
+    def _look_again(self, since: float) -> None:
+        if self._connection.waits_since == since:
+            self._connection.cut_off()
+        self._look_in(self._seconds)
 
 
 class Patience:

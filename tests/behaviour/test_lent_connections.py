@@ -170,7 +170,7 @@ async def test_a_lone_start_sends_its_hint_with_its_commit(opened: Any, postgres
     app: Onward = await opened(echo, target=postgres_dsn.replace("postgresql", client, 1))
     heard: asyncio.Queue[str] = asyncio.Queue()
     listening = await asyncpg.connect(postgres_dsn)
-    channel = app.notify._name  # type: ignore[attr-defined]
+    channel = app.notify._statement.channel  # type: ignore[attr-defined]
     await listening.add_listener(channel, lambda *arguments: heard.put_nowait(str(arguments[3])))
     await asyncio.sleep(0.01)
 

@@ -11,8 +11,8 @@ from onward import Onward, job
 from onward.define.attempt import Attempt
 from onward.state.command import Command
 from onward.state.postgres.asyncpg import AsyncpgDriver
-from onward.state.postgres.literals import new_name
 from onward.state.postgres.psycopg import PsycopgDriver, SyncPsycopgDriver
+from onward.state.postgres.session import new_name
 
 FIRST = Command("SELECT :n::int AS n", {"n": 1}, len, "count")
 LAST = Command("SELECT :word::text AS word", {"word": "it's"}, len, "count")

@@ -22,23 +22,30 @@ class Counted(AsyncpgConnection):
     def __init__(self, raw: Any) -> None:
         super().__init__(raw, prepared=True)
         self.sent: list[str] = []
+        self._raw = Heard(self._raw, self.sent)
 
     async def fetch(self, sql: str, parameters: Any) -> Any:
         self.sent.append(sql)
         return await super().fetch(sql, parameters)
 
-    async def script(self, sql: str) -> None:
-        self.sent.append(sql)
-        await super().script(sql)
-
     async def begin(self) -> None:
         self.sent.append("BEGIN")
         await super().begin()
 
-    async def _command(self, sql: str) -> str:
+
+class Heard:
+    """A connection of asyncpg's: notes the messages without parameters that it sends."""
+
+    def __init__(self, raw: Any, sent: list[str]) -> None:
+        self._raw, self._sent = raw, sent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    async def execute(self, sql: str) -> Any:
         if not sql.startswith(("BEGIN", "PREPARE")) or ";" in sql:
-            self.sent.append(re.sub(r"EXECUTE \w+\(.*\)", "EXECUTE", sql))
-        return await super()._command(sql)
+            self._sent.append(re.sub(r"EXECUTE \w+\(.*\)", "EXECUTE", sql))
+        return await self._raw.execute(sql)
 
 
 @pytest.fixture

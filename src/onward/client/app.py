@@ -21,10 +21,10 @@ from onward.client.handle import ChainHandle
 from onward.client.health import HealthOptions, Probe
 from onward.client.limits import LimitOperations, Limits
 from onward.client.listing import Listing
-from onward.client.operations import ANOTHER_LOOP, Operations
+from onward.client.operations import Operations
 from onward.client.pruning import PruneOptions
 from onward.client.schedules import ScheduleOperations, Schedules
-from onward.client.schema import prepare_schema
+from onward.client.schema import opened_before_fork, prepare_schema
 from onward.client.sync import SyncOnward
 from onward.connect import Connected, connect
 from onward.crypto import Encryption
@@ -38,9 +38,16 @@ from onward.define.schedule import Declared, Schedule, declared
 from onward.define.slice import Slice
 from onward.errands import to_the_end
 from onward.errors import ConfigurationError, DefinitionError, require
-from onward.lifecycle.announcer import Announcer, BackgroundAnnouncer, Posting, ThreadAnnouncer
-from onward.lifecycle.effects import Awaited, describe
+from onward.lifecycle.effects import (
+    Announcer,
+    Awaited,
+    BackgroundAnnouncer,
+    Posting,
+    ThreadAnnouncer,
+    describe,
+)
 from onward.lifecycle.pruning import kept_by
+from onward.lifecycle.start import plan_chains, start_jobs
 from onward.lifecycle.store import Store, TransactionBlock
 from onward.model import Blocker, Chain, ChainId, Job, JobId, Page, Retention
 from onward.notify.contract import NotifyAdapter
@@ -60,6 +67,7 @@ from onward.options import (
 )
 from onward.state.contract import JobCounts
 from onward.state.driver import NO_SYNC_DRIVER, Driver, run_now
+from onward.state.process import Process
 from onward.state.statement import checked_identifier
 from onward.worker.chores import Chore, Chores
 from onward.worker.figures import TendFigures
@@ -84,6 +92,10 @@ DEFAULT_RETENTION = Retention()
 _NEVER_CLOSED = (
     "the app was opened in an event loop that has ended, and never closed: use `async with app`, or "
     "`await app.close()` before its loop ends"
+)
+_ANOTHER_LOOP = (
+    "the app was opened in another event loop, perhaps of another thread, and its connections belong to that: use it "
+    "there (asyncio.run_coroutine_threadsafe), use app.sync, or open another app here"
 )
 _ON_SYNC = "this app is built on a sync engine or pool: use app.sync"
 
@@ -195,7 +207,9 @@ class Onward:
         self._stack: AsyncExitStack | None = None
         self._opening = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        """In which it was opened last."""
+        """In which it was opened last: what it has opened belongs to it."""
+        self._opened_in: int | None = None
+        """The process."""
         _check_transaction_types(self.registry, self.driver)
 
     # -- life
@@ -211,7 +225,7 @@ class Onward:
 
     async def open(self) -> None:
         """Connect, and check or make the tables."""
-        self._operations.refuse_after_fork()
+        self._refuse_after_fork()
         if not self._opening.acquire(blocking=False):
             raise ConfigurationError(
                 "the app is just being opened by another task or thread: open it once, and share it"
@@ -249,17 +263,32 @@ class Onward:
             self._chores.reset()
             self._probe = self._make_probe()
             self._stack, self._loop = stack.pop_all(), asyncio.get_running_loop()
-            self._operations.opened(self._loop, tasks)
+            self._opened_in, self._operations.tasks = Process.id, tasks
 
     async def close(self) -> None:
         """Send what has not left yet, and disconnect."""
         if self._stack is not None:
-            self._operations.refuse_after_fork()
+            self._refuse_after_fork()
             if self._loop is not asyncio.get_running_loop():
                 is_over = self._loop is None or self._loop.is_closed()
-                raise ConfigurationError(_NEVER_CLOSED if is_over else f"close() in vain: {ANOTHER_LOOP}")
-            stack, self._stack, self._operations.opened_in = self._stack, None, None
+                raise ConfigurationError(_NEVER_CLOSED if is_over else f"close() in vain: {_ANOTHER_LOOP}")
+            stack, self._stack, self._opened_in = self._stack, None, None
             await to_the_end(stack.aclose())
+
+    def _here(self) -> Operations:
+        """What it can do, if it is open, in this process and in the event loop that runs here."""
+        if self._opened_in != Process.id:
+            self._refuse_after_fork()
+            state = "is not open" if self._loop is None else "was closed"
+            raise ConfigurationError(f"the app {state}: use `async with app:` around this call")
+        if asyncio._get_running_loop() not in (None, self._loop):
+            raise ConfigurationError(_ANOTHER_LOOP)
+        return self._operations
+
+    def _refuse_after_fork(self) -> None:
+        """Raise in a child of the process in which the app is open."""
+        if self._opened_in is not None and self._opened_in != Process.id:
+            raise ConfigurationError(opened_before_fork("the app", self._opened_in))
 
     def _driver_for_threads(self) -> Driver | None:
         """For `def` handlers; without one, neither connections nor the time to import another library are spent."""
@@ -328,7 +357,7 @@ class Onward:
 
         It gives an `onward.Transaction`, or the object of the library the app was built on.
         """
-        return TransactionBlock(self._operations.here().store, connection)
+        return TransactionBlock(self._here().store, connection)
 
     # -- start
 
@@ -346,21 +375,23 @@ class Onward:
         `blockers`, the chains it waits for; `deduplication`.
         """
         chain = NewChain(job_type=job_type, input=input, **options)
-        started = (await self._operations.here().start([chain], tx=tx))[0]
-        return ChainHandle(self._operations, job_type, started.id, duplicate=started.duplicate)
+        jobs = plan_chains(self._here().registry, [chain])
+        started = (await start_jobs(self._store, jobs, tx=tx))[0]
+        return ChainHandle(self._here, job_type, started.id, started.duplicate)
 
     async def start_many(self, chains: Sequence[NewChain[O]], *, tx: object = None) -> list[ChainHandle[O]]:
         """Start chains made by `job_type.with_input(…)`, all or none; returns their handles in order."""
-        started = await self._operations.here().start(chains, tx=tx)
+        jobs = plan_chains(self._here().registry, chains)
+        started = await start_jobs(self._store, jobs, tx=tx)
         return [
-            ChainHandle(self._operations, chain.job_type, answer.id, duplicate=answer.duplicate)
+            ChainHandle(self._here, chain.job_type, answer.id, answer.duplicate)
             for chain, answer in zip(chains, started, strict=True)
         ]
 
     def chain(self, job_type: JobType[I, O], id: ChainId) -> ChainHandle[O, I]:
         """The handle of a stored chain that began with this type; used for one of another type, it raises."""
         self.registry.entry(job_type)
-        return ChainHandle(self._operations, job_type, checked_id("id", id))
+        return ChainHandle(self._here, job_type, checked_id("id", id))
 
     # -- change
 
@@ -376,7 +407,7 @@ class Onward:
         self, chain: ChainReference | ChainId, *, tx: object = None
     ) -> AbstractAsyncContextManager[Completion[Any, Any]]:
         """Complete the job a chain has come to, without a worker; it is locked within the block."""
-        return self._operations.here().complete(asked("complete", chain), tx=tx)
+        return self._here().complete(asked("complete", chain), tx=tx)
 
     async def cancel(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
         """Fail waiting jobs at once and ask running ones to stop; an output that commits first wins.
@@ -385,19 +416,19 @@ class Onward:
 
         With `cascade` also the chains they wait for, and so on, as far as nothing else unfinished waits for those.
         """
-        return await self._operations.here().cancel(asked("cancel", *chains), cascade=cascade, tx=tx)
+        return await self._here().cancel(asked("cancel", *chains), cascade=cascade, tx=tx)
 
     async def retry(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
         """Run failed chains again, all or none; jobs that failed only through them wait again. Returns how many."""
-        return await self._operations.here().retry(asked("retry", *chains), tx=tx)
+        return await self._here().retry(asked("retry", *chains), tx=tx)
 
     async def trigger(self, *chains: ChainReference | ChainId, tx: object = None) -> int:
         """Run scheduled jobs now; returns how many."""
-        return await self._operations.here().trigger(asked("trigger", *chains), tx=tx)
+        return await self._here().trigger(asked("trigger", *chains), tx=tx)
 
     async def delete(self, *chains: ChainReference | ChainId, cascade: bool = False, tx: object = None) -> int:
         """Delete whole chains, with `cascade` also the chains they wait for; returns how many."""
-        return await self._operations.here().delete(asked("delete", *chains), cascade=cascade, tx=tx)
+        return await self._here().delete(asked("delete", *chains), cascade=cascade, tx=tx)
 
     async def prune(self, *job_types: Step[Any, Any] | str, **options: Unpack[PruneOptions]) -> int:
         """Delete chains that have ended, now, as workers do in the background; returns how many.
@@ -407,21 +438,21 @@ class Onward:
         number so far after each batch; `dry_run`, only count. Each batch is committed; what something unfinished waits
         for is kept.
         """
-        return await self._operations.here().prune(type_names(job_types), options)
+        return await self._here().prune(type_names(job_types), options)
 
     async def pause(self, *job_types: Step[Any, Any] | str, tx: object = None) -> None:
         """Have workers leave these types alone; what runs goes on."""
-        await self._operations.here().pause(type_names(job_types), tx=tx)
+        await self._here().pause(type_names(job_types), tx=tx)
 
     async def resume(self, *job_types: Step[Any, Any] | str, tx: object = None) -> None:
         """Have workers take these types again."""
-        await self._operations.here().resume(type_names(job_types), tx=tx)
+        await self._here().resume(type_names(job_types), tx=tx)
 
     # -- read
 
     async def depths(self) -> dict[str, JobCounts]:
         """How many jobs of each type of the app are pending, scheduled, running and failed, and the oldest's age."""
-        return await self._operations.here().depths()
+        return await self._here().depths()
 
     async def stats(self, *, more_than: int | None = None) -> Stats:
         """How every type is doing, those that the app does not know included, and all together: how many are blocked,
@@ -442,11 +473,11 @@ class Onward:
         >>> asyncio.run(main())
         1
         """
-        return await self._operations.here().stats(more_than=more_than)
+        return await self._here().stats(more_than=more_than)
 
     async def paused(self, *, tx: object = None) -> Sequence[str]:
         """The types that workers leave alone."""
-        return await self._operations.here().paused(tx=tx)
+        return await self._here().paused(tx=tx)
 
     async def workers(self, *, tx: object = None) -> Sequence[WorkerInfo]:
         """Who works, and what each runs: those that live first, then those that died within a day.
@@ -466,7 +497,7 @@ class Onward:
         >>> asyncio.run(main())
         alive 1.4 {'greet': (2,)} 5 0
         """
-        return await self._operations.here().workers(tx=tx)
+        return await self._here().workers(tx=tx)
 
     async def health(self, **options: Unpack[HealthOptions]) -> Health:
         """Whether jobs get done: the database answers, its tables are right, hints arrive, workers live and take what
@@ -490,20 +521,20 @@ class Onward:
         """
         if not self.driver.is_async:
             raise ConfigurationError(_ON_SYNC)
-        if self._operations.opened_in is None:
+        if self._opened_in is None:
             anew = self.reached_anew()
             notify = anew.notify if self._own_notify else None
             return await Probe(anew.state, anew.driver, notify, self.registry).ask(options, is_open=False)
-        self._operations.here()
+        self._here()
         return await self._probe.ask(options)
 
     async def find_job(self, id: JobId, *, tx: object = None) -> Job | None:
         """A stored job."""
-        return await self._operations.here().find_job(id, tx=tx)
+        return await self._here().find_job(id, tx=tx)
 
     async def find_chain(self, id: ChainId, *, tx: object = None) -> Chain | None:
         """A stored chain."""
-        return await self._operations.here().find_chain(id, tx=tx)
+        return await self._here().find_chain(id, tx=tx)
 
     async def explain(self, id: JobId | ChainId, *, tx: object = None) -> Explanation:
         """Why a job is where it is, in a sentence and in facts; of a chain, the job it has come to.
@@ -520,7 +551,7 @@ class Onward:
         awaits_completion - It awaits completion: its type 'orders.approve' has no handler, and app.complete(…) is to
         end it.
         """
-        return await self._operations.here().explain(id, ageing=self._ageing, tx=tx)
+        return await self._here().explain(id, ageing=self._ageing, tx=tx)
 
     def jobs(
         self, *, after: JobId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
@@ -534,7 +565,7 @@ class Onward:
         `among`: look through no more than so many jobs for a page; it may be short, and still have a next one.
         """
         wanted = filter_of(filters)
-        here = self._operations.here
+        here = self._here
         return _listing(lambda place: here().jobs(wanted, after=place, limit=limit, tx=tx), after, limit)
 
     def chains(
@@ -545,30 +576,30 @@ class Onward:
         Filters, pages and iteration: those of `jobs`.
         """
         wanted = filter_of(filters)
-        here = self._operations.here
+        here = self._here
         return _listing(lambda place: here().chains(wanted, after=place, limit=limit, tx=tx), after, limit)
 
     async def blockers_of(self, job_id: JobId, *, tx: object = None) -> Sequence[Blocker]:
         """The chains a job waits, or waited, for."""
-        return await self._operations.here().blockers_of(job_id, tx=tx)
+        return await self._here().blockers_of(job_id, tx=tx)
 
     def blocked_by(
         self, chain: ChainReference | ChainId, *, after: JobId | None = None, limit: int = 100, tx: object = None
     ) -> Listing[Job]:
         """The jobs that wait, or waited, for a chain, newest first: a page, or all, as `jobs` does."""
         of = asked("blocked_by", chain)
-        here = self._operations.here
+        here = self._here
         return _listing(lambda place: here().blocked_by(of, after=place, limit=limit, tx=tx), after, limit)
 
     @property
     def schedules(self) -> Schedules:
         """What is started by itself: `list`, `pause`, `resume`, `run`, `change`, `reset`, `forget`."""
-        return Schedules(ScheduleOperations(self._operations.here, lambda: self._schedules), self._operations)
+        return Schedules(ScheduleOperations(self._here, lambda: self._schedules), self._here)
 
     @property
     def limits(self) -> Limits:
         """How many may run, and who does: `list`, `keys`, `holding`, `waiting`, `change`, `reset`."""
-        return Limits(LimitOperations(self._operations.here))
+        return Limits(LimitOperations(self._here))
 
     # -- work
 
@@ -588,7 +619,7 @@ class Onward:
         checked = WorkerOptions(**options)
         types = self.registry.handled() if jobs is None else _chosen(self.registry, jobs)
         if self.is_open:
-            self._operations.here()
+            self._here()
         return Worker(
             registry=self.registry,
             store=self._store,
@@ -611,7 +642,7 @@ class Onward:
 
         What it does elsewhere is done. The job is not touched: it is neither taken nor settled.
         """
-        store = self._operations.here().store
+        store = self._here().store
         async with opened(self._resources) as provided:
             return await rehearse(self.registry, store, self._sync_store(), checked_id("id", id), provided)
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from onward.client.waiting import CLOSED_MEANWHILE
 from onward.errors import ChainNotFound, ConfigurationError, WaitTimeout
-from onward.lifecycle.announcer import Announcer
+from onward.lifecycle.effects import Announcer
 from onward.lifecycle.store import Store
 from onward.model import ChainId
 from onward.notify.contract import Hint, HintKind, Listener, NotifyAdapter

@@ -1,8 +1,10 @@
 """Typed handles of chains."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Generic
 
+import msgspec
 from typing_extensions import TypeVar
 
 from onward.client.arguments import Asked
@@ -15,49 +17,40 @@ O_co = TypeVar("O_co", covariant=True)
 I_co = TypeVar("I_co", covariant=True, default=Any)
 
 
-class ChainHandle(Generic[O_co, I_co]):
+class ChainHandle(msgspec.Struct, Generic[O_co, I_co], frozen=True, eq=False):
     """A chain and the types of its output and input. Made by `app.start(…)` and `app.chain(…)`.
 
     It knows its type: used for a chain that began with another type, it raises ChainOfAnotherType.
     """
 
-    __slots__ = ("_operations", "duplicate", "id", "job_type")
-
-    def __init__(
-        self, operations: Operations, job_type: JobType[Any, O_co], id: ChainId, *, duplicate: bool = False
-    ) -> None:
-        self._operations = operations
-        self.id = id
-        self.job_type = job_type
-        self.duplicate = duplicate
-        """Whether `start` found a chain with the same deduplication key instead of starting one."""
+    _here: Callable[[], Operations]
+    """The app's, if it is open here."""
+    job_type: JobType[Any, O_co]
+    id: ChainId
+    duplicate: bool = False
+    """Whether `start` found a chain with the same deduplication key instead of starting one."""
 
     async def wait(self, *, timeout: timedelta | None = None) -> O_co:
         """The output, once the chain has completed. Raises ChainFailed, ChainNotFound and WaitTimeout."""
-        output: O_co = await self._operations.here().wait(_asked(self), timeout)
+        output: O_co = await self._here().wait(_asked(self), timeout)
         return output
 
     async def get(self, *, tx: object = None) -> Chain:
         """The chain as it is stored."""
-        return await self._operations.here().get_chain(_asked(self), tx=tx)
+        return await self._here().get_chain(_asked(self), tx=tx)
 
     def __repr__(self) -> str:
         return f"<ChainHandle {self.job_type.name!r} {self.id}>"
 
 
-class SyncChainHandle(Generic[O_co, I_co]):
+class SyncChainHandle(msgspec.Struct, Generic[O_co, I_co], frozen=True, eq=False):
     """`ChainHandle` for code without an event loop."""
 
-    __slots__ = ("_operations", "duplicate", "id", "job_type")
-
-    def __init__(
-        self, operations: Operations, job_type: JobType[Any, O_co], id: ChainId, *, duplicate: bool = False
-    ) -> None:
-        self._operations = operations
-        self.id = id
-        self.job_type = job_type
-        self.duplicate = duplicate
-        """Whether `start` found a chain with the same deduplication key instead of starting one."""
+    _operations: Operations
+    job_type: JobType[Any, O_co]
+    id: ChainId
+    duplicate: bool = False
+    """Whether `start` found a chain with the same deduplication key instead of starting one."""
 
     def wait(self, *, timeout: timedelta | None = None) -> O_co:
         """The output, once the chain has completed. Raises ChainFailed, ChainNotFound and WaitTimeout."""

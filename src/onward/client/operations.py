@@ -16,23 +16,18 @@ from onward.client.completion import Completion, current_job
 from onward.client.explaining import explanation
 from onward.client.pruning import PruneOptions, count, prune, rules_of
 from onward.client.queries import page, page_of, shown
-from onward.client.schema import opened_before_fork
 from onward.client.stats import stats
 from onward.client.waiting import Deadline, why_not_ended
 from onward.define.registry import Registry
-from onward.define.request import NewChain
 from onward.define.sealing import shown_blocker, shown_chain, shown_job
 from onward.errors import (
     ChainFailed,
     ChainNotFailed,
     ChainNotFound,
-    ConfigurationError,
-    StartRefused,
     WaitTimeout,
     require,
 )
 from onward.lifecycle.effects import Effects
-from onward.lifecycle.start import plan_chains, start_jobs
 from onward.lifecycle.store import Store, TransactionBlock
 from onward.lifecycle.transaction import refuse_inside_transaction
 from onward.model import (
@@ -49,20 +44,13 @@ from onward.model import (
 )
 from onward.notify.contract import Hint, HintKind
 from onward.operating import Explanation, Stats, WorkerInfo
-from onward.options import given, wrong_duration, wrong_flag, wrong_number
+from onward.options import wrong_duration, wrong_flag, wrong_number
 from onward.state.command import Operation, Steps
-from onward.state.contract import Change, Filter, JobCounts, Started
+from onward.state.contract import Change, Filter, JobCounts
 from onward.state.driver import Connection
-from onward.state.process import Process
 
 _MOST_BLOCKERS_TOLD = 10
 """A chain may fail through one that failed through another: so far the message goes back."""
-
-
-ANOTHER_LOOP = (
-    "the app was opened in another event loop, perhaps of another thread, and its connections belong to that: use it "
-    "there (asyncio.run_coroutine_threadsafe), use app.sync, or open another app here"
-)
 
 
 class Operations:
@@ -73,39 +61,6 @@ class Operations:
         self._wait_for = wait_for
         self.tasks: asyncio.TaskGroup | None = None
         """The app's, while it is open; none without an event loop."""
-        self.opened_in: int | None = None
-        """The process."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        """In which the app is open: what it has opened belongs to it."""
-
-    def opened(self, loop: asyncio.AbstractEventLoop, tasks: asyncio.TaskGroup) -> None:
-        """From now on they can be used."""
-        self.opened_in, self._loop, self.tasks = Process.id, loop, tasks
-
-    def here(self) -> "Operations":
-        """These operations, if the app is open, in this process and in the event loop that runs here."""
-        if self.opened_in != Process.id:
-            self.refuse_after_fork()
-            state = "is not open" if self._loop is None else "was closed"
-            raise ConfigurationError(f"the app {state}: use `async with app:` around this call")
-        if asyncio._get_running_loop() not in (None, self._loop):
-            raise ConfigurationError(ANOTHER_LOOP)
-        return self
-
-    def refuse_after_fork(self) -> None:
-        """Raise in a child of the process in which the app is open."""
-        if self.opened_in is not None and self.opened_in != Process.id:
-            raise ConfigurationError(opened_before_fork("the app", self.opened_in))
-
-    # -- start
-
-    async def start(self, chains: Sequence[NewChain[Any]], *, tx: object) -> list[Started]:
-        """Start chains, all or none; answers in order."""
-        if not isinstance(chains, list | tuple):
-            raise StartRefused(f"{given('chains', chains)}: expected a list of what job_type.with_input(…) makes")
-        if not chains:
-            return []
-        return await start_jobs(self.store, plan_chains(self.registry, chains), tx=tx)
 
     # -- wait
 

@@ -122,8 +122,8 @@ class Schedules:
     [('nightly', '0 3 * * *')]
     """
 
-    def __init__(self, operations: ScheduleOperations, ready: Operations) -> None:
-        self._operations, self._ready = operations, ready
+    def __init__(self, operations: ScheduleOperations, here: Callable[[], Operations]) -> None:
+        self._operations, self._here = operations, here
 
     async def list(self, *, tx: object = None) -> Sequence[StoredSchedule]:
         """Those that a worker, or one of the calls below, has stored, by name."""
@@ -140,7 +140,7 @@ class Schedules:
     async def run(self, name: str, *, tx: object = None) -> ChainHandle[Any]:
         """Start a chain now, as if this were a tick; the schedule itself goes on as it would have."""
         id, ours = await self._operations.run(name, tx=tx)
-        return ChainHandle(self._ready, ours.job_type, id)
+        return ChainHandle(self._here, ours.job_type, id)
 
     async def change(
         self,

@@ -34,8 +34,8 @@ from onward.define.registry import Registry
 from onward.define.request import ChainReference, InputOf, NewChain, StartOptions
 from onward.define.schedule import Declared
 from onward.errors import ConfigurationError
-from onward.lifecycle.announcer import Posting, ThreadAnnouncer
-from onward.lifecycle.effects import Awaited, describe
+from onward.lifecycle.effects import Awaited, Posting, ThreadAnnouncer, describe
+from onward.lifecycle.start import plan_chains, start_jobs
 from onward.lifecycle.store import Store, TransactionBlock
 from onward.lifecycle.transaction import as_sync
 from onward.model import Blocker, Chain, ChainId, Job, JobId, Page
@@ -45,7 +45,7 @@ from onward.observe import events
 from onward.observe.observer import Observers
 from onward.operating import Explanation, Health, Stats, WorkerInfo
 from onward.state.command import Command
-from onward.state.contract import JobCounts, StateAdapter
+from onward.state.contract import JobCounts, Started, StateAdapter
 from onward.state.driver import Driver, run_now
 
 if TYPE_CHECKING:
@@ -163,16 +163,19 @@ class SyncOnward:
     ) -> SyncChainHandle[O, I]:
         """Start a chain, in the transaction `tx` or alone; the options are those of `Onward.start`."""
         chain = NewChain(job_type=job_type, input=input, **options)
-        started = run_now(self._operations.start([chain], tx=tx))[0]
-        return SyncChainHandle(self._operations, job_type, started.id, duplicate=started.duplicate)
+        started = self._start([chain], tx)[0]
+        return SyncChainHandle(self._ready, job_type, started.id, started.duplicate)
 
     def start_many(self, chains: Sequence[NewChain[O]], *, tx: object = None) -> list[SyncChainHandle[O]]:
         """Start chains made by `job_type.with_input(…)`, all or none; returns their handles in order."""
-        started = run_now(self._operations.start(chains, tx=tx))
         return [
-            SyncChainHandle(self._operations, chain.job_type, answer.id, duplicate=answer.duplicate)
-            for chain, answer in zip(chains, started, strict=True)
+            SyncChainHandle(self._ready, chain.job_type, answer.id, answer.duplicate)
+            for chain, answer in zip(chains, self._start(chains, tx), strict=True)
         ]
+
+    def _start(self, chains: Sequence[NewChain[Any]], tx: object) -> Sequence[Started]:
+        operations = self._operations
+        return run_now(start_jobs(operations.store, plan_chains(operations.registry, chains), tx=tx))
 
     def chain(self, job_type: JobType[I, O], id: ChainId) -> SyncChainHandle[O, I]:
         """The handle of a stored chain that began with this type; used for one of another type, it raises."""

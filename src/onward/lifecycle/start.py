@@ -23,7 +23,7 @@ from onward.model import (
     Job,
     JobId,
     JobStatus,
-    new_ids,
+    fresh_ids,
 )
 from onward.observe.observer import Sent
 from onward.observe.running import Running, current_attempt
@@ -66,6 +66,8 @@ class _Plan(msgspec.Struct):
 
     registry: Registry
     ids: Iterator[JobId]
+    count: int
+    """How many chains were asked for, with those they wait for."""
     jobs: list[NewJob] = []
     json: int = 0
     """Characters of their inputs."""
@@ -76,6 +78,8 @@ class _Plan(msgspec.Struct):
         chain_id = next(self.ids) if chain.id is None else _checked_id(job_type, chain.id)
         root_id = family.root_id or chain_id
         waits = chain.blockers is not _NONE or job_type.required
+        if waits and parent is None:
+            self.count = _counted(chain.blockers, self.count)
         position = len(self.jobs)
         self.jobs.append(_TO_COME)
         self.jobs[position] = NewJob(
@@ -107,6 +111,8 @@ class _Plan(msgspec.Struct):
         job_id = next(self.ids)
         priority = outcome.priority
         waits = outcome.blockers is not _NONE or job_type.required
+        if waits:
+            self.count = _counted(outcome.blockers, self.count)
         self.jobs[position] = NewJob(
             id=job_id,
             chain_id=after.chain_id,
@@ -173,9 +179,13 @@ def plan_chains(registry: Registry, chains: Sequence[NewChain[Any]], *, origin: 
 
     Without `origin` they come from the job whose handler runs here, if there is one.
     """
+    if not isinstance(chains, list | tuple):
+        raise StartRefused(f"{given('chains', chains)}: expected a list of what job_type.with_input(…) makes")
     origin = origin or current_attempt.get()
     family = Family(origin.job_id, origin.root_id) if origin else Family(None, None)
-    plan = _Plan(registry, iter(new_ids(_counted(chains))))
+    plan = _Plan(registry, fresh_ids(), len(chains))
+    if plan.count > MOST_JOBS:
+        raise StartRefused(wrong_call(plan.count, 0))
     for chain in chains:
         if not isinstance(chain, NewChain):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise StartRefused(f"{given('chains', chain)}: start_many takes what job_type.with_input(…) makes")
@@ -185,13 +195,15 @@ def plan_chains(registry: Registry, chains: Sequence[NewChain[Any]], *, origin: 
 
 def plan_continuation(registry: Registry, outcome: Next[Any], after: Predecessor) -> list[NewJob]:
     """The job that continues a chain, followed by the blockers it starts."""
-    plan = _Plan(registry, iter(new_ids(1 + _counted(outcome.blockers))))
+    plan = _Plan(registry, fresh_ids(), 1)
     plan.add_continuation(outcome, after)
     return plan.jobs
 
 
 async def start_jobs(store: Store, jobs: Sequence[NewJob], *, tx: object) -> list[Started]:
     """Store planned jobs; the answers for the chains the caller asked for, in order."""
+    if not jobs:
+        return []
     jobs, sent = _traced(store, jobs) if store.observers.are_tracing else (jobs, None)
     started = await store.write(
         store.state.start(jobs),
@@ -200,7 +212,11 @@ async def start_jobs(store: Store, jobs: Sequence[NewJob], *, tx: object) -> lis
         doing="start",
         again=lambda _: Steps(partial(_start_again, store, jobs)),
     )
-    return [answer for job, answer in zip(jobs, started, strict=True) if job.parent is None]
+    asked: list[Started] = []
+    for job, answer in zip(jobs, started, strict=True):
+        if job.parent is None:
+            asked.append(answer)
+    return asked
 
 
 def _traced(store: Store, jobs: Sequence[NewJob]) -> tuple[Sequence[NewJob], Sent | None]:
@@ -229,9 +245,11 @@ def _status_when_started(job: Job | None) -> JobStatus | None:
     return JobStatus.BLOCKED if isinstance(job, BlockedJob) else JobStatus.PENDING
 
 
-def _counted(chains: object) -> int:
-    """How many chains these are, with those they wait for; what else may have been given is refused later."""
-    count, found = 0, [(0, chains)]
+def _counted(blockers: object, count: int) -> int:
+    """How many chains these are, with those they wait for in turn, and with those counted before; what else may have
+    been given is refused later.
+    """
+    found = [(1, blockers)]
     for depth, sources in found:  # which grows meanwhile
         if not isinstance(sources, list | tuple):
             continue

@@ -4,21 +4,17 @@ import logging
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from contextvars import Token
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 from onward.errors import DatabaseError, DatabaseLocked, DatabaseUnavailable, OnwardError, TransactionUnsuitable
-from onward.lifecycle.announcer import Announcer
-from onward.lifecycle.effects import Awaited, Effects, EffectsOf, describe
+from onward.lifecycle.effects import Announcer, Awaited, Effects, EffectsOf, describe
 from onward.lifecycle.transaction import (
-    Mark,
     OpenTransaction,
     SyncView,
     open_here,
     refuse_inside_transaction,
-    unmark,
 )
 from onward.notify.contract import Hint, NotifyAdapter
 from onward.observe import events
@@ -322,7 +318,7 @@ class TransactionBlock:
     It gives what the user gets of the transaction, and commits or rolls back.
     """
 
-    __slots__ = ("_lent", "_mark", "_native", "_store", "_tx")
+    __slots__ = ("_lent", "_native", "_store", "_tx")
 
     def __init__(self, store: Store, native: object = None) -> None:
         self._store, self._native = store, native
@@ -344,7 +340,7 @@ class TransactionBlock:
             store.raise_in_words(error, "begin a transaction")
             raise
         self._tx = OpenTransaction(link, store.transactions)
-        self._mark: Token[Mark] = open_here.set(self._tx)
+        open_here.set(self._tx)
         return store.handed_out(self._tx)
 
     async def __aexit__(
@@ -357,7 +353,8 @@ class TransactionBlock:
             left = failure
             raise
         finally:
-            unmark(self._mark)
+            if open_here.get() is self._tx:  # else the block is left in another task than it was entered in
+                open_here.set(None)
             try:
                 await self._lent.__aexit__(type(left) if left else None, left, left.__traceback__ if left else None)
             finally:

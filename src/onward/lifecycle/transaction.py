@@ -135,12 +135,12 @@ class OpenTransaction:
 
     def check(self) -> None:
         """Raise unless the transaction still takes statements."""
-        self._require_open()
-        if self._may_have_ended:
+        if self._may_have_ended or not self._takes_statements:
+            self._require_open()
             self._look()
 
     def _require_open(self) -> None:
-        if not (self.is_open and self._takes_statements):
+        if not self._takes_statements:
             raise TransactionClosed("the block of this transaction has ended: it takes no more statements")
 
     def _look(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from onward.errors import ConfigurationError
 from onward.notify.contract import Changed, Hint, HintKind, Listener, ignore
-from onward.notify.encoding import MOST_BYTES, merged
+from onward.notify.encoding import MOST_BYTES, merged, no_command
 from onward.notify.listeners import Listeners
 from onward.options import LONGEST_NAME
 from onward.pacing import Pacing
@@ -66,6 +66,8 @@ class ConnectedNotify(ABC, Generic[C]):
 
     crosses_processes = True
     sees_commits = False
+    hears_commands = False
+    command: Callable[[Sequence[Hint]], Command[None] | None] = staticmethod(no_command)
 
     def __init__(self) -> None:
         self._listeners = Listeners(self._pass_on)
@@ -130,13 +132,6 @@ class ConnectedNotify(ABC, Generic[C]):
             await asyncio.wait(ending)
         self._passing.clear()
         self._listeners.wake_all()
-
-    def command(self, hints: Sequence[Hint]) -> Command[None] | None:
-        return None
-
-    @property
-    def hears_commands(self) -> bool:
-        return False
 
     async def announce(self, hints: Sequence[Hint]) -> None:
         """Send, or raise soon; what could not be sent leaves when the connection is back."""

@@ -3,9 +3,13 @@
 `connected.py` reads them.
 """
 
+import secrets
 from collections.abc import Sequence
 
+import msgspec
+
 from onward.notify.contract import Hint, HintKind
+from onward.state.command import Command
 
 MOST_BYTES = 7_999
 """NOTIFY takes payloads of less than 8,000 bytes."""
@@ -33,3 +37,22 @@ def encode_hints(hints: Sequence[Hint], heading: str) -> list[str]:
             size = len(heading.encode()) + len(line.encode())
         payloads[-1] += line
     return payloads
+
+
+class HintStatement(msgspec.Struct, frozen=True):
+    """Makes a command of hints, for databases whose statements can send them."""
+
+    sql: str
+    """With `:channel` and `:payloads`."""
+    channel: str
+    heading: str
+    """Of a payload; after it comes a random word."""
+
+    def __call__(self, hints: Sequence[Hint]) -> Command[None]:
+        payloads = encode_hints(hints, self.heading + secrets.token_hex(4))
+        return Command(self.sql, {"channel": self.channel, "payloads": payloads}, needs="nothing")
+
+
+def no_command(hints: Sequence[Hint]) -> Command[None] | None:
+    """Where hints cannot be sent by a statement."""
+    return None

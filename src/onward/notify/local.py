@@ -2,10 +2,11 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from onward.notify.contract import Changed, Hint, Listener, ignore
+from onward.notify.encoding import no_command
 from onward.notify.listeners import Listeners
 from onward.state.command import Command
 
@@ -15,7 +16,9 @@ class LocalNotify(ABC):
 
     crosses_processes = False
     sees_commits = False
+    hears_commands = False
     is_up = True
+    command: Callable[[Sequence[Hint]], Command[None] | None] = staticmethod(no_command)
 
     def __init__(self) -> None:
         self._listeners = Listeners()
@@ -25,13 +28,6 @@ class LocalNotify(ABC):
 
     async def close(self) -> None:
         self._listeners.wake_all()
-
-    def command(self, hints: Sequence[Hint]) -> Command[None] | None:
-        return None
-
-    @property
-    def hears_commands(self) -> bool:
-        return False
 
     @abstractmethod
     async def announce(self, hints: Sequence[Hint]) -> None: ...

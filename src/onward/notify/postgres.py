@@ -10,11 +10,11 @@ from typing import NoReturn
 
 from onward.notify.connected import ANSWER, ConnectedNotify
 from onward.notify.contract import Changed, Hint, HintKind, ignore
-from onward.notify.encoding import encode_hints
+from onward.notify.encoding import HintStatement, encode_hints
 from onward.notify.local import LocalNotify
 from onward.notify.postgres_connections import NOTIFY, PostgresHintConnection
 from onward.notify.wake_sharing import WakeSharing
-from onward.state.command import Command, nothing
+from onward.state.command import Command
 
 _HINTS, _NEWS, _FAREWELL = "#", "@", "-"
 """How the heading of a payload begins; after the first comes a random word."""
@@ -44,7 +44,9 @@ class PostgresNotify(ConnectedNotify["_Channel"]):
         table: str | None = None,
     ) -> None:
         super().__init__()
-        self._connect_hints, self._name, self._table = connect, channel, table
+        self.command = self._statement = HintStatement(_NOTIFY, channel, _HINTS)
+        self._connect_hints, self._table = connect, table
+        self.hears_commands = True
         self._sharing = WakeSharing("")
         self._known: set[int] = set()
         """The sessions of others that are believed."""
@@ -54,16 +56,9 @@ class PostgresNotify(ConnectedNotify["_Channel"]):
         self._asked_at = 0.0
         self._is_asking = False
 
-    def command(self, hints: Sequence[Hint]) -> Command[None] | None:
-        return Command(_NOTIFY, {"channel": self._name, "payloads": _payloads(hints)}, nothing, "nothing")
-
-    @property
-    def hears_commands(self) -> bool:
-        # Whoever listens here does so over the connection; while that is down, they are told by `announce`.
-        return self._connection is not None or self._keeper is None
-
     async def open(self, tasks: asyncio.TaskGroup, changed: Changed = ignore) -> None:
         await super().open(tasks, changed)
+        self.hears_commands = True  # since nobody listens yet
         self._sharing = WakeSharing("")  # what was known of others is old
         self._known, self._strangers, self._refused, self._is_asking = set(), {}, set(), False
 
@@ -73,16 +68,23 @@ class PostgresNotify(ConnectedNotify["_Channel"]):
                 async with asyncio.timeout(ANSWER):
                     await self._connection.say([_FAREWELL])
         await super().close()
+        self.hears_commands = True
 
     @asynccontextmanager
     async def _connect(self) -> "AsyncIterator[_Channel]":
+        # Whoever listens here does so over the connection; while that is down, they are told by `announce`.
+        self.hears_commands = False
         async with self._connect_hints() as connection:
             self._sharing.become(str(connection.process))
             self._known.discard(connection.process)
-            channel = _Channel(connection, self._name, self._due, self._receive)
+            channel = _Channel(connection, self._statement, self._due, self._receive)
             if self._listeners.is_used or not connection.can_listen_later:
                 await channel.listen()
-            yield channel
+            self.hears_commands = True
+            try:
+                yield channel
+            finally:
+                self.hears_commands = False
 
     async def _hear(self) -> None:
         # A process that only starts jobs is not woken by every hint there is.
@@ -178,7 +180,7 @@ class _Channel:
     """A connection that sends on a channel, and listens to it once somebody here does."""
 
     connection: PostgresHintConnection
-    name: str
+    statement: HintStatement
     due: Callable[[], Sequence[str]]
     receive: Callable[[int, str], None]
     _is_listening: bool = False
@@ -187,17 +189,17 @@ class _Channel:
     async def listen(self) -> None:
         async with self._turn:
             if not self._is_listening:
-                await self.connection.listen(self.name, self.receive)
+                await self.connection.listen(self.statement.channel, self.receive)
                 self._is_listening = True
 
     async def send(self, hints: Sequence[Hint]) -> None:
         await self.say(_payloads(hints))
 
     async def say(self, payloads: Sequence[str]) -> None:
-        await self.connection.notify(self.name, payloads)
+        await self.connection.notify(self.statement.channel, payloads)
 
     async def hold(self) -> NoReturn:
-        await self.connection.hold(self.name, self.due)
+        await self.connection.hold(self.statement.channel, self.due)
 
 
 class SendingNotify(LocalNotify):
@@ -208,14 +210,12 @@ class SendingNotify(LocalNotify):
 
     def __init__(self, run: Callable[[Command[None]], Awaitable[object]], *, channel: str) -> None:
         super().__init__()
-        self._run, self._channel = run, channel
-
-    def command(self, hints: Sequence[Hint]) -> Command[None]:
-        return Command(_NOTIFY, {"channel": self._channel, "payloads": _payloads(hints)}, nothing, "nothing")
+        self._run, self._statement = run, HintStatement(_NOTIFY, channel, _HINTS)
+        self.command = self._statement
 
     async def announce(self, hints: Sequence[Hint]) -> None:
         self._listeners.deliver(hints)
-        await self._run(self.command(hints))
+        await self._run(self._statement(hints))
 
 
 def _payloads(hints: Sequence[Hint]) -> list[str]:

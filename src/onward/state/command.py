@@ -16,6 +16,7 @@ S = TypeVar("S")
 P = ParamSpec("P")
 Rows: TypeAlias = Sequence[Sequence[Any]]
 Needs: TypeAlias = Literal["rows", "count", "nothing"]
+_AS_THEY_ARE: Any = tuple
 
 
 class Command(msgspec.Struct, Generic[T_co], frozen=True, gc=False):
@@ -28,8 +29,9 @@ class Command(msgspec.Struct, Generic[T_co], frozen=True, gc=False):
     sql: str
     """With `:name` parameters."""
     parameters: Mapping[str, Any]
-    read: Callable[[Rows], T_co]
-    """Makes the answer of the rows. Where it raises, a transaction that was to be committed is rolled back."""
+    read: Callable[[Rows], T_co] = _AS_THEY_ARE
+    """Makes the answer of the rows; left out where that says nothing. Where it raises, a transaction that was to be
+    committed is rolled back."""
     needs: Needs = "rows"
     """What `read` looks at: a statement that travels in one message with BEGIN or COMMIT is answered by as many empty
     rows, one that becomes part of another by those of that one."""
@@ -68,10 +70,6 @@ def steps(
         return Steps(lambda connection: method(self, connection, *args, **kwargs))
 
     return asked
-
-
-def nothing(rows: Rows) -> None:
-    """For statements whose answer says nothing."""
 
 
 def first_value(rows: Rows) -> Any:

@@ -72,7 +72,11 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_plain(self) -> bool:
         """Whether it can be stored without a look at what is there."""
-        return not (self.blockers or self.deduplication or self.id_is_callers)
+        return not any(compared(self))
+
+
+compared = attrgetter("blockers", "deduplication", "id_is_callers")
+"""What of a new job is compared with what is there, before it is stored."""
 
 
 class Started(msgspec.Struct, frozen=True, gc=False):

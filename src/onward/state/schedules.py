@@ -9,7 +9,7 @@ import msgspec
 
 from onward.model import ChainId
 from onward.options import EARLIEST, LATEST
-from onward.state.command import Command, Operation, Rows, Steps, nothing
+from onward.state.command import Command, Operation, Rows, Steps
 from onward.state.driver import Connection
 from onward.state.rows import Columns, as_integer, as_text, optional, shown
 from onward.state.statement import Statements
@@ -123,7 +123,7 @@ class ScheduleStatements:
     def refresh(self, known: Sequence[tuple[str, str]], *, older_than: float) -> Command[None]:
         """Live code still declares these; those of whom it was said so many seconds ago are left alone."""
         parameters = {"known": self._known(known), "older_than": older_than, "now": self._now()}
-        return Command(self._sql("refresh_schedules"), parameters, nothing)
+        return Command(self._sql("refresh_schedules"), parameters)
 
     def move(self, moves: Sequence[Move]) -> Command[set[str]]:
         """Claim ticks for whoever commits; the names of those that could be. Those that others have locked are
@@ -134,7 +134,7 @@ class ScheduleStatements:
     def fail(self, name: str, tick: datetime, error: str) -> Command[None]:
         """Keep why a tick could not be started, while it is the next one."""
         parameters = {"name": name, "tick": self._write_time(tick), "error": error}
-        return Command(self._sql("fail_schedule"), parameters, nothing)
+        return Command(self._sql("fail_schedule"), parameters)
 
     def change(self, row: ScheduleRow, *, changed: str | None, next_at: datetime | None) -> Command[bool]:
         """Change when it is due, or go back to the declaration; whether it still was as it was read."""

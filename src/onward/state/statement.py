@@ -153,14 +153,11 @@ class Statements:
     ) -> None:
         """`finish` gets each statement as it would be run, and gives it as it is."""
         self._package, self._table, self._finish = package, table, finish
-        self._loaded: dict[tuple[str, int], str] = {}
 
+    @lru_cache(maxsize=2048)  # noqa: B019 - they are no more, of all there are, than what `spell` remembers
     def __call__(self, name: str, *, repeat: int = 1) -> str:
         """The statement in `sql/<name>.sql`; its repeated part, if it has one, that many times."""
-        sql = self._loaded.get((name, repeat))
-        if sql is None:
-            sql = self._loaded[name, repeat] = self._load(f"sql/{name}", repeat)
-        return sql
+        return self._load(f"sql/{name}", repeat)
 
     def names(self) -> list[str]:
         """Every statement there is."""

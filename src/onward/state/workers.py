@@ -10,7 +10,7 @@ import msgspec
 
 from onward.model import WorkerId
 from onward.operating import RunningJob, WorkerInfo
-from onward.state.command import Command, Operation, Rows, Steps, nothing, steps
+from onward.state.command import Command, Operation, Rows, Steps, steps
 from onward.state.driver import Connection, transaction
 from onward.state.rows import as_integer, as_text, optional
 from onward.state.statement import Statements
@@ -113,15 +113,15 @@ class WorkerStatements:
             "kept": _KEPT,
             "now": self._now(),
         }
-        return tuple(Command(self._sql(name), parameters, nothing) for name in self._signs)
+        return tuple(Command(self._sql(name), parameters) for name in self._signs)
 
     def bury(self, worker: WorkerId) -> Command[None]:
         """A worker was seen to die: it counts as dead from now on, unless it gives a sign of life."""
-        return Command(self._sql("bury_worker"), {"worker": worker, "now": self._now()}, nothing)
+        return Command(self._sql("bury_worker"), {"worker": worker, "now": self._now()})
 
     def remove(self, worker: WorkerId) -> Command[None]:
         """A worker has stopped in order."""
-        return Command(self._sql("remove_worker"), {"worker": worker}, nothing)
+        return Command(self._sql("remove_worker"), {"worker": worker})
 
     def list(self) -> Operation[Sequence[WorkerInfo]]:
         """Every worker that has a row or holds a job: those that live first, then in the order in which they started.

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from onward.lifecycle.announcer import BackgroundAnnouncer
+from onward.lifecycle.effects import BackgroundAnnouncer
 from onward.notify.contract import Hint, HintKind
 from onward.observe.observer import Observers
-from onward.state.command import Command, nothing
+from onward.state.command import Command
 
 A, B = Hint(HintKind.READY, "a"), Hint(HintKind.READY, "b")
 
@@ -23,7 +23,7 @@ class Notify:
         self.hears_commands = True
 
     def command(self, hints: Sequence[Hint]) -> Any:
-        return Command("SELECT", {"hints": list(hints)}, nothing)
+        return Command("SELECT", {"hints": list(hints)})
 
     async def announce(self, hints: Sequence[Hint]) -> None:
         self.sent.append(list(hints))

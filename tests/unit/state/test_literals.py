@@ -2,7 +2,7 @@
 
 import enum
 
-from onward.state.postgres.literals import literal
+from onward.state.postgres.session import literal
 
 
 class Word(str, enum.Enum):  # noqa: UP042 - as people have it

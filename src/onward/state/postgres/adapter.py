@@ -19,7 +19,7 @@ from onward.errors import (
     TransactionUnsuitable,
 )
 from onward.model import Blocker, Chain, ChainId, Job, JobId, JobStatus, LossReason, WorkerId
-from onward.state.command import Command, Operation, Rows, first_value, nothing, steps
+from onward.state.command import Command, Operation, Rows, first_value, steps
 from onward.state.contract import (
     Admitted,
     Change,
@@ -49,6 +49,7 @@ from onward.state.contract import (
     TimedOut,
     TypeClaim,
     best_first,
+    compared,
     keys_of,
     to_remove,
 )
@@ -74,7 +75,6 @@ _MOST_WAKES = 4000
 """Looked at in one admission: of a thousand keys they are often several each."""
 _LONGEST_WINDOW = 3e9
 """Seconds, about a century: the server cannot subtract much more from a time."""
-_IS_PLAIN = attrgetter("is_plain")
 _TYPE_NAME, _VERSION, _LEASE, _AFTER = map(attrgetter, ("type_name", "payload_version", "lease", "after"))
 _FIRST = "00000000-0000-0000-0000-000000000000"
 _MIGRATION_LOCK = 7_036_874_417_766_406
@@ -163,12 +163,16 @@ class PostgresState:
     # -- start
 
     def start(self, jobs: Sequence[NewJob], *, repeated: bool = False) -> Operation[Sequence[Started]]:
-        if all(map(_IS_PLAIN, jobs)):
-            name, columns = ("start", _columns(jobs)) if repeated or not jobs else _plain_start(jobs)
-            parameters = {"now": self.clock(), **columns}
-            started = [Started(job.id, JobStatus.PENDING, False) for job in jobs]
-            return Command(self.sql(name), parameters, lambda _: started, "nothing")
+        started: list[Started] = []
+        for job in jobs:
+            if any(compared(job)):
+                return self._start_checked(jobs)
+            started.append(Started(job.id, JobStatus.PENDING, False))
+        name, columns = ("start", _columns(jobs)) if repeated or not jobs else _plain_start(jobs)
+        parameters = {"now": self.clock(), **columns}
+        return Command(self.sql(name), parameters, lambda _: started, "nothing")
 
+    def _start_checked(self, jobs: Sequence[NewJob]) -> Operation[Sequence[Started]]:
         def read(rows: Rows) -> Sequence[Started]:
             _raise_refusal([(row[4], row[1]) for row in rows], jobs)
             by_item = {row[0]: row for row in rows}
@@ -419,7 +423,7 @@ class PostgresState:
             "notes": [report.note for report in reports],
             "worker": worker,
         }
-        return Command(self.sql("report_progress"), parameters, nothing)
+        return Command(self.sql("report_progress"), parameters)
 
     def left_behind(self, *, types: Sequence[TypeClaim]) -> Command[bool]:
         return Command(self.sql("left_behind"), _claimed(types), lambda rows: bool(rows[0][0]))
@@ -533,10 +537,10 @@ class PostgresState:
         return Command(self.sql("hold_retention"), parameters, lambda rows: PruningTurn(*rows[0]))
 
     def pause(self, type_names: Sequence[str]) -> Command[None]:
-        return Command(self.sql("pause"), {"type_names": list(type_names), "now": self.clock()}, nothing)
+        return Command(self.sql("pause"), {"type_names": list(type_names), "now": self.clock()})
 
     def resume(self, type_names: Sequence[str]) -> Command[None]:
-        return Command(self.sql("resume"), {"type_names": list(type_names)}, nothing)
+        return Command(self.sql("resume"), {"type_names": list(type_names)})
 
     # -- limits
 

@@ -15,9 +15,9 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 from onward.errands import Errands, to_the_end
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
-from onward.state.postgres.asyncpg_connection import AsyncpgConnection, OwnConnection, user_of
+from onward.state.postgres.asyncpg_connection import AsyncpgConnection, OwnConnection, new_session, user_of
 from onward.state.postgres.cache import ConnectionCache, Lent
-from onward.state.postgres.patience import PoolPatience, PoolWatch
+from onward.state.postgres.patience import PoolWatch
 from onward.state.postgres.session import Session
 from onward.state.postgres.settings import (
     CHECK_CLIENT,
@@ -27,7 +27,7 @@ from onward.state.postgres.settings import (
     transport_settings,
 )
 from onward.state.process import HomeProcess, leave_to_parent
-from onward.transport import CONNECT, STATEMENT, UNANSWERED_IN_POOL, Patience, Reach, watch
+from onward.transport import CONNECT, STATEMENT, UNANSWERED_IN_POOL, Attended, Reach, watch
 
 _NOT_OPEN = "the app is not open: use `async with app:` around this call"
 _FAREWELL = 5.0
@@ -82,7 +82,7 @@ class AsyncpgDriver:
             # It keeps none open by itself: it would log every failure to do so while there is no server.
             options = {**self._options(transport_settings()), "min_size": 0, "max_size": self._pool_size}
             pool: Any = await asyncpg.create_pool(
-                init=_watch_in_pool, reset=self._reset, connection_class=OwnConnection, **options
+                init=self._have_made, reset=self._reset, connection_class=OwnConnection, **options
             )
             try:
                 async with pool.acquire():  # whoever opens the app is told what is wrong
@@ -133,32 +133,38 @@ class AsyncpgDriver:
             if not pool.is_closing():
                 raise
             raise ConfigurationError(_NOT_OPEN) from None
-        raw = shown._con
-        patience = self._patience_for(raw)
-        return AsyncpgConnection(shown, prepared=self._prepared, session=self._session_of(raw), patience=patience)
+        connection: AsyncpgConnection = shown._con.ours
+        connection.shown, connection.escaped = shown, False
+        return connection
 
-    def _patience_for(self, raw: Any) -> PoolPatience:
-        process = raw.get_server_pid() if self._prepared else None
-        return self._watch.patience(process=process, give_up=raw.terminate)
+    async def _have_made(self, raw: Any) -> None:
+        """The pool has made one."""
+        watch(raw._transport.get_extra_info("socket"), unanswered=UNANSWERED_IN_POOL)
+        raw.ours = AsyncpgConnection(raw, prepared=self._prepared, session=self._session_of(raw))
+        self._look_after(raw.ours, raw)
+
+    def _look_after(self, connection: AsyncpgConnection, raw: Any) -> None:
+        self._watch.add(connection, process=raw.get_server_pid() if self._prepared else None)
 
     def _session_of(self, raw: Any) -> Session:
         raw = getattr(raw, "_con", None) or raw
         session = self._sessions.get(raw)
         if session is None:
-            session = self._sessions[raw] = Session(user_of(raw))
+            session = self._sessions[raw] = new_session(raw)
         return session
 
     async def _release(self, connection: AsyncpgConnection) -> None:
-        connection.resume()
-        if connection.is_demoted:
-            connection.cut_off()
         with suppress(*_BROKEN):  # then it is cut off
-            await connection.end_unfinished()
+            if connection.escaped or not connection.is_sound:
+                connection.resume()
+                if connection.is_demoted:
+                    connection.cut_off()
+                await connection.end_unfinished()
             await connection.shown._holder._pool.release(connection.shown, timeout=STATEMENT)
 
     async def _reset(self, raw: Any) -> None:
         """For the pool, when no statement is under way any more and the transaction has ended."""
-        session = self._session_of(raw)
+        session: Session = raw.ours.session
         if session.needs_reset and self._cache is not None:
             await raw.execute(session.reset(user_of(raw)))
             session.needs_reset = False
@@ -182,8 +188,8 @@ class AsyncpgDriver:
     @asynccontextmanager
     async def _from_theirs(self) -> AsyncIterator[AsyncpgConnection]:
         raw = await self._pool.acquire()
-        session, patience = self._session_of(raw), self._patience_for(raw._con)
-        connection = AsyncpgConnection(raw, prepared=self._prepared, native=raw, session=session, patience=patience)
+        connection = AsyncpgConnection(raw, prepared=self._prepared, native=raw, session=self._session_of(raw))
+        self._look_after(connection, raw)
         try:
             yield connection
         finally:
@@ -202,7 +208,9 @@ class AsyncpgDriver:
             if self._prepared:
                 with suppress(asyncpg.UndefinedObjectError, asyncpg.InvalidParameterValueError):
                     await raw.execute(CHECK_CLIENT, timeout=CONNECT)
-            yield AsyncpgConnection(raw, prepared=self._prepared, patience=Patience(STATEMENT, raw.terminate))
+            connection = AsyncpgConnection(raw, prepared=self._prepared)
+            with Attended(connection, STATEMENT):
+                yield connection
         except BaseException:
             raw.terminate()  # a farewell would wait for whatever it is that does not come
             raise
@@ -283,10 +291,6 @@ class AsyncpgDriver:
         except ImportError:
             return None
         return SyncPsycopgDriver(self._dsn, prepared=self._prepared, pool_size=self._pool_size)
-
-
-async def _watch_in_pool(raw: Any) -> None:
-    watch(raw._transport.get_extra_info("socket"), unanswered=UNANSWERED_IN_POOL)
 
 
 def _is_closed(raw: Any) -> bool:

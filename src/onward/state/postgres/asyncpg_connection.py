@@ -1,7 +1,8 @@
 """A connection of asyncpg's."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
@@ -9,8 +10,7 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows, as_one
 from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, run_in_turn
-from onward.state.postgres.literals import inlined
-from onward.state.postgres.session import UNLOCK, Session, reads_only
+from onward.state.postgres.session import UNLOCK, Session, inlined, reads_only
 from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.statement import spell
 
@@ -20,6 +20,8 @@ T = TypeVar("T")
 class OwnConnection(asyncpg.Connection):
     """One of our own pool, which knows whether it was closed or lost."""
 
+    ours: "AsyncpgConnection"
+    """What we make of it, as long as it lives."""
     was_closed = False
     """By whoever had it, or by the pool."""
 
@@ -38,7 +40,6 @@ class AsyncpgConnection:
         prepared: bool,
         native: Any = None,
         session: Session | None = None,
-        patience: AbstractContextManager[None] | None = None,
     ) -> None:
         self.native = native
         self.escaped = native is not None
@@ -46,15 +47,15 @@ class AsyncpgConnection:
         self.shown = raw
         """What the application may see: perhaps a pool's wrapping, calls through which cost more."""
         self._raw = getattr(raw, "_con", None) or raw
-        ask_safely(self._raw)
         self._prepared = prepared
-        self.session = session or Session(user_of(self._raw))
+        self.session = session or new_session(self._raw)
         self.is_cut_short = False
         """Whether a statement was cancelled, and nothing has been asked since."""
-        self._is_to_be_reset = False
+        self.is_to_be_reset = False
         self._refused_to_write = False
         self._read_only_before = _reads_only(self._raw)
-        self._patience: AbstractContextManager[None] = nullcontext() if patience is None else patience
+        self.waits_since = 0.0
+        """For whoever looks after it."""
 
     @property
     def raw(self) -> Any:
@@ -109,54 +110,56 @@ class AsyncpgConnection:
 
     # -- statements
 
-    async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        spelled = spell(sql, "dollar")
-        if self._is_to_be_reset and not self.in_transaction:
-            await self.reset()
+    async def _ask(self, answer: Awaitable[T]) -> T:
+        """What the server answers to a statement of ours. Whoever looks after it sees how long that takes."""
+        self.waits_since = time.monotonic()
         try:
-            with self._patience:
-                rows: Rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
+            return await answer
         except BaseException as error:
             self._heed(error)
             raise
+        finally:
+            self.waits_since = 0.0
+
+    async def _ask_for_user(self, answer: Awaitable[T]) -> T:
+        """What it answers to one of the application's, which may take its time, and leave something behind."""
+        self.session.needs_reset = True
+        try:
+            return await answer
+        except BaseException as error:
+            self._heed(error, ours=False)
+            raise
+
+    async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        spelled = spell(sql, "dollar")
+        if self.is_to_be_reset and not self.in_transaction:
+            await self.reset()
+        rows: Rows = await self._ask(self._raw.fetch(spelled.sql, *spelled.positional(parameters)))
         return rows
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
         spelled = spell(sql, "dollar")
-        self.session.needs_reset = True
-        try:
-            rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
-        except BaseException as error:
-            self._heed(error, ours=False)
-            raise
+        rows = await self._ask_for_user(self._raw.fetch(spelled.sql, *spelled.positional(parameters)))
         return Result(tuple(rows[0].keys()) if rows else (), rows)
 
     async def execute(self, sql: str, parameters: Mapping[str, Any]) -> int:
         spelled = spell(sql, "dollar")
-        self.session.needs_reset = True
-        try:
-            if spelled.names:
-                return _changed(await self._raw.execute(spelled.sql, *spelled.positional(parameters)))
-            # Without parameters asyncpg would also run several statements, which no other client does.
-            statement = await self._raw.prepare(spelled.sql, name=None if self._prepared else "")
-            await statement.fetch()
-            return _changed(statement.get_statusmsg())
-        except BaseException as error:
-            self._heed(error, ours=False)
-            raise
+        if spelled.names:
+            asked = self._raw.execute(spelled.sql, *spelled.positional(parameters))
+            return _changed(await self._ask_for_user(asked))
+        # Without parameters asyncpg would also run several statements, which no other client does.
+        asked = self._raw.prepare(spelled.sql, name=None if self._prepared else "")
+        statement = await self._ask_for_user(asked)
+        await self._ask_for_user(statement.fetch())
+        return _changed(statement.get_statusmsg())
 
     async def script(self, sql: str) -> None:
-        self.session.needs_reset = True
-        try:
-            await self._raw.execute(sql)
-        except BaseException as error:
-            self._heed(error, ours=False)
-            raise
+        await self._ask_for_user(self._raw.execute(sql))
 
     # -- transactions
 
     async def begin(self) -> None:
-        await (self._begin_anew("BEGIN") if self._is_to_be_reset else self._command("BEGIN"))
+        await (self._begin_anew("BEGIN") if self.is_to_be_reset else self._ask(self._raw.execute("BEGIN")))
 
     async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
         if not isinstance(first, Command):
@@ -165,15 +168,19 @@ class AsyncpgConnection:
             first, more = as_one(first, more)
         if not (more or begin or commit):
             return first.read(await self.fetch(first.sql, first.parameters))
-        if more or begin == commit or first.needs == "rows" or not (self._prepared and is_plain(self._raw)):
+        in_turn = more or begin == commit or first.needs == "rows" or not self._prepared
+        # asyncpg sends values in UTF-8 all the same, and in another encoding a backslash, say, may be half of a sign:
+        # what is quoted here would not be for the server.
+        if in_turn or self._raw.get_settings().client_encoding != "UTF8":
             return await run_in_turn(self, first, *more, begin=begin, commit=commit)
         # In one message.
         try:
             # Not prepared if it only writes, such as a hint: that it is known no longer should undo nobody's work.
             call = inlined(first.sql, first.parameters) if first.needs == "nothing" else await self._call(first)
             message = f"BEGIN;{call}" if begin else f"{call};COMMIT"
-            anew = begin and self._is_to_be_reset
-            answer = await (self._begin_anew(message, calls=True) if anew else self._command(message))
+            anew = begin and self.is_to_be_reset
+            asked = self._begin_anew(message, calls=True) if anew else self._ask(self._raw.execute(message))
+            answer: str = await asked
         except BaseException:
             await self.rollback()  # it may have begun, or the statement failed so that COMMIT was not even tried
             raise
@@ -181,9 +188,9 @@ class AsyncpgConnection:
 
     async def _call(self, command: Command[Any]) -> str:
         if command.sql not in self.session.prepared:
-            if self._is_to_be_reset and not self.in_transaction:
+            if self.is_to_be_reset and not self.in_transaction:
                 await self.reset()
-            await self.session.prepare(command, self._command)
+            await self._ask(self.session.prepare(command, self._raw.execute))
         return self.session.call(command)
 
     async def _begin_anew(self, message: str, *, calls: bool = False) -> str:
@@ -195,64 +202,45 @@ class AsyncpgConnection:
         session, unlock = self.session, UNLOCK.sql
         if calls:
             if unlock not in session.prepared:
-                await session.prepare(UNLOCK, self._command)
+                await self._ask(session.prepare(UNLOCK, self._raw.execute))
             unlock = session.call(UNLOCK)
-        answer = await self._command(session.reset_first(user_of(self._raw), unlock) + message)
-        self._is_to_be_reset = session.needs_reset = False
-        return answer
-
-    async def _command(self, sql: str) -> str:
-        try:
-            with self._patience:
-                answer: str = await self._raw.execute(sql)
-        except BaseException as error:
-            self._heed(error)
-            raise
+        reset = session.reset_first(user_of(self._raw), unlock)
+        answer: str = await self._ask(self._raw.execute(reset + message))
+        self.is_to_be_reset = session.needs_reset = False
         return answer
 
     async def commit(self) -> None:
         # In a transaction that a failed statement has poisoned, COMMIT answers "ROLLBACK" instead of failing.
-        answer = await self._command("COMMIT")
+        answer = await self._ask(self._raw.execute("COMMIT"))
         if answer == "ROLLBACK":
             raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
 
     async def rollback(self) -> None:
         if not self._raw.is_closed():
             with suppress(asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
-                await self._command("ROLLBACK")
+                await self._ask(self._raw.execute("ROLLBACK"))
 
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return False
 
     # -- between borrowers
 
-    def lent(self) -> None:
-        self._is_to_be_reset = self.session.needs_reset
-
     async def reset(self) -> None:
         """Have the server forget what the last borrower left behind."""
-        await self._command(self.session.reset(user_of(self._raw)))
-        self._is_to_be_reset = self.session.needs_reset = False
+        await self._ask(self._raw.execute(self.session.reset(user_of(self._raw))))
+        self.is_to_be_reset = self.session.needs_reset = False
 
     async def end_unfinished(self) -> None:
         """Leave no transaction open, nor one whose statement was cancelled."""
         if not self._raw.is_closed():
             with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-                await self._wait_for_cancellation()
+                await self._ask(self._raw._protocol._wait_for_cancellation())
                 if self.in_transaction:
-                    await self._command("ROLLBACK")
+                    await self._ask(self._raw.execute("ROLLBACK"))
                 elif self.is_cut_short:
                     # asyncpg prepares without ending the exchange: the server would wait for more, its snapshot open.
-                    await self._command("SELECT 1")
+                    await self._ask(self._raw.execute("SELECT 1"))
                 self.is_cut_short = False
-
-    async def _wait_for_cancellation(self) -> None:
-        try:
-            with self._patience:
-                await self._raw._protocol._wait_for_cancellation()
-        except BaseException as error:
-            self._heed(error)
-            raise
 
     def suspend(self) -> None:
         """What the application has of a pool's connection answers nothing but that the transaction is closed."""
@@ -287,17 +275,16 @@ class _Suspended(metaclass=_RefusesAll):
 _SUSPENDED: Any = _Suspended()
 
 
+def new_session(raw: Any) -> Session:
+    """Of a connection that we have not seen before."""
+    ask_safely(raw)
+    return Session(user_of(raw))
+
+
 def user_of(raw: Any) -> str | None:
     """Whom the server takes us for."""
     user: str | None = getattr(raw.get_settings(), "session_authorization", None)
     return user
-
-
-def is_plain(raw: Any) -> bool:
-    """Whether values may be written out in a statement: asyncpg sends it in UTF-8 all the same, and in another encoding
-    a backslash, say, may be half of a sign, so that what is quoted here would not be for the server.
-    """
-    return bool(raw.get_settings().client_encoding == "UTF8")
 
 
 def _reads_only(raw: Any) -> bool | None:

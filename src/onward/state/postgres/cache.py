@@ -8,9 +8,11 @@ that nobody asks for within a moment is reset then, lest it keep a lock.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
 
 from onward.errands import Errands, to_the_end
 from onward.state.postgres.session import Session
@@ -21,6 +23,9 @@ _AT_REST = 0.1
 
 class Lendable(Protocol):
     """A connection, and what has to be known of it while it is lent to one after another."""
+
+    is_to_be_reset: bool
+    """Whether the server is to forget, before the first statement, what the last borrower left behind."""
 
     @property
     def session(self) -> Session:
@@ -42,10 +47,6 @@ class Lendable(Protocol):
         """Whether the server takes no writes any more: there may be a better one by now."""
         ...
 
-    def lent(self) -> None:
-        """Somebody else has it now: before his first statement what the last one left behind is forgotten."""
-        ...
-
 
 C = TypeVar("C", bound=Lendable)
 
@@ -62,7 +63,7 @@ class ConnectionCache(Generic[C]):
         size: int,
         *,
         acquire: Callable[[], Awaitable[C]],
-        release: Callable[[C], Awaitable[None]],
+        release: Callable[[C], Coroutine[Any, Any, None]],
         errands: Errands,
     ) -> None:
         self.acquire, self._release, self._errands = acquire, release, errands
@@ -70,18 +71,19 @@ class ConnectionCache(Generic[C]):
         self.at_hand: deque[tuple[C, float]] = deque()
         """With the time since which each has been."""
         self._clock = asyncio.get_running_loop().time
-        self._timer: asyncio.TimerHandle | None = None
+        self._is_tidying = False
         self.is_closed = False
 
     def keep(self, connection: C) -> None:
         """For the next who asks, as it is."""
         self.at_hand.append((connection, self._clock()))
-        if self._timer is None and (connection.session.needs_reset or len(self.at_hand) > 1):
-            self._tidy_later()
+        if not self._is_tidying and (connection.session.needs_reset or len(self.at_hand) > 1):
+            self._is_tidying = True
+            self._errands.start(self._tidy_up())
 
     async def part_with(self, connection: C) -> None:
         """Give it to the pool."""
-        await to_the_end(_awaited(self._release(connection)))
+        await to_the_end(self._release(connection))
 
     async def close(self) -> None:
         """Keep none at hand any more, nor those that are lent: the pool waits for them before it closes."""
@@ -90,42 +92,34 @@ class ConnectionCache(Generic[C]):
 
     async def let_go(self) -> None:
         """Keep none at hand."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         while self.at_hand:
             await self.part_with(self.at_hand.pop()[0])
 
-    def _tidy_later(self) -> None:
-        if self._timer is None and (len(self.at_hand) > 1 or self.at_hand[0][0].session.needs_reset):
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(self.at_hand[0][1] + _AT_REST, self._tidy)
-
-    def _tidy(self) -> None:
-        self._timer = None
-        if self.at_hand:
-            self._errands.start(self._tidy_up())
-
     async def _tidy_up(self) -> None:
         """Give those for which nobody has asked back to the pool, which resets them; but for one that needs none."""
-        while self.at_hand and self.at_hand[0][1] + _AT_REST <= self._clock():
-            if len(self.at_hand) == 1 and not self.at_hand[0][0].session.needs_reset:
-                return
-            await self.part_with(self.at_hand.popleft()[0])
-        if self.at_hand:
-            self._tidy_later()
+        try:
+            while self.at_hand and (len(self.at_hand) > 1 or self.at_hand[0][0].session.needs_reset):
+                connection, since = self.at_hand[0]
+                left = since + _AT_REST - self._clock()
+                if left > 0:
+                    await asyncio.sleep(left)
+                else:
+                    self.at_hand.popleft()
+                    await self.part_with(connection)
+        finally:
+            self._is_tidying = False
 
 
-class Lent(Generic[C]):
+class Lent(msgspec.Struct, Generic[C]):
     """A connection of our own pool, within a block."""
 
-    __slots__ = ("_cache", "_connection", "_replace_all")
-
-    def __init__(self, cache: ConnectionCache[C], replace_all: Callable[[], Awaitable[None]]) -> None:
-        self._cache, self._replace_all = cache, replace_all
+    cache: ConnectionCache[C]
+    replace_all: Callable[[], Awaitable[None]]
+    connection: C | None = None
+    """Within the block."""
 
     async def __aenter__(self) -> C:
-        cache = self._cache
+        cache = self.cache
         await cache.turns.acquire()
         try:
             while cache.at_hand:
@@ -138,14 +132,15 @@ class Lent(Generic[C]):
         except BaseException:
             cache.turns.release()
             raise
-        connection.lent()
-        self._connection = connection
+        connection.is_to_be_reset = connection.session.needs_reset
+        self.connection = connection
         return connection
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        cache, connection, is_demoted = self._cache, self._connection, False
+        cache, connection, is_demoted = self.cache, self.connection, False
+        assert connection is not None
         try:
             if error is None and not (cache.is_closed or connection.escaped) and connection.is_sound:
                 cache.keep(connection)
@@ -155,8 +150,4 @@ class Lent(Generic[C]):
         finally:
             cache.turns.release()
             if is_demoted:
-                await self._replace_all()
-
-
-async def _awaited(work: Awaitable[None]) -> None:
-    await work
+                await self.replace_all()

@@ -9,86 +9,91 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from onward.errands import Errands
 from onward.state.driver import Driver
 from onward.state.postgres.settings import IS_BUSY, IS_THERE
-from onward.transport import CONNECT, STATEMENT
+from onward.transport import CONNECT, STATEMENT, Waiting
 
 logger = logging.getLogger("onward")
-_LOOKS = 4
-"""How often is looked in the time that a statement has: a timer for each would cost more than all else we do for it."""
 
 
 class PoolPatience:
-    """`with patience:` around each wait for an answer on one connection of a pool."""
+    """`with patience:` around each wait: stands for a connection that a library of the application's has."""
 
-    __slots__ = ("__weakref__", "_watch", "give_up", "is_doubted", "process", "since")
+    __slots__ = ("__weakref__", "_give_up", "waits_since")
 
-    def __init__(self, watch: "PoolWatch", process: int | None, give_up: Callable[[], object]) -> None:
-        self._watch = watch
-        self.process, self.give_up = process, give_up
-        self.since = 0.0
-        """When the wait under way began; 0.0: there is none."""
-        self.is_doubted = False
+    def __init__(self, give_up: Callable[[], object]) -> None:
+        self._give_up, self.waits_since = give_up, 0.0
+
+    def cut_off(self) -> None:
+        self._give_up()
 
     def __enter__(self) -> None:
-        self.since = time.monotonic()
-        if self._watch.timer is None:
-            self._watch.look_later()
+        self.waits_since = time.monotonic()
 
     def __exit__(self, *_: object) -> None:
-        self.since = 0.0
+        self.waits_since = 0.0
 
 
 class PoolWatch:
-    """Looks after those connections of a driver's pool that wait for an answer."""
+    """Looks now and then, while a driver's pool has connections, for how long they have waited for an answer.
+
+    A timer for each statement would cost more than all else we do for it.
+    """
 
     def __init__(self, driver: Driver, errands: Errands) -> None:
         self._driver, self._errands = driver, errands
-        self._all: WeakSet[PoolPatience] = WeakSet()
-        self.timer: asyncio.TimerHandle | None = None
+        self._processes: WeakKeyDictionary[Waiting, int | None] = WeakKeyDictionary()
+        self._doubted: set[Waiting] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, connection: Waiting, *, process: int | None) -> None:
+        """Look after it from now on. By which process of the server's it is served, a pooler does not tell."""
+        self._processes[connection] = process
+        if self._timer is None:
+            self._look_in(STATEMENT)
 
     def patience(self, *, process: int | None, give_up: Callable[[], object]) -> PoolPatience:
-        """For the connection that is served by this process of the server's; None: behind a pooler, which does not
-        tell.
-        """
-        patience = PoolPatience(self, process, give_up)
-        self._all.add(patience)
+        """For one on which nobody can note since when it waits."""
+        patience = PoolPatience(give_up)
+        self.add(patience, process=process)
         return patience
-
-    def look_later(self) -> None:
-        self.timer = asyncio.get_running_loop().call_later(STATEMENT / _LOOKS, self._look)
 
     def end(self) -> None:
         """Look no more."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
 
     def _look(self) -> None:
-        self.timer = None
-        overdue = time.monotonic() - STATEMENT
-        waiting = [patience for patience in self._all if patience.since]
-        for patience in waiting:
-            if patience.since < overdue and not patience.is_doubted:
-                patience.is_doubted = True
-                self._errands.start(self._doubt(patience, patience.since))
-        if waiting:
-            self.look_later()
+        self._timer = None
+        now, soonest, connections = time.monotonic(), STATEMENT, list(self._processes.items())
+        for connection, process in connections:
+            since = connection.waits_since
+            if not since or connection in self._doubted:
+                continue
+            left = since + STATEMENT - now
+            if left > 0:
+                soonest = min(soonest, left)
+            else:
+                self._doubted.add(connection)
+                self._errands.start(self._doubt(connection, process, since))
+        if connections:
+            self._look_in(soonest)
 
-    async def _doubt(self, patience: PoolPatience, since: float) -> None:
+    async def _doubt(self, connection: Waiting, process: int | None, since: float) -> None:
         try:
-            while patience.since == since and await self._is_busy(patience):  # noqa: ASYNC110 - nothing tells when
+            while connection.waits_since == since and await is_busy(self._driver, process):  # noqa: ASYNC110 - nothing tells when
                 await asyncio.sleep(STATEMENT)
-            if patience.since == since:
-                patience.give_up()
+            if connection.waits_since == since:
+                connection.cut_off()
         finally:
-            patience.is_doubted = False
-
-    async def _is_busy(self, patience: PoolPatience) -> bool:
-        return await is_busy(self._driver, patience.process)
+            self._doubted.discard(connection)
 
 
 async def is_busy(driver: Driver, process: int | None) -> bool:

@@ -9,7 +9,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from traceback import clear_frames
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -37,7 +37,7 @@ from onward.state.postgres.settings import (
     transport_settings,
 )
 from onward.state.process import HomeProcess, leave_to_parent
-from onward.transport import STATEMENT, UNANSWERED, UNANSWERED_IN_POOL, Patience, Reach, cut_off, has_news
+from onward.transport import STATEMENT, UNANSWERED, UNANSWERED_IN_POOL, Attended, Reach, cut_off, has_news
 
 _NOT_OPEN = "the app is not open: use `async with app:` around this call"
 _FAREWELL = 5.0
@@ -198,9 +198,9 @@ class _Psycopg(ABC):
         if not self.is_async:
             limit = Limit(STATEMENT, lambda: run_now(is_busy(self, self._process_of(raw))))
             return PsycopgConnection(raw, native=native, session=session, limit=limit)
-        number = raw.pgconn.socket
-        patience = self._watch.patience(process=self._process_of(raw), give_up=lambda: cut_off(number))
-        return PsycopgConnection(raw, native=native, session=session, patience=patience)
+        connection = PsycopgConnection(raw, native=native, session=session)
+        self._watch.add(connection, process=self._process_of(raw))
+        return connection
 
     def _process_of(self, raw: Any) -> int | None:
         return raw.info.backend_pid if self._prepared else None
@@ -278,21 +278,16 @@ class _Psycopg(ABC):
         if self.is_async:
             self._home.require()
         raw = await self._connect()
-        number = raw.pgconn.socket
         try:
             await answer(raw.set_autocommit(True))
             if self.is_async:
                 end_when_cancelled(raw)
-            connection = PsycopgConnection(
-                raw,
-                # Closing would not end the wait for an answer, and its cancellation asks the server.
-                patience=Patience(STATEMENT, lambda: cut_off(number)) if self.is_async else None,
-                limit=None if self.is_async else Limit(STATEMENT),
-            )
-            if self._prepared:
-                with suppress(psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue):
-                    await connection.fetch(CHECK_CLIENT, {})
-            yield connection
+            connection = PsycopgConnection(raw, limit=None if self.is_async else Limit(STATEMENT))
+            with Attended(connection, STATEMENT) if self.is_async else nullcontext():
+                if self._prepared:
+                    with suppress(psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue):
+                        await connection.fetch(CHECK_CLIENT, {})
+                yield connection
         finally:
             await answer(raw.close())
 

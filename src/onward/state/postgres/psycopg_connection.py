@@ -7,7 +7,7 @@ and asks through `answer`.
 import asyncio
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from types import CoroutineType
 from typing import Any, TypeVar
@@ -21,8 +21,7 @@ from psycopg.waiting import Wait, wait_async
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows, as_one
 from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, PlainConnection, Result, run_in_turn
-from onward.state.postgres.literals import inlined
-from onward.state.postgres.session import Session, reads_only
+from onward.state.postgres.session import Session, inlined, reads_only
 from onward.state.postgres.settings import hide_row
 from onward.state.statement import spell
 from onward.transport import cut_off, has_news
@@ -116,17 +115,17 @@ class PsycopgConnection(PlainConnection):
         native: Any = None,
         begun: bool = False,
         session: Session | None = None,
-        patience: AbstractContextManager[None] | None = None,
         limit: Limit | None = None,
     ) -> None:
         self.native = native
         self.shown = self._raw = raw
         self._own_wait: Any = vars(raw).get("wait")
         self._limit = limit
-        self._ours, self._theirs = _Asking(self, patience, limit), _Asking(self, None, None)
+        self._ours, self._theirs = _Asking(self, limit), _Asking(self, None)
+        self.waits_since = 0.0
+        """For whoever looks after it."""
         self.session = self._session = session or Session(user_of(raw))
-        self._is_to_be_reset = self._session.needs_reset and native is None
-        """Before the first statement what the last borrower left behind is forgotten."""
+        self.is_to_be_reset = self._session.needs_reset and native is None
         self._begun = begun
         self._has_begun = False
         """Whether the server, too, has heard that a transaction of ours began: with the first statement, whosever."""
@@ -181,7 +180,7 @@ class PsycopgConnection(PlainConnection):
     # -- statements
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        if self._is_to_be_reset and not self.in_transaction:
+        if self.is_to_be_reset and not self.in_transaction:
             await self.reset()
         cursor = await self._run(sql, parameters, ours=True)
         rows: Rows = await answer(cursor.fetchall()) if cursor.description else []
@@ -266,11 +265,11 @@ class PsycopgConnection(PlainConnection):
             self._raw.wait = self._wait
 
     async def _begin(self, message: str) -> int:
-        reset = self._session.reset_first(user_of(self._raw)) if self._is_to_be_reset else ""
+        reset = self._session.reset_first(user_of(self._raw)) if self.is_to_be_reset else ""
         count = await self._send(reset + message)
         self._has_begun = True
         if reset:
-            self._is_to_be_reset = self._session.needs_reset = False
+            self.is_to_be_reset = self._session.needs_reset = False
         return count
 
     async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
@@ -327,18 +326,16 @@ class PsycopgConnection(PlainConnection):
         return False
 
     def cut_off(self) -> None:
+        # Closing would not end the wait for an answer, and its cancellation asks the server.
         with suppress(psycopg.OperationalError):  # it is closed
             cut_off(self._raw.pgconn.socket)
 
     # -- between borrowers
 
-    def lent(self) -> None:
-        self._is_to_be_reset = self._session.needs_reset
-
     async def reset(self) -> None:
         """Have the server forget what the last borrower left behind."""
         await self._send(self._session.reset(user_of(self._raw)))
-        self._is_to_be_reset = self._session.needs_reset = False
+        self.is_to_be_reset = self._session.needs_reset = False
 
     # -- between the end of a block and the commit
 
@@ -354,21 +351,19 @@ class PsycopgConnection(PlainConnection):
 class _Asking:
     """`with asking:` around each wait for an answer: not for ever, and a refusal to write is remembered."""
 
-    __slots__ = ("_connection", "_limit", "_patience")
+    __slots__ = ("_connection", "_limit")
 
-    def __init__(
-        self, connection: PsycopgConnection, patience: AbstractContextManager[None] | None, limit: Limit | None
-    ) -> None:
-        self._connection, self._patience, self._limit = connection, patience, limit
+    def __init__(self, connection: PsycopgConnection, limit: Limit | None) -> None:
+        self._connection, self._limit = connection, limit
 
     def __enter__(self) -> None:
-        self._connection.asks(limited=self._limit is not None)
-        if self._patience is not None:
-            self._patience.__enter__()
+        connection = self._connection
+        connection.asks(limited=self._limit is not None)
+        if self is connection._ours:
+            connection.waits_since = time.monotonic()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if self._patience is not None:
-            self._patience.__exit__(None, None, None)
+        self._connection.waits_since = 0.0
         self._connection.has_asked(error)
         if isinstance(error, psycopg.IntegrityError) and self is self._connection._ours:
             hide_row(error)

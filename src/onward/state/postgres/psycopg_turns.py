@@ -122,9 +122,9 @@ class Handed:
         self._turns = turns
 
     async def __aenter__(self) -> PsycopgConnection:
-        self._connection = await self._turns.lend()
-        self._connection.lent()
-        return self._connection
+        self._connection = connection = await self._turns.lend()
+        connection.is_to_be_reset = connection.session.needs_reset
+        return connection
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

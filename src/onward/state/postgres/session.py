@@ -1,13 +1,23 @@
-"""What is to be known of a session of the server's, whichever client library it was made with."""
+"""What is to be known of a session of the server's, whichever client library it was made with.
 
+And how statements of ours go along with others in one message, which cannot have parameters: prepared under a name, or
+with their values spelled out.
+"""
+
+import hashlib
+import re
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
+from uuid import UUID
 
-from onward.state.command import Command, nothing
-from onward.state.postgres.literals import literals, new_name
+from onward.state.command import Command
 from onward.state.statement import spell
 
-UNLOCK = Command("SELECT pg_catalog.pg_advisory_unlock_all()", {}, nothing, "nothing")
+UNLOCK: Command[Any] = Command("SELECT pg_catalog.pg_advisory_unlock_all()", {})
+_SPECIAL = re.compile(r"[\\'\0]")
 
 
 class Prepared(NamedTuple):
@@ -62,7 +72,8 @@ class Session:
     def call(self, command: Command[Any]) -> str:
         """SQL that runs a statement that has been prepared."""
         name, positional = self.prepared[command.sql]
-        return f"EXECUTE {name}({literals(positional(command.parameters))})" if positional else f"EXECUTE {name}"
+        values = f"({', '.join(map(literal, positional(command.parameters)))})" if positional else ""
+        return f"EXECUTE {name}{values}"
 
 
 def reads_only(*, standby: str | None, by_default: str | None) -> bool | None:
@@ -70,3 +81,85 @@ def reads_only(*, standby: str | None, by_default: str | None) -> bool | None:
     takes no writes; None: before version 14 it does not say.
     """
     return None if standby is None else "on" in (standby, by_default)
+
+
+# -- values spelled out
+
+
+def literal(value: Any) -> str:
+    """A value as it is written in SQL, whatever the server's settings are.
+
+    >>> print(literal("it's"), literal(None), literal(7))
+    E'it''s' NULL 7
+    """
+    return _WRITERS[type(value)](value)
+
+
+def _array(values: list[Any]) -> str:
+    return f"ARRAY[{', '.join(map(literal, values))}]"
+
+
+def _text(value: str) -> str:
+    if _SPECIAL.search(value) is None:
+        return f"'{value}'"
+    return f"E'{_SPECIAL.sub(_doubled, value)}'"
+
+
+def _doubled(found: re.Match[str]) -> str:
+    if found[0] == "\0":
+        raise ValueError("text with a NUL character, which Postgres cannot store")
+    return found[0] * 2
+
+
+def _instant(value: datetime) -> str:
+    return f"'{value.astimezone(UTC)}'"  # the server reads no offset with fractions of a second
+
+
+_PLAIN: dict[type[Any], Callable[[Any], Any]] = {str: str.__str__, int: int.__int__, float: float.__float__}
+"""What others make of their own kinds, such as members of an enum, they may show as something else."""
+
+
+def _written_plain(write: Callable[[Any], str], plain: Callable[[Any], Any], value: Any) -> str:
+    return write(plain(value))
+
+
+class _Writers(dict[type[Any], Callable[[Any], str]]):
+    """How values of a type are written; learns what else is one of these, such as a client's own kind of UUID."""
+
+    def __missing__(self, kind: type[Any]) -> Callable[[Any], str]:
+        for known, write in tuple(self.items()):  # threads add to it
+            if issubclass(kind, known):
+                self[kind] = partial(_written_plain, write, _PLAIN[known]) if known in _PLAIN else write
+                return self[kind]
+        raise TypeError(f"a value of type {kind.__name__} has no literal")
+
+
+_WRITERS = _Writers({
+    str: _text, UUID: "'{}'".format, datetime: _instant, int: str, float: str, bool: str, type(None): "NULL".format,
+    list: _array,
+})  # fmt: skip
+
+
+def new_name(sql: str) -> str:
+    """To prepare a statement under; each time another.
+
+    A PREPARE whose outcome is unknown, because it was cancelled or its answer lost, is then of no consequence: nobody
+    uses that name again. Two apps on one connection, which know nothing of each other, do not meet either.
+    """
+    return f"onward_{_digest(sql)}_{secrets.token_hex(4)}"
+
+
+@lru_cache(maxsize=1024)
+def _digest(sql: str) -> str:
+    return hashlib.sha256(sql.encode()).hexdigest()[:12]
+
+
+def inlined(sql: str, parameters: Mapping[str, Any]) -> str:
+    """A statement of ours, with its values in it.
+
+    >>> inlined("SELECT :n::integer, :word::text", {"n": 1, "word": "it's"})
+    "SELECT 1::integer, E'it''s'::text"
+    """
+    spelled = spell(sql, "percent")
+    values = map(literal, spelled.positional(parameters))
+    return spelled.sql % dict(zip(spelled.names, values, strict=True))

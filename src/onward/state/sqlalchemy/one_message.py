@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from onward.state.command import Command
 from onward.state.driver import run_now
-from onward.state.postgres.literals import inlined
+from onward.state.postgres.session import inlined
 from onward.state.postgres.settings import hide_row
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from onward.model import Blocker, Chain, ChainId, FailureReason, Job, JobError, JobId, JobStatus, LossReason, WorkerId
-from onward.state.command import Command, Operation, Rows, Steps, first_value, nothing, steps
+from onward.state.command import Command, Operation, Rows, Steps, first_value, steps
 from onward.state.contract import (
     Admitted,
     Change,
@@ -339,7 +339,7 @@ class SqliteState:
 
     def report_progress(self, *, worker: WorkerId, reports: Sequence[ProgressReport]) -> Command[None]:
         said = many([(r.job_id, r.attempt, r.fraction, r.note) for r in reports])
-        return Command(self.sql("report_progress"), {"reports": said, "worker": worker}, nothing)
+        return Command(self.sql("report_progress"), {"reports": said, "worker": worker})
 
     @steps
     async def reap(
@@ -414,7 +414,7 @@ class SqliteState:
     def lease_commands(self, *, worker: WorkerId) -> LeaseCommands:
         held = {"worker": worker, "held": many([])}
         return LeaseCommands(
-            renew=tuple(Command(self.sql(name), held, nothing) for name in ("renew", "renewed")),
+            renew=tuple(Command(self.sql(name), held) for name in ("renew", "renewed")),
             expire=self.expire(worker=worker),
             time_out=self.time_out(worker=worker, overdue=()),
             give_back=self.give_back(worker=worker),
