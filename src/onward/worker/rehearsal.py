@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from onward.define.registry import RegisteredType, Registry
-from onward.errors import ConfigurationError, JobNotFound
+from onward.errors import ConfigurationError, JobNotFound, TransactionClosed, TransactionError
 from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import NothingElse, OpenTransaction, open_here
 from onward.model import Blocker, Job, JobId, new_id
@@ -18,7 +18,7 @@ from onward.state.contract import Filter, Settlement, TakenJob
 from onward.state.driver import Connection, run_now
 from onward.worker.attempt import RunningAttempt
 from onward.worker.connections import Reserved
-from onward.worker.phases import PhaseKind, Stage, Workplace, check_order
+from onward.worker.phases import PhaseFailure, PhaseKind, Stage, Workplace, check_order
 from onward.worker.progress import ProgressBoard
 
 _WORKER = "dry-run"
@@ -43,6 +43,8 @@ class Rehearsal:
     """How the job would have been settled."""
     error: BaseException | None = None
     """What the handler raised."""
+    ended_by_hand: bool = False
+    """Whether the handler ended its transaction itself, so that what it had committed cannot be undone."""
 
 
 class _Recorded:
@@ -69,7 +71,8 @@ class RehearsedPhases:
     """
 
     stage: Stage = "fresh"
-    failure = None
+    failure: PhaseFailure | None = None
+    ended_by_hand = False
     tx: OpenTransaction | None = None
     _lending: AbstractAsyncContextManager[Any] | None = None
 
@@ -94,11 +97,21 @@ class RehearsedPhases:
         return tx
 
     async def leave(self, phase: PhaseKind, error: BaseException | None) -> None:
-        self.stage = "ended" if phase == "complete" and error else "completed" if phase == "complete" else "prepared"
-        if error is not None:
-            await self.discard()
-        elif self.tx is not None:
-            self.tx.check()
+        self.stage = "ended" if phase == "complete" else "prepared"
+        if error is None:
+            assert self.tx is not None
+            try:
+                self.tx.check()
+            except TransactionError as ended:
+                await self._fail(ended)
+                raise
+            self.stage = "completed" if phase == "complete" else self.stage
+        else:
+            await self._fail(error)
+
+    async def _fail(self, error: BaseException) -> None:
+        self.failure = PhaseFailure(error, error, "handler")
+        await self.discard()
 
     async def settle(self, settlement: Settlement) -> Settlement:
         return settlement
@@ -108,10 +121,19 @@ class RehearsedPhases:
         lending, self._lending = self._lending, None
         try:
             if tx is not None:
+                self._look(tx)
                 await tx.rollback()
         finally:
             if lending is not None:
                 await lending.__aexit__(None, None, None)
+
+    def _look(self, tx: OpenTransaction) -> None:
+        try:
+            tx.link.check()
+        except TransactionClosed:
+            self.ended_by_hand = True
+        except TransactionError:  # the database has rolled it back
+            pass
 
 
 async def rehearse(
@@ -186,6 +208,7 @@ async def _perform(attempt: RunningAttempt, phases: RehearsedPhases, rehearsal: 
         current_attempt.reset(running)
         open_here.reset(mark)
         await phases.discard()
+        rehearsal.ended_by_hand = phases.ended_by_hand
 
 
 async def _started(store: Store, tx: OpenTransaction, job: TakenJob, *, since: JobId) -> list[Job]:
