@@ -148,6 +148,15 @@ def _mask(record: logging.LogRecord, attempt: Running | None) -> None:
 def _masked(text: str, attempt: Running | None) -> str:
     if attempt is not None:
         text = attempt.masked(text)
+    return without_passwords(text)
+
+
+def without_passwords(text: str) -> str:
+    """Text that others wrote, without the passwords of addresses in it.
+
+    >>> without_passwords("no server at postgresql://ada:secret@db/shop?password=secret")
+    'no server at postgresql://ada:***@db/shop?password=***'
+    """
     # Most texts have none, and to find that out from the expression takes longer than to write the line.
     may_have_one = "://" in text or "password=" in text.casefold()
     return _PASSWORD.sub(r"\1\2***", text) if may_have_one else text

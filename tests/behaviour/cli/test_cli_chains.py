@@ -247,5 +247,15 @@ def test_an_error_of_the_application_steers_no_terminal_and_is_one_line(onward: 
     assert len(told.words.splitlines()) == 1
 
 
+def test_an_error_of_the_application_tells_no_password(onward: Any, tmp_path: Any) -> None:
+    """As settings do that name what they do not like."""
+    (tmp_path / "unset.py").write_text("raise ValueError('no address: postgresl://ada:hunter2@db/shop')")
+
+    told = onward("jobs", "list", "--app", "unset:app", "--app-dir", tmp_path, code=1).words
+
+    assert "postgresl://ada:***@db/shop" in told
+    assert "hunter2" not in told
+
+
 def test_it_is_said_what_to_do_where_a_pooler_is_in_between(onward: Any, pgbouncer_dsn: str) -> None:
     assert "name the app here (--app)" in onward("jobs", "list", "--database", pgbouncer_dsn, code=1).words
