@@ -1,9 +1,10 @@
 """A rehearsal: the handler of a stored job runs once more, in transactions of which nothing is kept."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -19,6 +20,9 @@ from onward.state.driver import Connection, run_now
 from onward.worker.attempt import RunningAttempt
 from onward.worker.connections import Reserved
 from onward.worker.phases import PhaseFailure, PhaseKind, Stage, Workplace, check_order
+from onward.worker.processes.attempt import ProcessAttempt
+from onward.worker.processes.border import task_of
+from onward.worker.processes.messages import HandlerName, Said
 from onward.worker.progress import ProgressBoard
 
 _WORKER = "dry-run"
@@ -147,13 +151,17 @@ async def rehearse(
     if kind.step.run is None:
         raise ConfigurationError(f"{kind.name} has no handler in this app")
     blockers = (await store.read(store.state.blockers_of([job_id]))).get(job_id, [])
-    own = store if kind.step.signature.is_async or sync_store is None else sync_store
+    on_loop = kind.step.signature.is_async or kind.runs_in_process
+    own = store if on_loop or sync_store is None else sync_store
     rehearsal = Rehearsal(job=job, kind=kind, is_recorded=own.driver.transaction_type is None)
     attempt = _attempt(job, kind, registry, own, blockers, provided)
     attempt.phases = cast(Any, phases := RehearsedPhases(own, rehearsal.statements))
-    work = _perform(attempt, phases, rehearsal)
-    if kind.step.signature.is_async:
-        await work
+    asked = asyncio.current_task()
+    is_cancelled = lambda: asked is not None and asked.cancelling() > 0  # noqa: E731
+    work = _perform(attempt, phases, rehearsal, registry, is_cancelled=is_cancelled)
+    if on_loop:
+        async with asyncio.TaskGroup() as tasks:  # one of its own, which a handler may cancel
+            tasks.create_task(work)
     else:
         await asyncio.to_thread(run_now, work)
     return rehearsal
@@ -191,24 +199,45 @@ def _attempt(
     return RunningAttempt(taken, kind, store, workplace, blockers)
 
 
-async def _perform(attempt: RunningAttempt, phases: RehearsedPhases, rehearsal: Rehearsal) -> None:
+async def _perform(
+    attempt: RunningAttempt,
+    phases: RehearsedPhases,
+    rehearsal: Rehearsal,
+    registry: Registry,
+    *,
+    is_cancelled: Callable[[], bool],
+) -> None:
     """In the task, or the thread, of the handler."""
     job, began = attempt.job, new_id()
     running, mark = current_attempt.set(attempt), open_here.set(_OUTSIDE)
     try:
         await phases.begin()
         attempt.input = attempt.kind.read_input(job.input, job.payload_version, job.id)
-        rehearsal.settlement = await attempt.perform()
+        run = partial(_as_in_a_process, registry) if attempt.kind.runs_in_process else None
+        rehearsal.settlement = await attempt.perform(run)
         rehearsal.started = await _started(phases.store, await phases.begin(), job, since=began)
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 - around the user's handler
+    except BaseException as error:
+        if is_cancelled():
+            raise
         rehearsal.error = error
     finally:
         current_attempt.reset(running)
         open_here.reset(mark)
         await phases.discard()
         rehearsal.ended_by_hand = phases.ended_by_hand
+
+
+async def _as_in_a_process(registry: Registry, attempt: RunningAttempt) -> Any:
+    """In a thread here, where the debugger is, with an attempt that can do what it could in a process."""
+    run, nowhere = attempt.kind.step.run, {attempt.kind.name: HandlerName("", "")}
+    assert run is not None
+    return await asyncio.to_thread(run, ProcessAttempt(task_of(attempt, nowhere, registry), attempt.input, _hear))
+
+
+def _hear(said: Said) -> None:
+    """Progress, which is kept nowhere."""
 
 
 async def _started(store: Store, tx: OpenTransaction, job: TakenJob, *, since: JobId) -> list[Job]:

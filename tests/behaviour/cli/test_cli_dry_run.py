@@ -85,6 +85,29 @@ async def beside(attempt: Attempt[Order]) -> int:
         await tx.execute("insert into paid (id) values (1)")
     return 1
 
+@job("cancelled")
+async def cancelled(attempt: Attempt[Order]) -> int:
+    task = asyncio.create_task(asyncio.sleep(60))
+    task.cancel()
+    await task
+    return 1
+
+@job("cancels_itself")
+async def cancels_itself(attempt: Attempt[Order]) -> int:
+    asyncio.current_task().cancel()
+    await asyncio.sleep(60)
+    return 1
+
+@job("in_a_process", executor="process", continues_to=[ship])
+def in_a_process(attempt: Attempt[Order]) -> Outcome[str]:
+    attempt.progress(0.5, "half")
+    return attempt.continue_with(ship, f"parcel {attempt.input.id}")
+
+@job("too_much", executor="process")
+def too_much(attempt: Attempt[Order]) -> int:
+    with attempt.complete():
+        return 1
+
 @job("by_hand")
 async def by_hand(attempt: Attempt[Order]) -> int:
     with suppress(Exception):
@@ -103,6 +126,7 @@ async def blocked(attempt: Attempt[Order]) -> int:
     return sum(attempt.outputs_of(fetch))
 
 jobs = [note, ship, phases, atomic, threaded, again, raises, poisoned, alone, beside, by_hand, wrong, fetch, blocked]
+jobs += [cancelled, cancels_itself, in_a_process, too_much]
 """
 
 
@@ -180,6 +204,13 @@ def test_a_handler_in_a_thread_leaves_no_trace_either(dry: Any) -> None:
     assert "returned   1" in told
 
 
+def test_a_handler_that_runs_in_a_process_is_run_too(dry: Any) -> None:
+    assert dry("in_a_process")[0]["continues"]["input"] == "parcel 7"
+
+    raised = dry("too_much", code=3)[0]["raised"]
+    assert (raised["type"], "transactions stay in the worker" in raised["message"]) == ("PhaseError", True)
+
+
 def test_a_handler_that_wants_to_run_again_is_not_rescheduled(dry: Any) -> None:
     assert dry("again")[0]["rescheduled"] == {"delay": 300.0, "at": None}
 
@@ -193,6 +224,11 @@ def test_what_a_handler_raises_is_shown_with_where(dry: Any) -> None:
     assert [one["sql"].split()[0] for one in shown["statements"]] == ["insert"]
     assert "nowhere" in dry("poisoned", code=3)[0]["raised"]["message"]
     assert dry("wrong", code=3)[0]["raised"]["type"] == "PayloadError"
+
+
+@pytest.mark.parametrize("type", ["cancelled", "cancels_itself"])
+def test_a_cancellation_of_the_handlers_own_is_an_error_as_in_a_worker(dry: Any, type: str) -> None:
+    assert dry(type, code=3)[0]["raised"]["type"] == "CancelledError"
 
 
 @pytest.mark.parametrize("type", ["alone", "beside"])
