@@ -63,6 +63,43 @@ def test_an_interrupted_question_ends_the_command_at_once_and_changes_nothing(
         os.close(keyboard)
 
 
+HANGS = """
+import os
+import time
+from onward import Attempt, Onward, SyncTransaction, job
+
+@job("greet")
+def greet(attempt: Attempt[str, SyncTransaction]) -> str:
+    with attempt.complete() as tx:
+        tx.execute("create table written (id integer)")
+        open("begun", "w").close()
+        time.sleep(600)
+        return ""
+
+app = Onward(os.environ["ONWARD_DATABASE"], jobs=[greet], schema=os.environ["ONWARD_SCHEMA"])
+"""
+
+
+def test_a_rehearsal_in_a_thread_is_ended_by_ctrl_c_and_keeps_nothing(
+    environment: dict[str, str], client: SyncOnward, tmp_path: Path
+) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    [chain] = client.all_chains()
+    command = [sys.executable, "-m", "onward", "run", str(chain.id), "--dry", "--app", "hangs:app"]
+    hanging = subprocess.Popen(command, env=environment, cwd=tmp_path)
+    try:
+        until((tmp_path / "begun").exists)
+
+        hanging.send_signal(signal.SIGINT)
+
+        assert hanging.wait(SOON.total_seconds()) == 130
+    finally:
+        hanging.kill()
+        hanging.wait()
+    with client.transaction() as tx:
+        tx.execute("create table written (id integer)")  # nobody has
+
+
 @pytest.mark.parametrize("target", ["sqlite"], indirect=True)
 def test_a_reader_that_has_enough_ends_a_command_without_a_word(environment: dict[str, str]) -> None:
     ended = run("onward status --watch --every 100ms --json | head -n 1", environment)

@@ -1,14 +1,18 @@
 """`onward run ID --dry`: the handler of a stored job, run here, with nothing kept."""
 
+import os
 import pdb
+import signal
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from onward.cli.console import set_up_logging
-from onward.cli.failures import CommandFailed, in_words
+from onward.cli.failures import INTERRUPTED, CommandFailed, in_words
 from onward.cli.loading import load_app
 from onward.cli.options import AppDir, Debug, Json, option
 from onward.cli.place import as_id, job_of, run
@@ -47,8 +51,10 @@ def run_dry(
         asked, found = as_id(id), load_app(app)
 
         async def work(opened: Onward) -> Rehearsal:
-            await job_of(opened, id)
-            return await opened.rehearse(asked)
+            kind = opened.registry.get((await job_of(opened, id)).type_name)
+            in_thread = kind is not None and not kind.step.signature.is_async
+            with _ended_by_ctrl_c() if in_thread else nullcontext():
+                return await opened.rehearse(asked)
 
         rehearsal = run(found, work)
     shown = _Shown(found.registry, payloads=payloads).data(rehearsal)
@@ -60,6 +66,16 @@ def run_dry(
         if post_mortem:
             pdb.post_mortem(rehearsal.error.__traceback__)
         raise typer.Exit(3)
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Have Ctrl-C end the process: nobody else ends a handler in a thread. What it wrote goes with the connection."""
+    before = signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Shown:
