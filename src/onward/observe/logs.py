@@ -141,8 +141,29 @@ def _mask(record: logging.LogRecord, attempt: Running | None) -> None:
         masked = _masked(text, attempt)
         record.exc_text = record.exc_text if masked == text else masked
     for name in vars(record).keys() - _OF_EVERY_RECORD:
-        if isinstance(value := getattr(record, name), str):
-            setattr(record, name, _masked(value, attempt))
+        value = getattr(record, name)
+        if value is not None:
+            setattr(record, name, _masked(value, attempt) if isinstance(value, str) else _masked_inside(value, attempt))
+
+
+def _masked_inside(value: object, attempt: Running | None) -> object:
+    """What is no text itself may hold some that would be shown; if nothing of it is masked it stays what it is."""
+    try:
+        plain = msgspec.to_builtins(value, builtin_types=(bytes, bytearray), enc_hook=str, str_keys=True)
+        masked = _masked_parts(plain, attempt)
+    except Exception:  # noqa: BLE001 - of whatever the application has put there
+        return value
+    return value if masked == plain else masked
+
+
+def _masked_parts(plain: Any, attempt: Running | None) -> Any:
+    if isinstance(plain, dict):
+        return {_masked_parts(key, attempt): _masked_parts(inner, attempt) for key, inner in plain.items()}
+    if isinstance(plain, list):
+        return [_masked_parts(inner, attempt) for inner in plain]
+    text = plain.decode(errors="replace") if isinstance(plain, bytes | bytearray) else str(plain)
+    masked = _masked(text, attempt)
+    return plain if masked == text else masked
 
 
 def _masked(text: str, attempt: Running | None) -> str:
