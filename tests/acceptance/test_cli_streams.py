@@ -107,14 +107,26 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word(environment: dic
     assert (ended.stdout.count(b"\n"), ended.stderr) == (1, b"")
 
 
-@pytest.mark.parametrize("options", ["", " --json"])
+FULL = b"onward: cannot write to standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("command", ["jobs list", "jobs list --json", "migrate sqlite:///no.db --sql", "--version"])
 @pytest.mark.parametrize("target", ["sqlite"], indirect=True)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such file here")
-def test_a_disk_that_is_full_is_said_on_one_line(environment: dict[str, str], options: str) -> None:
-    ended = run(f"onward jobs list{options} > /dev/full", environment)
+def test_a_disk_that_is_full_is_said_on_one_line(environment: dict[str, str], command: str) -> None:
+    ended = run(f"onward {command} > /dev/full", environment)
 
     assert ended.returncode == 1
-    assert ended.stderr == b"onward: cannot write to standard output: No space left on device\n"
+    assert ended.stderr == FULL
+
+
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such file here")
+def test_so_are_figures_that_cannot_be_written(environment: dict[str, str], tmp_path: Path) -> None:
+    ended = run(f"onward bench sqlite:///{tmp_path}/none.db --count 1 > /dev/full", environment)
+
+    assert ended.returncode == 1
+    assert ended.stderr.endswith(FULL)
 
 
 def test_closed_streams_do_no_harm(environment: dict[str, str]) -> None:

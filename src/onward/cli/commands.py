@@ -24,6 +24,7 @@ from onward.cli.help import WholeHelp
 from onward.cli.http import serving
 from onward.cli.loading import load_app, this_program
 from onward.cli.options import AppDir, Debug, Json, option
+from onward.cli.printing import print_text
 from onward.cli.probes import FleetHealth, listen, listen_at
 from onward.cli.prune import prune
 from onward.cli.queue_worker import Options as QueueOptions
@@ -84,7 +85,7 @@ HiddenPath = Annotated[Path | None, typer.Option(hidden=True)]
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"onward {VERSION}")
+        print_text(f"onward {VERSION}")
         raise typer.Exit
 
 
@@ -351,7 +352,7 @@ def migrate(
     with in_words(debug=debug):
         app = migrating.app_for(target, schema=schema, prefix=prefix)
         if sql:
-            print(app.state.migration_sql())
+            print_text(app.state.migration_sql())
         else:
             migrating.apply(app, json=json)
 

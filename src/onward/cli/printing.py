@@ -30,21 +30,27 @@ Shows: TypeAlias = Callable[[str], bool]
 
 def print_json(value: Any) -> None:
     """One document, on one line; in UTF-8, as JSON is, whatever the terminal has."""
-    with _writing():
+    with writing():
         sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
         sys.stdout.buffer.flush()
+
+
+def print_text(text: str) -> None:
+    """Text as it stands, for a file."""
+    with writing():
+        print(text, flush=True)
 
 
 def print_line(*words: str | Text) -> None:
     """One line."""
     line = Text.assemble(*words)
     line.plain = seen(line.plain)
-    with _writing():
+    with writing():
         Console(highlight=False, markup=False, emoji=False).print(line, soft_wrap=True)
 
 
 @contextmanager
-def _writing() -> Iterator[None]:
+def writing() -> Iterator[None]:
     """End the command where nothing can be written: without a word if whoever was reading has enough, as `head` has."""
     try:
         yield

@@ -14,7 +14,7 @@ from onward.addresses import shown
 from onward.cli.bench.measures import LATENCIES, Bench, Figure, Progress
 from onward.cli.bench.tables import no_new_file, own_tables
 from onward.cli.failures import CommandFailed, reaching
-from onward.cli.printing import print_json
+from onward.cli.printing import print_json, writing
 from onward.cli.worker import loop_factory
 
 
@@ -33,7 +33,8 @@ def run_bench(url: str, *, count: int, concurrency: int, json: bool) -> None:
     table.add_column("", justify="right")
     for figure in figures:
         table.add_row(figure.words, figure.value)
-    Console(file=sys.stdout).print(table)
+    with writing():
+        Console(file=sys.stdout).print(table)
 
 
 async def _measure(bench: Bench) -> list[Figure]:
