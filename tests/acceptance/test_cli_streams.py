@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -34,6 +35,41 @@ def run(line: str, environment: dict[str, str], **variables: str) -> "subprocess
     """A line of the shell in which `onward` is the command."""
     script = f'onward() {{ "{sys.executable}" -m onward "$@"; }}\n{line}'
     return subprocess.run(["bash", "-c", script], env={**environment, **variables}, capture_output=True, check=False)
+
+
+def at_terminal(command: list[str], environment: dict[str, str], output: Path, **variables: str) -> str:
+    """What a command writes to a terminal."""
+    terminal, screen = pty.openpty()
+    with output.open("wb") as said:
+        copying = subprocess.Popen(["cat"], stdin=terminal, stdout=said, stderr=subprocess.DEVNULL)
+        done = subprocess.run(
+            [sys.executable, "-m", "onward", *command],
+            env={**environment, "TERM": "xterm", **variables}, stdin=screen, stdout=screen, stderr=screen, check=True,
+        )  # fmt: skip
+    os.close(screen)  # the last one: now there is nothing more to copy
+    copying.wait(SOON.total_seconds())
+    os.close(terminal)
+    assert done.returncode == 0
+    return output.read_text()
+
+
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+def test_there_are_colours_and_bars_at_a_terminal_alone(environment: dict[str, str], tmp_path: Path) -> None:
+    listed = ["jobs", "list"]
+
+    coloured = at_terminal(listed, environment, tmp_path / "coloured")
+    plain = at_terminal(listed, environment, tmp_path / "plain", NO_COLOR="1")
+    changed = at_terminal(["cancel", "--all", "--yes"], environment, tmp_path / "changed")
+
+    assert "\x1b[36mpending\x1b[0m" in coloured
+    assert "pending" in plain
+    assert not re.search(r"\x1b\[[\d;]*3\dm", plain)
+    assert "\u2501" in changed  # of a bar
+    assert "cancelled 1 chain" in changed
+    for command in ("jobs list", "retry --all --yes"):
+        ended = run(f"onward {command}", environment)
+        assert b"\x1b" not in ended.stdout + ended.stderr
+        assert "\u2501".encode() not in ended.stderr
 
 
 @pytest.mark.parametrize("command", [["cancel", "--all"], ["prune", "greet", "--older-than", "0s"]])
