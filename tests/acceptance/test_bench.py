@@ -70,9 +70,10 @@ def test_a_sqlite_file_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_file_that_did_not_exist_does_not_stay(tmp_path: Path) -> None:
-    run = bench(f"sqlite:///{tmp_path}/new.db", "--count", "50")
+    run = bench(f"sqlite:///{tmp_path}/new.db", "--count", "50", "--json")
 
     assert run.returncode == 0, run.stderr
+    assert [figure["unit"] for figure in json.loads(run.stdout)["figures"]] == ["/s", "/s", "/s", "ms", "ms"]
     assert list(tmp_path.iterdir()) == []
 
 

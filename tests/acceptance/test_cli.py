@@ -1,5 +1,6 @@
 """The `onward` command, as real processes with real signals, on both databases."""
 
+import json
 import os
 import secrets
 import signal
@@ -226,6 +227,17 @@ def test_migrating_says_what_it_applied_and_then_that_nothing_is_left(onward: Ca
     assert second.exit_code == 0
     assert "applied 0001_chains" in first.said
     assert second.said.startswith("nothing to do")
+
+
+def test_programs_are_told_what_was_applied(onward: Callable[..., Command]) -> None:
+    first = onward("migrate", "shop:app", "--json")
+    assert first.exit_code == 0, first.said
+    second = onward("migrate", "shop:app", "--json")
+    assert second.exit_code == 0, second.said
+
+    told = json.loads(first.said)
+    assert told["applied"][0] == "0001_chains"
+    assert json.loads(second.said) == {"applied": [], "version": told["version"]}
 
 
 def test_tables_that_are_newer_than_this_code_are_said_to_be(

@@ -77,6 +77,8 @@ async def login(attempt: Attempt[Login]) -> int:
     except ValueError:
         logger.exception("no")
     logger.warning("extra", extra={"given": attempt.input.password})
+    inside = {"raw": attempt.input.password.encode(), "at": ["amqp://u:tops3cret@mq"], "left": [1, None]}
+    logger.warning("extras", extra={"login": attempt.input, "inside": inside, "count": 7})
     return 1
 
 
@@ -173,12 +175,15 @@ async def test_no_secret_is_logged(running: Any, lines: Lines) -> None:
     await (await app.start(login, Login("ada", "open sesame"))).wait(timeout=SOON)
 
     told = lines.of("shop")
-    assert len(told) == 3
+    assert len(told) == 4
     assert "open sesame" not in lines.text.getvalue()
     assert "tops3cret" not in lines.text.getvalue()
     assert "ada" in told[0]["message"]
     assert "ValueError: ***" in told[1]["traceback"]
     assert told[2]["given"] == "***"
+    assert told[3]["login"] == {"user": "ada", "password": "***"}
+    assert told[3]["inside"] == {"raw": "***", "at": ["amqp://u:***@mq"], "left": [1, None]}
+    assert told[3]["count"] == 7
 
 
 async def test_tracebacks_begin_with_the_handler(running: Any, recorder: Recorder) -> None:

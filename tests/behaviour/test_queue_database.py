@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 import servers
 from onward import Attempt, Backoff, JobStatus, Next, Onward, job
+from onward.client.checking import check_stored
 from onward.conformance.queue.session import arrived, names, until
 from onward.queue import (
     ActiveJob,
@@ -273,6 +274,20 @@ class TestBadInput:
             chain = await other.start(stranger, "not an envelope")
             assert list(await queue.provider.fetch(1)) == []
             await until(lambda: _has_failed(chain))
+
+
+class TestOperators:
+    """Whoever looks at the jobs of the app sees those of queues beside them."""
+
+    async def test_what_queue_workers_take_is_not_called_stranded(self, app: Onward, queue: Queue[Any]) -> None:
+        await queue.add("one", 1)
+
+        health, verdict = await app.health(), await check_stored(app.registry, app.store)
+        told = await app.explain((await app.jobs()).items[0].id)
+
+        assert [one for one in health.findings if one.level == "error"] == []
+        assert verdict.is_good
+        assert "waits for a worker of its queue 'emails'" in told.sentence
 
 
 async def _has_failed(chain: Any) -> bool:

@@ -12,7 +12,7 @@ from onward.cli.console import say
 from onward.cli.help import WholeHelp
 from onward.cli.options import Choice, Json, Place, duration, option, spread
 from onward.cli.place import as_id, chain_of, job_of, with_app
-from onward.cli.printing import HIDDEN, plain, print_json, print_line, print_table
+from onward.cli.printing import HIDDEN, Shows, plain, print_json, print_line, print_table
 from onward.cli.watching import watch_chain
 from onward.client.app import Onward
 from onward.client.arguments import AMONG_CHAINS, Filters
@@ -62,13 +62,13 @@ def list_chains(
     """List chains, newest first, by the type they began with and the status of the job they have come to."""
     filters = choice.looking_at(among, AMONG_CHAINS)
 
-    async def look(app: Onward) -> Page[Chain]:
+    async def look(app: Onward) -> tuple[Page[Chain], Shows]:
         begin = None if after is None else as_id(after)
-        return await app.chains(after=begin, limit=limit, **filters)
+        return await app.chains(after=begin, limit=limit, **filters), _shows(app, payloads)
 
-    page = with_app(place, look)
+    page, shows = with_app(place, look)
     if json:
-        _print_page("chains", page, payloads=payloads or place.knows_secrets)
+        _print_page("chains", page, shows)
         return
     rows = [
         (chain.id, chain.type_name, chain.status, age(chain.created_at), _step(chain), state_of(chain.current))
@@ -92,13 +92,13 @@ def list_jobs(
     """List jobs, newest first."""
     filters = choice.looking_at(among)
 
-    async def look(app: Onward) -> Page[Job]:
+    async def look(app: Onward) -> tuple[Page[Job], Shows]:
         begin = None if after is None else as_id(after)
-        return await app.jobs(after=begin, limit=limit, **filters)
+        return await app.jobs(after=begin, limit=limit, **filters), _shows(app, payloads)
 
-    page = with_app(place, look)
+    page, shows = with_app(place, look)
     if json:
-        _print_page("jobs", page, payloads=payloads or place.knows_secrets)
+        _print_page("jobs", page, shows)
         return
     rows = [(job.id, job.type_name, job.status, age(job.created_at), job.attempt, state_of(job)) for job in page]
     _print_list("job", ("type", "status", "age", "attempts", ""), rows)
@@ -112,8 +112,13 @@ def _print_list(thing: str, headers: Sequence[str], rows: Sequence[Sequence[obje
         say(f"no {thing}s found")
 
 
-def _print_page(name: str, page: Page[Any], *, payloads: bool) -> None:
-    print_json({name: [plain(one, payloads=payloads) for one in page], "next": page.next})
+def _print_page(name: str, page: Page[Any], shows: Shows) -> None:
+    print_json({name: [plain(one, shows=shows) for one in page], "next": page.next})
+
+
+def _shows(app: Onward, payloads: bool) -> Shows:
+    """Those that were asked for, or that the app knows; one that stands in for an address knows none."""
+    return lambda type_name: payloads or type_name in app.registry
 
 
 def _step(chain: Chain) -> str:
@@ -132,10 +137,10 @@ def _say_what_follows(page: Page[Any], limit: int, filters: Filters) -> None:
 def show_chain(place: Place, id: Id, payloads: Payloads = False, json: Json = False) -> None:
     """Show a chain: its steps and errors, its blockers, what waits for it, and where it came from."""
 
-    async def look(app: Onward) -> Story:
-        return await story_of(app, (await chain_of(app, id)).current)
+    async def look(app: Onward) -> tuple[Story, Shows]:
+        return await story_of(app, (await chain_of(app, id)).current), _shows(app, payloads)
 
-    _show(with_app(place, look), payloads=payloads or place.knows_secrets, json=json)
+    _show(*with_app(place, look), json=json)
 
 
 @jobs.command("show", epilog="Example: onward jobs show 0199d2a1-…")
@@ -143,10 +148,10 @@ def show_chain(place: Place, id: Id, payloads: Payloads = False, json: Json = Fa
 def show_job(place: Place, id: Id, payloads: Payloads = False, json: Json = False) -> None:
     """Show a job: its attempts and errors, its blockers, what waits for it, and where it came from."""
 
-    async def look(app: Onward) -> Story:
-        return await story_of(app, await job_of(app, id))
+    async def look(app: Onward) -> tuple[Story, Shows]:
+        return await story_of(app, await job_of(app, id)), _shows(app, payloads)
 
-    _show(with_app(place, look), payloads=payloads or place.knows_secrets, json=json)
+    _show(*with_app(place, look), json=json)
 
 
 @chains.command("watch", epilog="Example: onward chains watch 0199d2a1-…")
@@ -171,27 +176,27 @@ def watch(
 jobs.command("watch", epilog="Example: onward jobs watch 0199d2a1-…")(watch)
 
 
-def _show(story: Story, *, payloads: bool, json: bool) -> None:
+def _show(story: Story, shows: Shows, *, json: bool) -> None:
     if json:
-        print_json(_as_json(story, payloads=payloads))
+        print_json(_as_json(story, shows))
     else:
-        _print_story(story, payloads=payloads)
+        _print_story(story, shows)
 
 
-def _as_json(story: Story, *, payloads: bool) -> dict[str, Any]:
+def _as_json(story: Story, shows: Shows) -> dict[str, Any]:
     return {
-        "job": plain(story.job, payloads=payloads),
-        "chain": story.chain and plain(story.chain, payloads=payloads),
-        "steps": [plain(job, payloads=payloads) for job in story.steps],
-        "blockers": [plain(one, payloads=payloads) for one in story.blockers],
-        "waiting": [plain(job, payloads=payloads) for job in story.waiting],
+        "job": plain(story.job, shows=shows),
+        "chain": story.chain and plain(story.chain, shows=shows),
+        "steps": [plain(job, shows=shows) for job in story.steps],
+        "blockers": [plain(one, shows=shows) for one in story.blockers],
+        "waiting": [plain(job, shows=shows) for job in story.waiting],
         "tree": [{"depth": depth, **_named(job)} for depth, job in as_tree(story.kin)],
     }
 
 
-def _print_story(story: Story, *, payloads: bool) -> None:
+def _print_story(story: Story, shows: Shows) -> None:
     job = story.job
-    print_table(("job", str(job.id)), [(name, value) for name, value in _facts(story, payloads) if value != ""])
+    print_table(("job", str(job.id)), [(name, value) for name, value in _facts(story, shows) if value != ""])
     for error in job.errors:
         print_line("")
         counted = "" if error.counted else ", not counted"
@@ -214,8 +219,9 @@ def _named(job: Job) -> dict[str, Any]:
     return {"id": job.id, "type_name": job.type_name, "status": job.status, "origin_id": job.origin_id}
 
 
-def _facts(story: Story, payloads: bool) -> Sequence[tuple[str, object]]:
+def _facts(story: Story, shows: Shows) -> Sequence[tuple[str, object]]:
     job, chain = story.job, story.chain
+    payloads = shows(job.type_name)
     output = job.output if isinstance(job, CompletedJob) else None
     return (
         ("type", f"{job.type_name}, version {job.payload_version}"),

@@ -23,7 +23,8 @@ from onward.cli.health import doctor, health
 from onward.cli.help import WholeHelp
 from onward.cli.http import serving
 from onward.cli.loading import load_app, this_program
-from onward.cli.options import AppDir, Debug, option
+from onward.cli.options import AppDir, Debug, Json, option
+from onward.cli.printing import print_text
 from onward.cli.probes import FleetHealth, listen, listen_at
 from onward.cli.prune import prune
 from onward.cli.queue_worker import Options as QueueOptions
@@ -84,7 +85,7 @@ HiddenPath = Annotated[Path | None, typer.Option(hidden=True)]
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"onward {VERSION}")
+        print_text(f"onward {VERSION}")
         raise typer.Exit
 
 
@@ -342,6 +343,7 @@ def migrate(
         str | None,
         typer.Option(envvar="ONWARD_PREFIX", help="With a URL: how SQLite tables begin (default: onward_)."),
     ] = None,
+    json: Json = False,
     app_dir: AppDir = None,
     debug: Debug = False,
 ) -> None:
@@ -350,9 +352,9 @@ def migrate(
     with in_words(debug=debug):
         app = migrating.app_for(target, schema=schema, prefix=prefix)
         if sql:
-            print(app.state.migration_sql())
+            print_text(app.state.migration_sql())
         else:
-            migrating.apply(app)
+            migrating.apply(app, json=json)
 
 
 @cli.command()
@@ -385,6 +387,7 @@ def bench(
     concurrency: Annotated[
         int, typer.Option(envvar="ONWARD_CONCURRENCY", min=1, metavar="N", help="How many jobs run at a time.")
     ] = 100,
+    json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Measure Onward on your own database: starting, running, and the time in between.
@@ -395,7 +398,7 @@ def bench(
 
     set_up_logging("warning")
     with in_words(debug=debug):
-        run_bench(url, count=count, concurrency=concurrency)
+        run_bench(url, count=count, concurrency=concurrency, json=json)
 
 
 cli.command(epilog="Example: onward status --watch --database postgresql://localhost/shop")(status)

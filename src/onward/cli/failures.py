@@ -10,6 +10,7 @@ from onward.cli.console import say
 from onward.client.app import Onward
 from onward.client.health import advice_on_pooler
 from onward.errors import DatabaseError, OnwardError
+from onward.observe.logs import without_passwords
 from onward.state.driver import CLIENTS, is_clients_own
 
 _SILENT = "it did not answer in time"
@@ -30,7 +31,7 @@ def in_words(*, debug: bool) -> Iterator[None]:
         cause = _only(error)
         if debug or not isinstance(cause, CommandFailed | OnwardError):
             raise
-        say(f"onward: {cause}")
+        say(f"onward: {without_passwords(str(cause))}")
         raise typer.Exit(1) from None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from onward.cli.console import say
 from onward.cli.failures import CommandFailed, reaching
 from onward.cli.loading import load_app, named
+from onward.cli.printing import print_json
 from onward.cli.worker import loop_factory
 from onward.client.app import Onward
 
@@ -21,10 +22,13 @@ def app_for(target: str, *, schema: str | None, prefix: str | None) -> Onward:
     return Onward(target, jobs=[], schema=schema or "onward", prefix=prefix or "onward_")
 
 
-def apply(app: Onward) -> None:
+def apply(app: Onward, *, json: bool) -> None:
     """Bring the tables to the newest version, and say how."""
     with reaching(app), asyncio.Runner(loop_factory=loop_factory()) as runner:
         applied, version = runner.run(_migrate(app))
+    if json:
+        print_json({"applied": applied, "version": version})
+        return
     for name in applied:
         say(f"applied {name}")
     if not applied:

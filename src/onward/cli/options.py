@@ -141,11 +141,6 @@ class Place:
     app_dir: AppDir = None
     debug: Debug = False
 
-    @property
-    def knows_secrets(self) -> bool:
-        """Whether what is marked secret is masked: by an app, which an address stands in for."""
-        return self.database is None
-
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:

@@ -5,9 +5,9 @@ Lines are never cut: where one is wider than the terminal, that wraps it.
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import typer
@@ -23,26 +23,34 @@ COLOURS = {"blocked": "yellow", "pending": "cyan", "running": "blue", "completed
     "dead": "red",
 }
 _HIDDEN = ("input", "output")
-HIDDEN = "hidden: only the app knows what is secret in it (--app), or --payloads"
+HIDDEN = "hidden: only an app that has its type knows what is secret in it (--app), or --payloads"
+Shows: TypeAlias = Callable[[str], bool]
+"""Of which types inputs and outputs may be seen."""
 
 
 def print_json(value: Any) -> None:
     """One document, on one line; in UTF-8, as JSON is, whatever the terminal has."""
-    with _writing():
+    with writing():
         sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
         sys.stdout.buffer.flush()
+
+
+def print_text(text: str) -> None:
+    """Text as it stands, for a file."""
+    with writing():
+        print(text, flush=True)
 
 
 def print_line(*words: str | Text) -> None:
     """One line."""
     line = Text.assemble(*words)
     line.plain = seen(line.plain)
-    with _writing():
+    with writing():
         Console(highlight=False, markup=False, emoji=False).print(line, soft_wrap=True)
 
 
 @contextmanager
-def _writing() -> Iterator[None]:
+def writing() -> Iterator[None]:
     """End the command where nothing can be written: without a word if whoever was reading has enough, as `head` has."""
     try:
         yield
@@ -76,12 +84,12 @@ def _line(cells: Sequence[str], widths: Sequence[int], style: str = "") -> Text:
     return line
 
 
-def plain(job: Any, *, payloads: bool = True) -> dict[str, Any]:
-    """A job or a chain as JSON has it, without what should not be seen."""
+def plain(job: Any, *, shows: Shows) -> dict[str, Any]:
+    """A job, a chain or a blocker as JSON has it, without what should not be seen."""
     data: dict[str, Any] = msgspec.to_builtins(job)
     for part in (data, data.get("current")):
-        if isinstance(part, dict):
-            part |= {} if payloads else {name: HIDDEN for name in _HIDDEN if name in part}
+        if isinstance(part, dict) and not shows(part.get("current_type_name") or part["type_name"]):
+            part |= {name: HIDDEN for name in _HIDDEN if name in part}
     if "current" in data:
         data["status"] = data["current"]["status"]
     return data

@@ -60,7 +60,7 @@ def _state(chain: Chain) -> tuple[object, ...]:
 def _tell(chain: Chain, *, live: bool, json: bool) -> None:
     job = chain.current
     if json:
-        shown = plain(job, payloads=False)
+        shown = plain(job, shows=lambda type_name: False)
         print_json({name: value for name, value in shown.items() if name not in ("input", "output")})
     elif not live:
         print_line(f"{job.chain_index + 1} {job.type_name}: {job.status} {state_of(job)}".rstrip())

@@ -67,7 +67,7 @@ def _versions(versions: Sequence[int]) -> str:
 
 def _remark(worker: WorkerInfo) -> str:
     if not worker.is_known:
-        return "without a row: of an older version?"
+        return "without a row: a queue worker, or of an older version"
     if worker.blocked_since is not None and worker.state != "dead":
         return f"its event loop is blocked, since {age(worker.blocked_since)}"
     return f"held {several(len(worker.running), 'job')}" if worker.state == "dead" and worker.running else ""

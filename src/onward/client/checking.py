@@ -11,6 +11,7 @@ import msgspec
 from onward.client.arguments import filter_of
 from onward.client.listing import Listing
 from onward.client.queries import page_of
+from onward.client.untaken import is_of_queue
 from onward.define.registry import RegisteredType, Registry
 from onward.errors import OnwardError
 from onward.lifecycle.schedules import rules_of
@@ -148,7 +149,7 @@ def _problems(registry: Registry, job: Job, blockers: Sequence[Blocker]) -> list
     """What a worker with these types would stumble over."""
     kind = registry.get(job.type_name)
     if kind is None:
-        return [("type", _NO_SUCH_TYPE)]
+        return [] if is_of_queue(job.type_name) else [("type", _NO_SUCH_TYPE)]
     problems = [("input", _input_problem(kind, job))]
     for blocker in blockers:
         if blocker.type_name == job.type_name and blocker.type_name not in kind.blocked_by:

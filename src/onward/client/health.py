@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 
 from onward.client.doctor.words import counted, named, span
 from onward.client.reaching import Hints, Unreached, hints_of, reach, reach_now
+from onward.client.untaken import is_of_queue
 from onward.define.registry import Registry
 from onward.errors import require
 from onward.notify.contract import NotifyAdapter
@@ -218,12 +219,12 @@ def _of_hints(hints: Hints) -> Finding:
 
 
 def of_workers(workers: Sequence[WorkerInfo], waiting: Sequence[DueType], by_hand: frozenset[str]) -> list[Finding]:
-    """Whether somebody lives, and takes what waits; paused types, and those without a handler, need nobody."""
+    """Whether somebody lives, and takes what waits; paused types, those without a handler, and queues need nobody."""
     alive = [worker for worker in workers if worker.state == "alive"]
-    wanted = [one for one in waiting if not one.paused and one.type_name not in by_hand]
     nobodys = {one.type_name for one in waiting if one.paused} | by_hand
+    wanted = [one for one in waiting if one.type_name not in nobodys and not is_of_queue(one.type_name)]
     left = {job.type_name for worker in workers if worker.state == "dead" for job in worker.running} - nobodys
-    unserved = sorted({*left, *(one.type_name for one in wanted)})
+    unserved = sorted({*(name for name in left if not is_of_queue(name)), *(one.type_name for one in wanted)})
     findings = [_of_the_living(alive, unserved), *_of_the_dead(workers), *_of_the_blocked(alive)]
     if alive:
         findings.append(_of_types(alive, wanted))

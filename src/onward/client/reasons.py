@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from onward.client.causes import place_of
+from onward.client.untaken import OF_QUEUES, is_of_queue
 from onward.client.words import in_short, listed, moment, several, span
 from onward.define.limit import shown_name
 from onward.model import CompletedJob, FailedJob, FailureReason, Job, PendingJob, RunningJob
@@ -111,6 +112,12 @@ def no_worker(job: Job, crew: Crew, *, is_known: bool) -> Reason:
     left = f"; {listed(gone)} would have" if gone else ""
     facts: dict[str, Any] = {"live_workers": len(crew.alive), "would_have_taken_it": gone[:_SHOWN]}
     others = crew.of_type(job.type_name)
+    if is_of_queue(job.type_name):
+        queue = job.type_name.removeprefix(OF_QUEUES)
+        told = (
+            f"waits for a worker of its queue {queue!r}: such are known while they run something, and none does{left}"
+        )
+        return Reason(why=Why.NO_WORKER, clause=told, facts=facts)
     if not others:
         some = (
             "there is no live worker" if not crew.alive else f"none of {several(len(crew.alive), 'live worker')} does"

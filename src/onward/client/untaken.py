@@ -5,6 +5,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from onward.operating import WorkerInfo
 from onward.state.facts import DueType
 
+OF_QUEUES = "queue:"
+"""How the types of queues in the database begin: no code declares them, and no row tells of who takes them."""
+
+
+def is_of_queue(type_name: str) -> bool:
+    """Whether queue workers take its jobs, of whom nothing is known unless they run one."""
+    return type_name.startswith(OF_QUEUES)
+
 
 def untaken(
     waiting: Iterable[DueType],
@@ -25,7 +33,9 @@ def untaken(
     return [
         (one, sorted(taken.get(one.type_name, ())))
         for one in waiting
-        if one.type_name not in without_handler and one.payload_version not in taken.get(one.type_name, ())
+        if one.type_name not in without_handler
+        and not is_of_queue(one.type_name)
+        and one.payload_version not in taken.get(one.type_name, ())
     ]
 
 

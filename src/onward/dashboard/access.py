@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import inspect
 import ipaddress
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from onward.errors import ConfigurationError
 Role: TypeAlias = Literal["look", "act"]
 COOKIE = "onward_dashboard"
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_HOST = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::\d*)?")
 _SHORTEST_SECRET = 16
 _NO_GUARD = (
     "This dashboard asks nobody who they are, so it answers only on this machine (localhost). "
@@ -115,8 +117,8 @@ class Door:
         """A name of somebody else's that leads here is how a page elsewhere would read this one (DNS rebinding)."""
         if self._hosts is None:
             return
-        host = _host_name(request.headers.get("host", ""))
-        if host not in self._hosts:
+        host = request.headers.get("host", "")
+        if _host_name(host) not in self._hosts:
             raise Refusal(
                 421 if self.is_guarded else 403, f"This dashboard does not answer to the name {host[:100]!r}."
             )
@@ -177,9 +179,9 @@ def _digest(text: str) -> bytes:
 
 
 def _host_name(header: str) -> str:
-    """Without its port."""
-    name = header.strip().lower()
-    return name.partition("]")[0] + "]" if name.startswith("[") else name.partition(":")[0]
+    """Without its port; empty for what is no name of a host."""
+    found = _HOST.fullmatch(header.strip().lower())
+    return "" if found is None else found[1]
 
 
 def _is_here(request: Request) -> bool:

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, TypeAlias
 from urllib.parse import quote, quote_plus
@@ -93,10 +93,17 @@ def redacted(text: str, secrets: set[str]) -> str:
     return "".join(parts)
 
 
-def _spellings(secret: str) -> tuple[str, ...]:
+def _spellings(secret: str) -> Iterable[str]:
     in_addresses = quote(secret, errors="replace"), quote(secret, safe="", errors="replace")
+    in_bytes = repr(secret.encode(errors="replace"))[2:-1]
     plus = quote_plus(secret, errors="replace")
-    return secret, repr(secret)[1:-1], ascii(secret)[1:-1], json.dumps(secret)[1:-1], *in_addresses, plus
+    once = {secret, repr(secret)[1:-1], ascii(secret)[1:-1], json.dumps(secret)[1:-1], in_bytes, *in_addresses, plus}
+    yield from once
+    for spelled in once:  # and once more, as where JSON is spelled by `repr`
+        yield (again := spelled.replace("\\", "\\\\"))
+        yield again.replace("'", "\\'")
+    if "\n" in secret:  # a traceback of several exceptions puts something before each line
+        yield from (line for line in secret.splitlines() if len(line) >= _SHORTEST)
 
 
 def _without_torn(text: str, every: list[str]) -> str:

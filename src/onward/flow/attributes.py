@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from onward.define.codec import Codec, Limits, fields_of
+from onward.define.secrets import secrets_of
 from onward.errors import DefinitionError, FlowPayloadError, PayloadError
 
 _RESERVED = frozenset({"done", "failed", "failedQueue", "failedErrorMsg"})
@@ -19,7 +20,7 @@ class Attributes:
 
     def __init__(self, kind: Any, *, flow: str, stage: str, part: str) -> None:
         self.kind, self._flow, self._stage, self._part = kind, flow, stage, part
-        self._codec = Codec(kind, job_type=stage, part=part, limits=Limits())
+        self._codec = Codec(kind, job_type=stage, part=part, limits=Limits(), secrets=secrets_of(kind))
         every, required = fields_of(kind) or (frozenset[str](), frozenset[str]())
         self.names: Sequence[str] = tuple(sorted(every))
         self.required = required

@@ -141,13 +141,43 @@ def _mask(record: logging.LogRecord, attempt: Running | None) -> None:
         masked = _masked(text, attempt)
         record.exc_text = record.exc_text if masked == text else masked
     for name in vars(record).keys() - _OF_EVERY_RECORD:
-        if isinstance(value := getattr(record, name), str):
-            setattr(record, name, _masked(value, attempt))
+        value = getattr(record, name)
+        if value is not None:
+            setattr(record, name, _masked(value, attempt) if isinstance(value, str) else _masked_inside(value, attempt))
+
+
+def _masked_inside(value: object, attempt: Running | None) -> object:
+    """What is no text itself may hold some that would be shown; if nothing of it is masked it stays what it is."""
+    try:
+        plain = msgspec.to_builtins(value, builtin_types=(bytes, bytearray), enc_hook=str, str_keys=True)
+        masked = _masked_parts(plain, attempt)
+    except Exception:  # noqa: BLE001 - of whatever the application has put there
+        return value
+    return value if masked == plain else masked
+
+
+def _masked_parts(plain: Any, attempt: Running | None) -> Any:
+    if isinstance(plain, dict):
+        return {_masked_parts(key, attempt): _masked_parts(inner, attempt) for key, inner in plain.items()}
+    if isinstance(plain, list):
+        return [_masked_parts(inner, attempt) for inner in plain]
+    text = plain.decode(errors="replace") if isinstance(plain, bytes | bytearray) else str(plain)
+    masked = _masked(text, attempt)
+    return plain if masked == text else masked
 
 
 def _masked(text: str, attempt: Running | None) -> str:
     if attempt is not None:
         text = attempt.masked(text)
+    return without_passwords(text)
+
+
+def without_passwords(text: str) -> str:
+    """Text that others wrote, without the passwords of addresses in it.
+
+    >>> without_passwords("no server at postgresql://ada:secret@db/shop?password=secret")
+    'no server at postgresql://ada:***@db/shop?password=***'
+    """
     # Most texts have none, and to find that out from the expression takes longer than to write the line.
     may_have_one = "://" in text or "password=" in text.casefold()
     return _PASSWORD.sub(r"\1\2***", text) if may_have_one else text

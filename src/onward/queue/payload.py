@@ -22,7 +22,7 @@ class Payload(Generic[T]):
         self._secrets = secrets_of(kind)
         limits = Limits(bytes=max_bytes or _NO_LIMIT, option="max_job_size")
         try:
-            self._codec = Codec(kind, job_type=queue_name, part="data", limits=limits)
+            self._codec = Codec(kind, job_type=queue_name, part="data", limits=limits, secrets=self._secrets)
         except DefinitionError as error:
             raise QueueConfigurationError("; ".join(error.problems), queue_name=queue_name, cause=error) from error
 

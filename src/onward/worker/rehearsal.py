@@ -1,15 +1,16 @@
 """A rehearsal: the handler of a stored job runs once more, in transactions of which nothing is kept."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import msgspec
 
 from onward.define.registry import RegisteredType, Registry
-from onward.errors import ConfigurationError, JobNotFound
+from onward.errors import ConfigurationError, JobNotFound, TransactionClosed, TransactionError
 from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import NothingElse, OpenTransaction, open_here
 from onward.model import Blocker, Job, JobId, new_id
@@ -18,7 +19,10 @@ from onward.state.contract import Filter, Settlement, TakenJob
 from onward.state.driver import Connection, run_now
 from onward.worker.attempt import RunningAttempt
 from onward.worker.connections import Reserved
-from onward.worker.phases import PhaseKind, Stage, Workplace, check_order
+from onward.worker.phases import PhaseFailure, PhaseKind, Stage, Workplace, check_order
+from onward.worker.processes.attempt import ProcessAttempt
+from onward.worker.processes.border import task_of
+from onward.worker.processes.messages import HandlerName, Said
 from onward.worker.progress import ProgressBoard
 
 _WORKER = "dry-run"
@@ -43,6 +47,8 @@ class Rehearsal:
     """How the job would have been settled."""
     error: BaseException | None = None
     """What the handler raised."""
+    ended_by_hand: bool = False
+    """Whether the handler ended its transaction itself, so that what it had committed cannot be undone."""
 
 
 class _Recorded:
@@ -69,7 +75,8 @@ class RehearsedPhases:
     """
 
     stage: Stage = "fresh"
-    failure = None
+    failure: PhaseFailure | None = None
+    ended_by_hand = False
     tx: OpenTransaction | None = None
     _lending: AbstractAsyncContextManager[Any] | None = None
 
@@ -94,11 +101,21 @@ class RehearsedPhases:
         return tx
 
     async def leave(self, phase: PhaseKind, error: BaseException | None) -> None:
-        self.stage = "ended" if phase == "complete" and error else "completed" if phase == "complete" else "prepared"
-        if error is not None:
-            await self.discard()
-        elif self.tx is not None:
-            self.tx.check()
+        self.stage = "ended" if phase == "complete" else "prepared"
+        if error is None:
+            assert self.tx is not None
+            try:
+                self.tx.check()
+            except TransactionError as ended:
+                await self._fail(ended)
+                raise
+            self.stage = "completed" if phase == "complete" else self.stage
+        else:
+            await self._fail(error)
+
+    async def _fail(self, error: BaseException) -> None:
+        self.failure = PhaseFailure(error, error, "handler")
+        await self.discard()
 
     async def settle(self, settlement: Settlement) -> Settlement:
         return settlement
@@ -108,10 +125,19 @@ class RehearsedPhases:
         lending, self._lending = self._lending, None
         try:
             if tx is not None:
+                self._look(tx)
                 await tx.rollback()
         finally:
             if lending is not None:
                 await lending.__aexit__(None, None, None)
+
+    def _look(self, tx: OpenTransaction) -> None:
+        try:
+            tx.link.check()
+        except TransactionClosed:
+            self.ended_by_hand = True
+        except TransactionError:  # the database has rolled it back
+            pass
 
 
 async def rehearse(
@@ -125,13 +151,17 @@ async def rehearse(
     if kind.step.run is None:
         raise ConfigurationError(f"{kind.name} has no handler in this app")
     blockers = (await store.read(store.state.blockers_of([job_id]))).get(job_id, [])
-    own = store if kind.step.signature.is_async or sync_store is None else sync_store
+    on_loop = kind.step.signature.is_async or kind.runs_in_process
+    own = store if on_loop or sync_store is None else sync_store
     rehearsal = Rehearsal(job=job, kind=kind, is_recorded=own.driver.transaction_type is None)
     attempt = _attempt(job, kind, registry, own, blockers, provided)
     attempt.phases = cast(Any, phases := RehearsedPhases(own, rehearsal.statements))
-    work = _perform(attempt, phases, rehearsal)
-    if kind.step.signature.is_async:
-        await work
+    asked = asyncio.current_task()
+    is_cancelled = lambda: asked is not None and asked.cancelling() > 0  # noqa: E731
+    work = _perform(attempt, phases, rehearsal, registry, is_cancelled=is_cancelled)
+    if on_loop:
+        async with asyncio.TaskGroup() as tasks:  # one of its own, which a handler may cancel
+            tasks.create_task(work)
     else:
         await asyncio.to_thread(run_now, work)
     return rehearsal
@@ -169,23 +199,45 @@ def _attempt(
     return RunningAttempt(taken, kind, store, workplace, blockers)
 
 
-async def _perform(attempt: RunningAttempt, phases: RehearsedPhases, rehearsal: Rehearsal) -> None:
+async def _perform(
+    attempt: RunningAttempt,
+    phases: RehearsedPhases,
+    rehearsal: Rehearsal,
+    registry: Registry,
+    *,
+    is_cancelled: Callable[[], bool],
+) -> None:
     """In the task, or the thread, of the handler."""
     job, began = attempt.job, new_id()
     running, mark = current_attempt.set(attempt), open_here.set(_OUTSIDE)
     try:
         await phases.begin()
         attempt.input = attempt.kind.read_input(job.input, job.payload_version, job.id)
-        rehearsal.settlement = await attempt.perform()
+        run = partial(_as_in_a_process, registry) if attempt.kind.runs_in_process else None
+        rehearsal.settlement = await attempt.perform(run)
         rehearsal.started = await _started(phases.store, await phases.begin(), job, since=began)
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 - around the user's handler
+    except BaseException as error:
+        if is_cancelled():
+            raise
         rehearsal.error = error
     finally:
         current_attempt.reset(running)
         open_here.reset(mark)
         await phases.discard()
+        rehearsal.ended_by_hand = phases.ended_by_hand
+
+
+async def _as_in_a_process(registry: Registry, attempt: RunningAttempt) -> Any:
+    """In a thread here, where the debugger is, with an attempt that can do what it could in a process."""
+    run, nowhere = attempt.kind.step.run, {attempt.kind.name: HandlerName("", "")}
+    assert run is not None
+    return await asyncio.to_thread(run, ProcessAttempt(task_of(attempt, nowhere, registry), attempt.input, _hear))
+
+
+def _hear(said: Said) -> None:
+    """Progress, which is kept nowhere."""
 
 
 async def _started(store: Store, tx: OpenTransaction, job: TakenJob, *, since: JobId) -> list[Job]:

@@ -103,6 +103,22 @@ def test_secrets_are_masked_by_the_app_that_knows_them(onward: Any, module: Any)
         assert "4711" not in shown
 
 
+def test_payloads_of_types_that_the_app_does_not_have_are_hidden(onward: Any, module: Any, client: SyncOnward) -> None:
+    """Another app's on the same tables: nobody knows what is secret in them."""
+    *path, app = module("pay = JobType('pay', input=int, output=str)\njobs = [pay]\n")
+    theirs, ours = (
+        client.start(charge, {"id": 471147114}),
+        onward("start", "pay", "815", "--app", app, *path).out.strip(),
+    )
+
+    for words in (("jobs", "show", theirs.id), ("chains", "show", theirs.id), ("jobs", "list"), ("chains", "list")):
+        for form in ((), ("--json",)):
+            assert "471147114" not in onward(*words, "--app", app, *form).out
+    assert "815" in onward("jobs", "show", ours, "--app", app).out
+    assert {job["id"]: job["input"] for job in onward("jobs", "list", "--app", app, "--json").json["jobs"]}[ours] == 815
+    assert "471147114" in onward("jobs", "show", theirs.id, "--app", app, "--payloads").out
+
+
 def test_a_chain_is_watched_until_it_ends(onward: Any, at: Any, client: SyncOnward) -> None:
     good, bad = client.start(charge, {"id": 1}), client.start(charge, {"id": 2})
     with client.complete(good) as completion:
@@ -184,7 +200,7 @@ def test_an_app_that_is_written_goes_before_an_address_of_the_environment(
 ) -> None:
     chain = client.start(charge, {"id": 17})
     *path, app = module(
-        "@job('charge')\nasync def charge(attempt: Attempt[dict[str, int]]) -> int: ...\njobs = [charge]\n"
+        "@job('orders.charge')\nasync def charge(attempt: Attempt[dict[str, int]]) -> int: ...\njobs = [charge]\n"
     )
     monkeypatch.setenv("ONWARD_DATABASE", "postgresql://nobody@127.0.0.1:1/nothing")
 
@@ -229,6 +245,16 @@ def test_an_error_of_the_application_steers_no_terminal_and_is_one_line(onward: 
 
     assert "RuntimeError: a␛[2J b (" in told.words
     assert len(told.words.splitlines()) == 1
+
+
+def test_an_error_of_the_application_tells_no_password(onward: Any, tmp_path: Any) -> None:
+    """As settings do that name what they do not like."""
+    (tmp_path / "unset.py").write_text("raise ValueError('no address: postgresl://ada:hunter2@db/shop')")
+
+    told = onward("jobs", "list", "--app", "unset:app", "--app-dir", tmp_path, code=1).words
+
+    assert "postgresl://ada:***@db/shop" in told
+    assert "hunter2" not in told
 
 
 def test_it_is_said_what_to_do_where_a_pooler_is_in_between(onward: Any, pgbouncer_dsn: str) -> None:

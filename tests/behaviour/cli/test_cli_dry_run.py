@@ -16,6 +16,7 @@ import pytest
 from onward import SyncOnward
 
 SHOP = """
+from contextlib import suppress
 @dataclass
 class Order:
     id: int
@@ -84,6 +85,37 @@ async def beside(attempt: Attempt[Order]) -> int:
         await tx.execute("insert into paid (id) values (1)")
     return 1
 
+@job("cancelled")
+async def cancelled(attempt: Attempt[Order]) -> int:
+    task = asyncio.create_task(asyncio.sleep(60))
+    task.cancel()
+    await task
+    return 1
+
+@job("cancels_itself")
+async def cancels_itself(attempt: Attempt[Order]) -> int:
+    asyncio.current_task().cancel()
+    await asyncio.sleep(60)
+    return 1
+
+@job("in_a_process", executor="process", continues_to=[ship])
+def in_a_process(attempt: Attempt[Order]) -> Outcome[str]:
+    attempt.progress(0.5, "half")
+    return attempt.continue_with(ship, f"parcel {attempt.input.id}")
+
+@job("too_much", executor="process")
+def too_much(attempt: Attempt[Order]) -> int:
+    with attempt.complete():
+        return 1
+
+@job("by_hand")
+async def by_hand(attempt: Attempt[Order]) -> int:
+    with suppress(Exception):
+        async with attempt.complete() as tx:
+            await tx.execute("insert into paid (id) values (1)")
+            await tx.execute("commit")
+    return 1
+
 @job("wrong", continues_to=[ship])
 async def wrong(attempt: Attempt[Order]) -> Outcome[str]:
     return Done(7)
@@ -93,7 +125,8 @@ fetch = JobType("fetch", input=str, output=int)
 async def blocked(attempt: Attempt[Order]) -> int:
     return sum(attempt.outputs_of(fetch))
 
-jobs = [note, ship, phases, atomic, threaded, again, raises, poisoned, alone, beside, wrong, fetch, blocked]
+jobs = [note, ship, phases, atomic, threaded, again, raises, poisoned, alone, beside, by_hand, wrong, fetch, blocked]
+jobs += [cancelled, cancels_itself, in_a_process, too_much]
 """
 
 
@@ -142,6 +175,7 @@ def dry(onward: Any, module: Any, tables: Any) -> Callable[..., Any]:
         told = onward("run", chain, "--dry", "--app", app, *options, code=code).out
         assert tables() == before
         assert "nothing of this was kept" in told
+        assert shown["ended_by_hand"] is False
         return shown, told
 
     return run
@@ -170,6 +204,13 @@ def test_a_handler_in_a_thread_leaves_no_trace_either(dry: Any) -> None:
     assert "returned   1" in told
 
 
+def test_a_handler_that_runs_in_a_process_is_run_too(dry: Any) -> None:
+    assert dry("in_a_process")[0]["continues"]["input"] == "parcel 7"
+
+    raised = dry("too_much", code=3)[0]["raised"]
+    assert (raised["type"], "transactions stay in the worker" in raised["message"]) == ("PhaseError", True)
+
+
 def test_a_handler_that_wants_to_run_again_is_not_rescheduled(dry: Any) -> None:
     assert dry("again")[0]["rescheduled"] == {"delay": 300.0, "at": None}
 
@@ -185,12 +226,32 @@ def test_what_a_handler_raises_is_shown_with_where(dry: Any) -> None:
     assert dry("wrong", code=3)[0]["raised"]["type"] == "PayloadError"
 
 
+@pytest.mark.parametrize("type", ["cancelled", "cancels_itself"])
+def test_a_cancellation_of_the_handlers_own_is_an_error_as_in_a_worker(dry: Any, type: str) -> None:
+    assert dry(type, code=3)[0]["raised"]["type"] == "CancelledError"
+
+
 @pytest.mark.parametrize("type", ["alone", "beside"])
 def test_what_could_not_be_undone_is_refused(dry: Any, type: str) -> None:
     raised = dry(type, code=3)[0]["raised"]
 
     assert raised["type"] == "TransactionOpen"
     assert "a dry run can only undo" in raised["message"]
+
+
+def test_it_is_said_where_a_handler_commits_by_hand_and_so_keeps_something(
+    onward: Any, module: Any, tables: Any, client: SyncOnward
+) -> None:
+    *path, app = module("from datetime import timedelta\n" + SHOP)
+    chain = onward("start", "by_hand", '{"id": 7}', "--app", app, *path).out.strip()
+
+    shown = onward("run", chain, "--dry", "--app", app, "--json", code=3).json
+    told = onward("run", chain, "--dry", "--app", app, code=3).out
+
+    assert (shown["ended_by_hand"], shown["raised"]["type"]) == (True, "TransactionClosed")
+    assert "what it has committed is kept" in told
+    assert "nothing of this was kept" not in told
+    assert len(tables()["paid"]) == 2
 
 
 def test_a_job_gets_the_outputs_it_waited_for(onward: Any, module: Any, client: SyncOnward, tables: Any) -> None:
@@ -275,3 +336,50 @@ def test_secrets_are_hidden_unless_asked_for(onward: Any, module: Any, client: S
     for form in ((), ("--json",)):
         assert "4711" not in onward("run", chain, "--dry", "--app", app, *form).out
         assert "4711" in onward("run", chain, "--dry", "--app", app, "--payloads", *form).out
+
+
+WALLET = """
+@dataclass
+class Card:
+    number: Annotated[str, Secret]
+@job("pay")
+async def pay(attempt: Attempt[Card]) -> str:
+    return attempt.input.number
+@job("step", internal=True)
+async def step(attempt: Attempt[Card]) -> str:
+    return attempt.input.number
+@job("plain", continues_to=[step])
+async def plain(attempt: Attempt[int]) -> Next[str]:
+    async with attempt.complete() as tx:
+        await app.start(pay, Card("4711 to start"), tx=tx)
+        return attempt.continue_with(step, Card("4711 to go on"))
+jobs = [pay, step, plain]
+"""
+
+
+def test_secrets_of_what_it_started_and_went_on_to_are_hidden_too(onward: Any, module: Any) -> None:
+    *path, app = module(WALLET)
+    chain = onward("start", "plain", "1", "--app", app, *path).out.strip()
+
+    for form in ((), ("--json",)):
+        assert "4711" not in onward("run", chain, "--dry", "--app", app, *form).out
+        shown = onward("run", chain, "--dry", "--app", app, "--payloads", *form).out
+        assert "4711 to start" in shown
+        assert "4711 to go on" in shown
+
+
+def test_what_is_encrypted_can_be_asked_for(onward: Any, module: Any) -> None:
+    encryption = "from onward.crypto import Encryption\nkeys = Encryption({'a': 'MDEyMzQ1Njc4OWFiY2RlZg=='})\n"
+    *path, app = module(
+        encryption + WALLET.replace('@job("', '@job(encryption=keys, name="').replace("Annotated[str, Secret]", "str")
+    )
+    pay, chain = (
+        onward("start", *words, "--app", app, *path).out.strip()
+        for words in (("pay", '{"number": "4711"}'), ("plain", "1"))
+    )
+
+    assert onward("run", pay, "--dry", "--app", app, "--payloads", "--json").json["returned"] == "4711"
+    shown = onward("run", chain, "--dry", "--app", app, "--payloads", "--json").json
+    assert shown["started"][0]["input"] == {"number": "4711 to start"}
+    assert shown["continues"]["input"] == {"number": "4711 to go on"}
+    assert "onward:sealed" not in onward("run", chain, "--dry", "--app", app).out

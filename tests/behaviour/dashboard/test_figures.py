@@ -186,6 +186,20 @@ async def test_limits_are_shown_by_key_and_changed(opened: Callable[..., Any], s
     assert (await app.limits.list())[0].concurrency == 2
 
 
+async def test_what_a_hand_has_spoiled_takes_no_page_with_it(
+    opened: Callable[..., Any], serve: Callable[..., Any]
+) -> None:
+    app = await opened(ship)
+    browser: Browser = await serve(app)
+    await app.limits.change("carrier", concurrency=3)
+    await sign(app, id="a-1", concurrency=0)
+    async with app.transaction() as tx:
+        await tx.execute("UPDATE onward_limit_rule SET name = :name", name="9" * 400)
+
+    assert "0 of 0" in text_of(await browser.visit("/workers"))
+    assert "9" * 400 in await browser.visit("/limits")
+
+
 async def test_who_may_only_look_sees_all_of_it_and_no_button(
     opened: Callable[..., Any], serve: Callable[..., Any]
 ) -> None:

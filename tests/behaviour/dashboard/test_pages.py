@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from browsing import Browser, text_of
-from onward import new_id
+from onward import Attempt, Next, job, new_id
 from onward.model import CompletedJob, JobStatus, WorkerId
 from onward.state.contract import TypeClaim
 
@@ -74,3 +74,25 @@ async def test_a_lease_that_was_let_go_of_ended_at_no_time(browser: Browser) -> 
 
     assert "Run by killed" in page
     assert "Lease until let go of" in page
+
+
+@job("step", internal=True)
+async def step(attempt: Attempt[int]) -> int:
+    return attempt.input
+
+
+@job("goes.on", continues_to=[step])
+async def goes_on(attempt: Attempt[int]) -> Next[int]:
+    return attempt.continue_with(step, attempt.input)
+
+
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+async def test_what_always_goes_on_cannot_be_completed_by_hand(opened: Any, serve: Any) -> None:
+    browser = await serve(await opened(goes_on, step))
+    chain = await browser.app.start(goes_on, 1)
+
+    page = await browser.visit(f"/chains/{chain.id}")
+
+    assert "Cancel" in page
+    assert "Complete by hand" not in page
+    assert "always goes on" in text_of(await browser.visit(f"/confirm/complete?chain={chain.id}", status=409))

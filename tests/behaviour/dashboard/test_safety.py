@@ -185,14 +185,16 @@ async def test_without_guard_only_this_machine_is_answered(opened: Callable[...,
 
     async def status(client: str, host: str) -> int:
         transport = httpx.ASGITransport(dashboard, client=(client, 1))
-        async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as browser:
-            return (await browser.get("/chains")).status_code
+        async with httpx.AsyncClient(transport=transport, base_url=HERE) as browser:
+            return (await browser.get("/chains", headers={"host": host})).status_code
 
     assert await status("127.0.0.1", "localhost:8321") == 200
     assert await status("::1", "[::1]:8321") == 200
     assert await status("127.0.0.1", "127.0.0.1") == 200
     assert await status("127.0.0.1", "evil.example") == 403
     assert await status("127.0.0.1", "localhost.evil.example") == 403
+    assert await status("127.0.0.1", "[::1].evil.example") == 403
+    assert await status("127.0.0.1", "localhost:evil.example") == 403
     assert await status("10.0.0.7", "localhost") == 403
 
 

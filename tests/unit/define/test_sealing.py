@@ -18,9 +18,20 @@ from onward.define.outcome import Outcome
 from onward.define.registry import RegisteredType, Registry
 from onward.define.secrets import Secrets, redacted, secrets_of
 from onward.define.slice import Slice
-from onward.errors import DefinitionError, PayloadError, PayloadNotEncrypted, PayloadTampered, UnknownKey
+from onward.errors import (
+    DefinitionError,
+    FlowPayloadError,
+    PayloadError,
+    PayloadNotEncrypted,
+    PayloadTampered,
+    QueueDataError,
+    UnknownKey,
+)
+from onward.flow.attributes import Attributes
+from onward.lifecycle.effects import describe
 from onward.model import new_id
 from onward.options import cut
+from onward.queue.payload import Payload
 
 ENCRYPTION = Encryption({"a": Encryption.new_key()})
 SECRETS = Encryption({"a": Encryption.new_key()}, only_secrets=True)
@@ -164,8 +175,18 @@ def test_a_secret_is_masked_wherever_it_stands() -> None:
 def test_a_secret_is_found_in_other_texts_however_it_is_spelled(secret: str) -> None:
     spelled = [secret, repr(secret), ascii(secret), json.dumps(secret), msgspec.json.encode(secret).decode()]
     spelled += [quote(secret), quote(secret, safe=""), quote_plus(secret)]
+    spelled += [repr(secret.encode()), repr(json.dumps(secret)), repr(json.dumps({secret: "'"}))]
 
     assert redacted(" ".join(spelled), {secret}).count("***") == len(spelled)
+
+
+def test_a_secret_of_several_lines_is_found_where_several_exceptions_are_told_of() -> None:
+    secret = "-----BEGIN KEY-----\nMIIabc\nxyz=\n-----END KEY-----"
+
+    told = redacted(describe(ExceptionGroup("many", [ValueError(f"bad key {secret}")])).traceback, {secret})
+
+    assert "    | ValueError: bad key ***" in told
+    assert not any(part in told for part in ("MIIabc", "xyz"))
 
 
 @pytest.mark.parametrize("keep_end", [False, True])
@@ -222,6 +243,17 @@ def test_what_does_not_fit_is_refused_without_its_secrets(wrong: Any, part: str)
         with pytest.raises(PayloadError, match=r"\*\*\*") as refused:
             attempt()
         assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("wrong", [Choice("hunter2"), Pin.model_construct(pin="hunter2")])  # type: ignore[arg-type]
+def test_nor_do_queues_and_flows_show_them(wrong: Any) -> None:
+    payload = Payload[Any](type(wrong), queue_name="q")
+    attributes = Attributes(type(wrong), flow="f", stage="s", part="input")
+
+    for write in (payload.encode, attributes.write):
+        with pytest.raises((QueueDataError, FlowPayloadError)) as refused:
+            write(wrong)
+        assert "hunter2" not in f"{refused.value} {refused.value.__cause__}"
 
 
 def made(kind: Any, encryption: Encryption | None = None, **options: Any) -> RegisteredType:

@@ -24,7 +24,12 @@ class Figure:
     """One line of the result."""
 
     words: str
-    value: str
+    number: float
+    unit: str = "/s"
+
+    @property
+    def value(self) -> str:
+        return f"{self.number:,.0f} {self.unit}" if self.unit == "/s" else f"{self.number:.2f} {self.unit}"
 
 
 Progress = Callable[[int], None]
@@ -66,7 +71,7 @@ class Bench:
                 progress(round(self.count * seconds / _SECONDS_OF_ONE_BY_ONE))
         seconds = time.perf_counter() - began
         progress(self.count)
-        return Figure("start, one by one", _rate(self.expected, seconds))
+        return Figure("start, one by one", self.expected / seconds)
 
     async def start_many(self, progress: Progress) -> Figure:
         """A thousand per transaction."""
@@ -76,7 +81,8 @@ class Bench:
             await self.app.start_many([self._job.with_input(number) for number in numbers])
             progress(numbers.stop - first)
         self.expected += self.count
-        return Figure(f"start, {min(AT_ONCE, self.count):,} at a time", _rate(self.count, time.perf_counter() - began))
+        words = f"start, {min(AT_ONCE, self.count):,} at a time"
+        return Figure(words, self.count / (time.perf_counter() - began))
 
     async def drain(self, progress: Progress) -> Figure:
         """Everything started so far, by one worker; until the last outcome is committed."""
@@ -87,10 +93,8 @@ class Bench:
             settled = time.perf_counter()  # a worker that has stopped has settled everything
             telling.cancel()
         progress(self.expected)
-        return Figure(
-            f"run and settle, {self._concurrency} at a time",
-            _rate(self.expected, settled - min(self._started_at.values())),
-        )
+        seconds = settled - min(self._started_at.values())
+        return Figure(f"run and settle, {self._concurrency} at a time", self.expected / seconds)
 
     async def _tell(self, progress: Progress) -> None:
         while True:
@@ -113,8 +117,4 @@ class Bench:
         # The handler may begin before the caller hears that its transaction has committed.
         waits = [max(0.0, self._started_at[number] - at) for number, at in returned.items()]
         hundredths = statistics.quantiles(waits, n=100, method="inclusive")
-        return [Figure(f"from start to handler, p{p}", f"{hundredths[p - 1] * 1e3:.2f} ms") for p in (50, 99)]
-
-
-def _rate(count: int, seconds: float) -> str:
-    return f"{count / seconds:,.0f} /s"
+        return [Figure(f"from start to handler, p{p}", hundredths[p - 1] * 1e3, "ms") for p in (50, 99)]

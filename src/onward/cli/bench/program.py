@@ -14,22 +14,27 @@ from onward.addresses import shown
 from onward.cli.bench.measures import LATENCIES, Bench, Figure, Progress
 from onward.cli.bench.tables import no_new_file, own_tables
 from onward.cli.failures import CommandFailed, reaching
+from onward.cli.printing import print_json, writing
 from onward.cli.worker import loop_factory
 
 
-def run_bench(url: str, *, count: int, concurrency: int) -> None:
-    """Measure, showing how far it has come, and print a table."""
+def run_bench(url: str, *, count: int, concurrency: int, json: bool) -> None:
+    """Measure, showing how far it has come, and print a table, or JSON."""
     if url.partition(":")[0] not in ("postgresql", "postgres", "postgresql+asyncpg", "postgresql+psycopg", "sqlite"):
         raise CommandFailed(f"cannot measure {shown(url)}: give postgresql://… or sqlite:///file.db")
     bench = Bench(url, count=count, concurrency=concurrency)
     with no_new_file(url), reaching(bench.app), asyncio.Runner(loop_factory=loop_factory()) as runner:
         figures = runner.run(_measure(bench))
+    if json:
+        print_json({"figures": figures})
+        return
     table = Table(title="Jobs that do nothing, from one process", title_justify="left")
     table.add_column("")
     table.add_column("", justify="right")
     for figure in figures:
         table.add_row(figure.words, figure.value)
-    Console(file=sys.stdout).print(table)
+    with writing():
+        Console(file=sys.stdout).print(table)
 
 
 async def _measure(bench: Bench) -> list[Figure]:

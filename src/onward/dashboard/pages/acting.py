@@ -14,8 +14,9 @@ from onward.client.bulk import Changed, causes, change_in_batches, matching
 from onward.dashboard.filters import filters_of
 from onward.dashboard.page import Action, Form, Question
 from onward.dashboard.refusal import NotThere, Refusal
+from onward.define.sealing import PayloadCodec
 from onward.errors import ChainNotFound
-from onward.model import JobStatus
+from onward.model import Job, JobStatus
 
 _MOST_NAMED = 5
 _MOST_TOLD = 3
@@ -121,6 +122,7 @@ async def _ask_complete(form: Form) -> Question:
     chain = await form.app.find_chain(form.ids("chain")[0])
     if chain is None:
         raise ChainNotFound(form.ids("chain"))
+    _output_of(form.app, chain.current)
     return Question(
         words=f"Complete the chain at {chain.current.type_name}, without its handler?",
         button="Complete",
@@ -140,16 +142,28 @@ async def _complete(form: Form) -> str:
     async with form.app.complete(id) as completion:
         job = completion.job
         assert job is not None
-        if job.type_name not in form.app.registry:
-            raise Refusal(409, f"The app of this dashboard does not know the type {job.type_name}.")
-        kind = form.app.registry.find(job.type_name)
-        assert kind.output is not None
+        codec = _output_of(form.app, job)
         try:
-            output = kind.output.bare.decode(msgspec.json.encode(msgspec.json.decode(text.encode())))
+            output = codec.bare.decode(msgspec.json.encode(msgspec.json.decode(text.encode())))
         except (msgspec.DecodeError, RecursionError) as problem:
             raise Refusal(400, f"The output is no JSON: {problem}. Text is written with quotes.") from None
         await completion.done(output)
     return f"Completed chain {id} at {job.type_name}."
+
+
+def may_be_completed(app: Onward, job: Job) -> bool:
+    """Whether there is an output with which a chain may end that has come to this job."""
+    kind = app.registry.get(job.type_name)
+    return kind is not None and kind.output is not None
+
+
+def _output_of(app: Onward, job: Job) -> PayloadCodec:
+    kind = app.registry.get(job.type_name)
+    if kind is None:
+        raise Refusal(409, f"The app of this dashboard does not know the type {job.type_name}.")
+    if kind.output is None:
+        raise Refusal(409, f"{job.type_name} always goes on to another step, so no chain ends there with an output.")
+    return kind.output
 
 
 # -- a group of failed jobs

@@ -10,6 +10,7 @@ from onward.dashboard.page import Action, Ask, Data, Form, Page, Question
 from onward.dashboard.pages.figures import part_of, rate_in_words
 from onward.dashboard.refusal import NotThere, Refusal
 from onward.define.limit import Rate
+from onward.errors import ConfigurationError
 
 _PER_PAGE = 20
 """Limits: each is one statement more."""
@@ -35,14 +36,18 @@ async def limits(ask: Ask) -> Data:
     part, after = part_of(stored, ask.query, "name", most=_PER_PAGE)
     types = _types_by_limit(ask)
     return {
-        "rows": [
-            _Row(limit=one, types=types.get(one.name, ()), keys=await ask.app.limits.keys(one.name, limit=_KEYS))
-            for one in part
-        ],
+        "rows": [_Row(limit=one, types=types.get(one.name, ()), keys=await _keys(ask, one.name)) for one in part],
         "next": after,
         "not_stored": sorted(types.keys() - {one.name for one in stored}),
         "rate": rate_in_words,
     }
+
+
+async def _keys(ask: Ask, name: str) -> Sequence[KeyStatus]:
+    try:
+        return await ask.app.limits.keys(name, limit=_KEYS)
+    except ConfigurationError:  # no limit can be called so: a hand has written it
+        return ()
 
 
 async def limit(ask: Ask) -> Data:

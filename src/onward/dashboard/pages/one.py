@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from onward.client.story import as_tree, story_of
 from onward.dashboard.chain_picture import chain_plan
 from onward.dashboard.page import Ask, Data, Page
+from onward.dashboard.pages.acting import may_be_completed
 from onward.dashboard.refusal import NotThere
 from onward.dashboard.timeline import time_line
 from onward.model import CompletedJob, FailedJob, Job, JobStatus
@@ -76,7 +77,7 @@ def actions_for(ask: Ask, current: Job) -> Sequence[Can]:
     if current.status is JobStatus.PENDING:
         found.append(Can("trigger", "Run now"))
     if current.status in OPEN:
-        if current.type_name in ask.app.registry:
+        if may_be_completed(ask.app, current):
             found.append(Can("complete", "Complete by hand"))
         found.append(Can("cancel", "Cancel", is_final=True))
     if current.status is JobStatus.FAILED:

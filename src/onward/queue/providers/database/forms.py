@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw
 
+from onward.client.untaken import OF_QUEUES
 from onward.define.codec import Codec, Limits
 from onward.define.registry import RegisteredType
 from onward.errors import PayloadError
@@ -63,7 +64,7 @@ class Enveloped:
     """Of the payload: those that can be read, the one that is written first."""
 
     def __init__(self, queue_name: str) -> None:
-        self.type_name = f"queue:{queue_name}"
+        self.type_name = f"{OF_QUEUES}{queue_name}"
         self._queue_name = queue_name
         self._facts = Codec(JobFacts, job_type=queue_name, part="job", limits=Limits())
         self._decode = msgspec.json.Decoder(_Envelope).decode
