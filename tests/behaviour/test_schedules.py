@@ -289,6 +289,19 @@ async def test_a_change_at_run_time_takes_effect_at_once_and_is_taken_back(runni
     assert (back.every, back.is_changed) == (MONTH, False)
 
 
+async def test_what_a_change_does_not_say_stays_as_it_was_changed_before(opened: Any) -> None:
+    app: Onward = await opened(note, schedules=[often()])
+
+    await app.schedules.change("often", cron="30 4 * * *")
+    await app.schedules.change("often", tz="Europe/Oslo")
+    both = await stored(app)
+    await app.schedules.change("often", every=SECOND)
+    again = await stored(app)
+
+    assert (both.cron, both.every, both.tz) == ("30 4 * * *", None, "Europe/Oslo")
+    assert (again.cron, again.every, again.tz) == (None, SECOND, "Europe/Oslo")
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [

@@ -44,6 +44,15 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         when = {} if self.cron is None and self.every is None else {"cron": self.cron, "every": self.every}
         return msgspec.structs.replace(timing, **when, tz=timing.tz if self.tz is None else self.tz)
 
+    def after(self, row: ScheduleRow) -> "Change":
+        """What is changed in all: what this does not say stays as it was changed before."""
+        try:
+            earlier = msgspec.json.decode(row.changed or "", type=Change)
+        except Exception:  # noqa: BLE001 - nothing, or whatever a hand has written there
+            return self
+        when = earlier if self.cron is None and self.every is None else self
+        return Change(cron=when.cron, every=when.every, tz=earlier.tz if self.tz is None else self.tz)
+
 
 def timing_of(rules: Rules, row: ScheduleRow) -> Timing:
     """The ticks of a schedule as it is stored. Raises ConfigurationError where nobody can go by what was changed."""
