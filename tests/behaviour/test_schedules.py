@@ -505,6 +505,27 @@ async def test_a_row_that_somebody_has_locked_holds_up_no_other(running: Any, re
 
 
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_more_rows_locked_than_are_looked_at_hold_up_no_other(
+    opened: Any, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.worker.schedules._AT_MOST", 2)
+    names = ["held a", "held b", "free"]
+    app: Onward = await opened(note, schedules=[often(name, every=MONTH) for name in names])
+    for name, late in zip(names, (2, 2, 1), strict=True):
+        await app.schedules.resume(name)
+        await set_back(app, late * MONTH, name)
+    async with app.worker():
+        async with app.transaction() as tx:
+            for name in names[:2]:
+                await app.schedules.resume(name, tx=tx)
+            first = await recorder.next(events.ScheduleTicked)
+        await recorder.next(events.ScheduleTicked, count=3)
+
+    assert first.schedule == "free"
+    assert {event.schedule for event in recorder.of(events.ScheduleTicked)} == set(names)
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
 async def test_a_chain_that_somebody_has_locked_holds_up_only_who_waits_for_it(opened: Any, recorder: Recorder) -> None:
     app: Onward = await opened(note, schedules=[often("free"), often("queued", every=SECOND, overlap="queue")])
     async with app.worker():
