@@ -154,14 +154,19 @@ class Tick(msgspec.Struct, frozen=True):
         return told
 
 
-def plan_tick(registry: Registry, ours: Declared, row: ScheduleRow, now: datetime) -> Tick:
-    """What is to be done about a schedule that is due. Raises what is wrong with its row, or its input."""
+def plan_tick(registry: Registry, ours: Declared, row: ScheduleRow, now: datetime, *, most: int = _MOST_TICKS) -> Tick:
+    """What is to be done about a schedule that is due. Raises what is wrong with its row, or the input of its tick."""
     require(row.problem and f"{row.problem}: forget it, and it is stored anew")
     assert row.next_at is not None
     rules = ours.rules
-    due = timing_of(rules, row).due(row.next_at, now, most=_MOST_TICKS if rules.missed == "all" else None)
+    due = timing_of(rules, row).due(row.next_at, now, most=most if rules.missed == "all" else None)
     ticks = _wanted(rules, due, row, now)
-    jobs = _jobs(registry, ours, ticks, jitter=rules.jitter)
+    try:
+        jobs = _jobs(registry, ours, ticks, jitter=rules.jitter)
+    except Exception:
+        if len(due.ticks) == 1:
+            raise
+        return plan_tick(registry, ours, row, now, most=len(due.ticks) // 2)  # those before the one that cannot be
     if rules.overlap == "queue":
         jobs = _in_line(jobs, row)
     move = Move(
