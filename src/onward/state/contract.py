@@ -654,8 +654,13 @@ class StateAdapter(Protocol):
         """
         ...
 
-    def take_pruning_turn(self, *, worker: WorkerId, lease: float, walks: str | None) -> Operation[PruningTurn]:
-        """Have the turn for `lease` seconds, if it is nobody else's, and leave there how far one came."""
+    def take_pruning_turn(
+        self, *, worker: WorkerId, lease: float, walks: str | None, whose: str = ""
+    ) -> Operation[PruningTurn]:
+        """Have the turn for `lease` seconds, if it is nobody else's, and leave there how far one came.
+
+        `whose`: of which app, since each prunes what it knows.
+        """
         ...
 
     def pause(self, type_names: Sequence[str]) -> Operation[None]:

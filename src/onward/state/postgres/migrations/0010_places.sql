@@ -10,16 +10,6 @@ DROP FUNCTION IF EXISTS /*schema*/look_after_unserved(timestamptz);
 DROP FUNCTION IF EXISTS /*schema*/woken_keys(integer, bigint, boolean, timestamptz);
 DROP FUNCTION IF EXISTS /*schema*/admit(integer, bigint, boolean, timestamptz);
 
--- And who comes back has no place that he had before he was cancelled.
-DROP FUNCTION IF EXISTS /*schema*/retry(uuid[], timestamptz);
-DROP FUNCTION IF EXISTS /*schema*/not_retryable(uuid[], uuid[]);
-DROP FUNCTION IF EXISTS /*schema*/lock_to_retry(uuid[], uuid[]);
-DROP FUNCTION IF EXISTS /*schema*/failed_through(uuid[]);
-DROP FUNCTION IF EXISTS /*schema*/lacks_blockers(/*schema*/job);
-DROP FUNCTION IF EXISTS /*schema*/key_holder(uuid);
-
 /*include functions/limiting*/
 
 /*include functions/admitting*/
-
-/*include functions/retrying*/

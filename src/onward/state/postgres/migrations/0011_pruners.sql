@@ -1,0 +1,17 @@
+-- Apps that declare different types prune beside one another: each has a turn, and walks, of its own. And who is retried has
+-- no place of a limit that he had before he was cancelled.
+
+-- Whose; workers that were started before go on with the row that has none.
+ALTER TABLE /*schema*/retention DROP CONSTRAINT retention_pkey;
+ALTER TABLE /*schema*/retention ALTER COLUMN one DROP NOT NULL, ALTER COLUMN one DROP DEFAULT,
+  ADD COLUMN whose text COLLATE "C" NOT NULL DEFAULT '';
+ALTER TABLE /*schema*/retention ADD PRIMARY KEY (whose);
+
+DROP FUNCTION IF EXISTS /*schema*/retry(uuid[], timestamptz);
+DROP FUNCTION IF EXISTS /*schema*/not_retryable(uuid[], uuid[]);
+DROP FUNCTION IF EXISTS /*schema*/lock_to_retry(uuid[], uuid[]);
+DROP FUNCTION IF EXISTS /*schema*/failed_through(uuid[]);
+DROP FUNCTION IF EXISTS /*schema*/lacks_blockers(/*schema*/job);
+DROP FUNCTION IF EXISTS /*schema*/key_holder(uuid);
+
+/*include functions/retrying*/
