@@ -201,8 +201,9 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 ChangeKind: TypeAlias = Literal[
-    "settled", "unblocked", "failed", "cancel_requested", "retried", "blocked", "triggered", "deleted"
+    "settled", "unblocked", "scheduled", "failed", "cancel_requested", "retried", "blocked", "triggered", "deleted"
 ]
+"""`scheduled`: unblocked before its time has come."""
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):

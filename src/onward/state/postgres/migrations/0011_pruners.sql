@@ -1,5 +1,5 @@
--- Apps that declare different types prune beside one another: each has a turn, and walks, of its own. And who is retried has
--- no place of a limit that he had before he was cancelled.
+-- Apps that declare different types prune beside one another: each has a turn, and walks, of its own. Who is retried has
+-- no place of a limit that he had before he was cancelled. And of what is unblocked before its time has come it is told.
 
 -- Whose; workers that were started before go on with the row that has none.
 ALTER TABLE /*schema*/retention DROP CONSTRAINT retention_pkey;
@@ -7,11 +7,14 @@ ALTER TABLE /*schema*/retention ALTER COLUMN one DROP NOT NULL, ALTER COLUMN one
   ADD COLUMN whose text COLLATE "C" NOT NULL DEFAULT '';
 ALTER TABLE /*schema*/retention ADD PRIMARY KEY (whose);
 
+DROP FUNCTION IF EXISTS /*schema*/chains_ended(uuid[], timestamptz);
 DROP FUNCTION IF EXISTS /*schema*/retry(uuid[], timestamptz);
 DROP FUNCTION IF EXISTS /*schema*/not_retryable(uuid[], uuid[]);
 DROP FUNCTION IF EXISTS /*schema*/lock_to_retry(uuid[], uuid[]);
 DROP FUNCTION IF EXISTS /*schema*/failed_through(uuid[]);
 DROP FUNCTION IF EXISTS /*schema*/lacks_blockers(/*schema*/job);
 DROP FUNCTION IF EXISTS /*schema*/key_holder(uuid);
+
+/*include functions/ending*/
 
 /*include functions/retrying*/
