@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from onward import Onward
@@ -86,11 +87,23 @@ async def ended(app: Onward, *, meanwhile: Callable[[], Any], stalled_after: flo
         await meanwhile()
 
 
+def deadlocks(target: str) -> int:
+    """How many the server has had to end in this database."""
+    if not target.startswith("postgres"):
+        return 0
+    with psycopg.connect(target) as connection:
+        found = connection.execute(
+            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        ).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
 @pytest.mark.parametrize("keys", [1, 50, 5000])
 async def test_no_key_ever_has_more_than_its_places(
     target: str, schema: str, launch: Launch, tmp_path: Path, keys: int, scale: Callable[[int], int]
 ) -> None:
-    count = scale(100_000)
+    count, deadlocks_before = scale(100_000), deadlocks(target)
     (ledger := tmp_path / "ledger").mkdir()
     async with make_app(target, schema) as app:
         chains = []
@@ -123,6 +136,7 @@ async def test_no_key_ever_has_more_than_its_places(
     assert len(most) >= 0.9 * min(keys, count)
     assert (len(uses), sum(statuses.values())) == (0, count)
     assert set(statuses) <= {"completed", "failed"}
+    assert deadlocks(target) == deadlocks_before
 
 
 async def test_a_rate_is_kept_over_any_span_also_after_a_time_without_workers(

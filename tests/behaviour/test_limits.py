@@ -535,6 +535,21 @@ async def test_a_lost_wake_is_made_good_by_the_worker_that_starts_next(make_app:
             await finish(*chains)
 
 
+async def test_pruning_what_has_ended_has_nobody_look_at_limits(make_app: Callable[..., Onward]) -> None:
+    @job("work", limit=[Limit("all", concurrency=5), Limit(concurrency=2, key=str)])
+    async def work(attempt: Attempt[int]) -> None: ...
+
+    async with make_app(work) as app:
+        table = app.state.sql._table("limit_wake")  # type: ignore[attr-defined]
+        async with app.worker():
+            await finish(*await app.start_many([work.with_input(n) for n in range(3)]))
+        async with app.driver.connection() as connection:
+            await connection.fetch(f"DELETE FROM {table}", {})
+
+            assert await app.prune(older_than=timedelta()) == 3
+            assert await connection.fetch(f"SELECT key FROM {table}", {}) == []
+
+
 @pytest.mark.parametrize("bad", [None, True, b"bytes", ["list"], "", "nul\0", "x" * 2000])
 async def test_a_key_that_is_none_is_refused_with_nothing_stored(make_app: Callable[..., Onward], bad: object) -> None:
     @job("work", limit=Limit(concurrency=1, key=lambda input: bad))  # type: ignore[arg-type, return-value]

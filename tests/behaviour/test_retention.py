@@ -135,6 +135,23 @@ async def test_of_several_processes_one_prunes_and_another_goes_on_where_it_ende
     assert [bool(place) for place, _ in two.walks] == [True, True]  # and not through everything again, so soon
 
 
+async def test_apps_of_other_types_prune_beside_one_another(make_app: Callable[..., Onward]) -> None:
+    one, two = Watched(make_app(note)), Watched(make_app(probe))
+    async with one.app, two.app:
+        async with two.app.worker():
+            chain = await two.app.start(probe, 1, id=uuid4())
+            await chain.wait(timeout=SOON)
+        async with one.app.worker():
+            await one.until(3, turns=2)
+            two.later(DAY)
+            two.begin()
+            async with two.app.worker():
+                await two.until(2)
+            left = [chain.id async for chain in two.app.chains()]
+
+    assert left == []
+
+
 async def test_an_app_may_keep_everything(make_app: Callable[..., Onward]) -> None:
     app = make_app(note, retention=None)
     assert Pruning.name not in app._chores.names

@@ -289,6 +289,19 @@ async def test_a_change_at_run_time_takes_effect_at_once_and_is_taken_back(runni
     assert (back.every, back.is_changed) == (MONTH, False)
 
 
+async def test_what_a_change_does_not_say_stays_as_it_was_changed_before(opened: Any) -> None:
+    app: Onward = await opened(note, schedules=[often()])
+
+    await app.schedules.change("often", cron="30 4 * * *")
+    await app.schedules.change("often", tz="Europe/Oslo")
+    both = await stored(app)
+    await app.schedules.change("often", every=SECOND)
+    again = await stored(app)
+
+    assert (both.cron, both.every, both.tz) == ("30 4 * * *", None, "Europe/Oslo")
+    assert (again.cron, again.every, again.tz) == (None, SECOND, "Europe/Oslo")
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -489,6 +502,27 @@ async def test_a_row_that_somebody_has_locked_holds_up_no_other(running: Any, re
         await asyncio.sleep(0.02)
 
     assert {event.schedule for event in meanwhile} == {"free"}
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+async def test_more_rows_locked_than_are_looked_at_hold_up_no_other(
+    opened: Any, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.worker.schedules._AT_MOST", 2)
+    names = ["held a", "held b", "free"]
+    app: Onward = await opened(note, schedules=[often(name, every=MONTH) for name in names])
+    for name, late in zip(names, (2, 2, 1), strict=True):
+        await app.schedules.resume(name)
+        await set_back(app, late * MONTH, name)
+    async with app.worker():
+        async with app.transaction() as tx:
+            for name in names[:2]:
+                await app.schedules.resume(name, tx=tx)
+            first = await recorder.next(events.ScheduleTicked)
+        await recorder.next(events.ScheduleTicked, count=3)
+
+    assert first.schedule == "free"
+    assert {event.schedule for event in recorder.of(events.ScheduleTicked)} == set(names)
 
 
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)

@@ -13,7 +13,7 @@ from onward.errors import SchemaMissing
 from onward.state.statement import Statements
 from support import SOON
 
-NEWEST = {"postgres": 10, "sqlite": 9}
+NEWEST = {"postgres": 11, "sqlite": 10}
 
 
 @job("old")

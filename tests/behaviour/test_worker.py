@@ -266,6 +266,22 @@ async def test_a_scheduled_job_runs_when_due_and_not_before(running: Any) -> Non
     assert await later.wait(timeout=SOON) == 4
 
 
+async def test_a_scheduled_job_that_is_unblocked_before_it_is_due_runs_when_due(opened: Any) -> None:
+    """Its workers need not look for themselves: they would do so once a minute."""
+
+    @job("sum", blocked_by=[double])
+    async def sum_of(attempt: Attempt[int]) -> int:
+        return attempt.input + sum(attempt.outputs_of(double))
+
+    app: Onward = await opened(double, sum_of)
+    async with app.worker(lease=timedelta(minutes=10)):
+        blocker = await app.start(double, 1)
+        chain = await app.start(sum_of, 1, blockers=[blocker], delay=timedelta(seconds=1))
+
+        assert await blocker.wait(timeout=SOON) == 2
+        assert await chain.wait(timeout=SOON) == 3
+
+
 async def test_stopping_lets_running_jobs_finish(opened: Any, recorder: Recorder) -> None:
     release = asyncio.Event()
 

@@ -80,7 +80,7 @@ class Place:
         """One row of each kind that will be spoiled, and one that will not."""
         for table in (*ROWS, "job"):
             self.write(f"DELETE FROM <{table}>")
-        self.write("INSERT INTO <retention> (one, held_until, walks) VALUES (true, NOW, '{}')")
+        self.write("INSERT INTO <retention> (whose, held_until, walks) VALUES ('', NOW, '{}')")
         self.write(
             "INSERT INTO <figure_turn> (one, next_at, counted_to, loose_from) "
             "VALUES (true, 0, '00000000-0000-0000-0000-000000000000', 0)"

@@ -213,7 +213,7 @@ class Model:
                     happened.add((row.id, "failed"))
                 elif row.open_blockers <= 0:
                     row.status, row.deferred = "pending", late
-                    happened.add((row.id, "unblocked"))
+                    happened.add((row.id, "scheduled" if late else "unblocked"))
             frontier = failing
         return happened
 

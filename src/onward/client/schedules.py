@@ -89,10 +89,11 @@ class ScheduleOperations:
             rules = rules_of(row)
             if rules is None:
                 raise OnwardError(f"schedule {name!r} was declared by newer code, which this does not understand")
-            timing = rules.timing if change is None else change.of(rules.timing)
+            changed = None if change is None else change.after(row)
+            timing = rules.timing if changed is None else changed.of(rules.timing)
             problem = timing.problem()
             require(problem and f"schedule {name}: {problem}")
-            text = None if change is None else msgspec.json.encode(change).decode()
+            text = None if changed is None else msgspec.json.encode(changed).decode()
             if await connection.run(rows.change(row, changed=text, next_at=first_tick(timing, now, row))):
                 return
         raise OnwardError(f"schedule {name!r} could not be changed, because it changed at the same moment: try again")
@@ -151,7 +152,10 @@ class Schedules:
         tz: str | None = None,
         tx: object = None,
     ) -> None:
-        """Have it due at other times, from now on, until the code declares something else than it does now."""
+        """Have it due at other times, from now on, until the code declares something else than it does now.
+
+        What is not said stays as it is.
+        """
         await self._operations.change(name, Change(cron=cron, every=every, tz=tz), tx=tx)
 
     async def reset(self, name: str, *, tx: object = None) -> None:
@@ -195,7 +199,7 @@ class SyncSchedules:
         tz: str | None = None,
         tx: object = None,
     ) -> None:
-        """Have it due at other times, until the code declares something else."""
+        """Have it due at other times, until the code declares something else. What is not said stays as it is."""
         run_now(self._operations.change(name, Change(cron=cron, every=every, tz=tz), tx=tx))
 
     def reset(self, name: str, *, tx: object = None) -> None:

@@ -189,7 +189,8 @@ class EffectsOf:
         elif change.kind in _EVENTS:
             event = _EVENTS[change.kind]
             if change.kind != "blocked":
-                effects.hints.append(Hint(HintKind.READY, change.type_name))
+                kind = HintKind.DEFERRED if change.kind == "scheduled" else HintKind.READY
+                effects.hints.append(Hint(kind, change.type_name))
             if self._wants(event):
                 effects.events.append(event(**_facts(change)))
         elif change.kind in ("cancel_requested", "deleted"):
@@ -209,6 +210,7 @@ class EffectsOf:
 
 _EVENTS: dict[ChangeKind, type[events.JobUnblocked] | type[events.JobTriggered] | type[events.JobBlocked]] = {
     "unblocked": events.JobUnblocked,
+    "scheduled": events.JobUnblocked,
     "retried": events.JobTriggered,
     "triggered": events.JobTriggered,
     "blocked": events.JobBlocked,

@@ -44,6 +44,15 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         when = {} if self.cron is None and self.every is None else {"cron": self.cron, "every": self.every}
         return msgspec.structs.replace(timing, **when, tz=timing.tz if self.tz is None else self.tz)
 
+    def after(self, row: ScheduleRow) -> "Change":
+        """What is changed in all: what this does not say stays as it was changed before."""
+        try:
+            earlier = msgspec.json.decode(row.changed or "", type=Change)
+        except Exception:  # noqa: BLE001 - nothing, or whatever a hand has written there
+            return self
+        when = earlier if self.cron is None and self.every is None else self
+        return Change(cron=when.cron, every=when.every, tz=earlier.tz if self.tz is None else self.tz)
+
 
 def timing_of(rules: Rules, row: ScheduleRow) -> Timing:
     """The ticks of a schedule as it is stored. Raises ConfigurationError where nobody can go by what was changed."""
@@ -145,14 +154,19 @@ class Tick(msgspec.Struct, frozen=True):
         return told
 
 
-def plan_tick(registry: Registry, ours: Declared, row: ScheduleRow, now: datetime) -> Tick:
-    """What is to be done about a schedule that is due. Raises what is wrong with its row, or its input."""
+def plan_tick(registry: Registry, ours: Declared, row: ScheduleRow, now: datetime, *, most: int = _MOST_TICKS) -> Tick:
+    """What is to be done about a schedule that is due. Raises what is wrong with its row, or the input of its tick."""
     require(row.problem and f"{row.problem}: forget it, and it is stored anew")
     assert row.next_at is not None
     rules = ours.rules
-    due = timing_of(rules, row).due(row.next_at, now, most=_MOST_TICKS if rules.missed == "all" else None)
+    due = timing_of(rules, row).due(row.next_at, now, most=most if rules.missed == "all" else None)
     ticks = _wanted(rules, due, row, now)
-    jobs = _jobs(registry, ours, ticks, jitter=rules.jitter)
+    try:
+        jobs = _jobs(registry, ours, ticks, jitter=rules.jitter)
+    except Exception:
+        if len(due.ticks) == 1:
+            raise
+        return plan_tick(registry, ours, row, now, most=len(due.ticks) // 2)  # those before the one that cannot be
     if rules.overlap == "queue":
         jobs = _in_line(jobs, row)
     move = Move(

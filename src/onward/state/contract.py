@@ -205,8 +205,9 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 ChangeKind: TypeAlias = Literal[
-    "settled", "unblocked", "failed", "cancel_requested", "retried", "blocked", "triggered", "deleted"
+    "settled", "unblocked", "scheduled", "failed", "cancel_requested", "retried", "blocked", "triggered", "deleted"
 ]
+"""`scheduled`: unblocked before its time has come."""
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
@@ -658,8 +659,13 @@ class StateAdapter(Protocol):
         """
         ...
 
-    def take_pruning_turn(self, *, worker: WorkerId, lease: float, walks: str | None) -> Operation[PruningTurn]:
-        """Have the turn for `lease` seconds, if it is nobody else's, and leave there how far one came."""
+    def take_pruning_turn(
+        self, *, worker: WorkerId, lease: float, walks: str | None, whose: str = ""
+    ) -> Operation[PruningTurn]:
+        """Have the turn for `lease` seconds, if it is nobody else's, and leave there how far one came.
+
+        `whose`: of which app, since each prunes what it knows.
+        """
         ...
 
     def pause(self, type_names: Sequence[str]) -> Operation[None]:

@@ -1,11 +1,13 @@
 """The chore of pruning what has ended: a small batch, then a pause, by one process at a time."""
 
+import binascii
 import math
 import os
 import random
 import socket
 import time
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -92,6 +94,7 @@ class Pruning:
         self._store, self._rules, self._first_after = store, rules, first_after
         self._id = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self._begins_at: float | None = None
+        self._whose = ""
         self._walks: Walks | None = None
         """None: another's turn, as far as is known."""
         self._todo: list[float | None] = []
@@ -123,10 +126,14 @@ class Pruning:
         """
         if not rules:
             return None, _EVERY
+        if (whose := _whose(rules)) != self._whose:  # types were registered
+            self._whose, self._walks, self._todo = whose, None, []
         if self._walks is not None and self._todo and time.monotonic() < self._round_ends:
             return self._walks, 0.0  # asked for once in a round, and left behind at its end
         left = None if self._walks is None else msgspec.json.encode(self._walks).decode()
-        turn = await reserved.run(self._store.state.take_pruning_turn(worker=self._id, lease=_LEASE, walks=left))
+        turn = await reserved.run(
+            self._store.state.take_pruning_turn(worker=self._id, lease=_LEASE, walks=left, whose=whose)
+        )
         if turn.walks is None:
             self._walks, self._todo = None, []
             return None, turn.next_in * random.uniform(1.0, 1.1)
@@ -169,6 +176,11 @@ class Pruning:
     def _adapt(self, took: float) -> None:
         factor = min(max(self._size.seconds / max(took, 0.001), 0.25), 1.5)
         self._rows = round(min(max(self._rows * factor, self._size.fewest), self._size.most))
+
+
+def _whose(rules: Sequence[Keeping]) -> str:
+    """The same for all who prune by these rules. No digest, which would load OpenSSL."""
+    return f"{binascii.crc32(msgspec.json.encode(sorted(rules, key=attrgetter('type_name')))):08x}"
 
 
 def _trail(age: float) -> float:

@@ -66,6 +66,8 @@ class StartScheduled:
         """How often in a row there were any."""
         self._in_vain = 0
         """How often in a row others had what was due."""
+        self._passed_over: set[str] = set()
+        """What others had, while more is due than fits into one transaction: they must not keep us from the rest."""
         self._failures: dict[str, _Failure] = {}
         """Schedules whose ticks cannot be started: by how often in a row, and when to try again."""
         self._unsure: tuple[Sequence[JobId], Effects] | None = None
@@ -79,7 +81,7 @@ class StartScheduled:
         if time.monotonic() >= self._declare_at:
             await reserved.use(self._declare)
             self._declare_at = time.monotonic() + self._declare_in()
-        asked = [(name, fingerprint) for name, fingerprint in self._known if self._may_try(name)]
+        asked = [one for one in self._known if one[0] not in self._passed_over and self._may_try(one[0])]
         found = await reserved.run(self._rows.due(asked, limit=_AT_MOST))
         read_at = time.monotonic()
         for name in {name for name, _ in asked} - {row.name for row in found.rows}:
@@ -87,7 +89,10 @@ class StartScheduled:
         planned = [tick for row in found.rows if (tick := await self._planned(reserved, row, found)) is not None]
         random.shuffle(planned)  # where several look at the same moment each begins with others
         ours = await self._start(reserved, planned)
-        self._in_vain = self._in_vain + 1 if len(ours) < len(planned) else 0
+        self._passed_over |= {tick.ours.name for tick in planned} - {tick.ours.name for tick in ours}
+        if len(found.rows) < _AT_MOST:
+            self._in_vain = self._in_vain + 1 if self._passed_over else 0
+            self._passed_over = set()
         waits = [(tick.move.next_at - found.now).total_seconds() for tick in ours if tick.move.next_at is not None]
         waits += [] if found.next_in is None else [found.next_in]
         return min(read_at + min(waits, default=math.inf), self._at_latest(len(found.rows))) - time.monotonic()

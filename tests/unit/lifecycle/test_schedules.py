@@ -196,6 +196,19 @@ class TestTicks:
         with pytest.raises(error):
             plan_tick(TYPES, ours, stored(ours), NOW)
 
+    def test_ticks_before_one_whose_input_cannot_be_made_are_started(self) -> None:
+        wrong = NOW - 10 * MINUTE
+        ours = said(input=lambda tick: tick.isoformat() if tick < wrong else 1 // 0, missed="all")
+        row, started = stored(ours, next_at=NOW - 30 * SECOND - 30 * MINUTE), list[datetime]()
+
+        with pytest.raises(ZeroDivisionError):
+            for _ in range(30):
+                tick = plan_tick(TYPES, ours, row, NOW)
+                started += tick.ticks
+                row = stored(ours, next_at=tick.move.next_at)
+
+        assert started == [NOW - 30 * SECOND - n * MINUTE for n in range(30, 9, -1)]
+
 
 class TestTheAppsOwn:
     def test_a_type_may_have_its_own(self) -> None:

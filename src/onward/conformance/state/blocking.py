@@ -46,6 +46,22 @@ class TestBlockers:
             taken = await session.take_one("work")
             assert (taken.id, taken.blockers) == (job.id, 2)
 
+    async def test_what_is_unblocked_before_its_time_has_come_is_told_apart(self, store: Store) -> None:
+        one, two = store.job("one"), store.job("two")
+        job = store.job(blockers=(one.id,), delay=60.0)
+        anyway = store.job(blockers=(two.id,), delay=60.0, runs_anyway=True)
+        async with store.connect() as session:
+            await session.start(one, two)
+            await session.start(job)
+            await session.start(anyway)
+
+            completed = await session.finish("one")
+            cancelled = await session.cancel(two.id)
+
+            assert (job.id, "scheduled") in kinds(completed)
+            assert (anyway.id, "scheduled") in kinds(cancelled)
+            assert [await session.status(id) for id in (job.id, anyway.id)] == ["pending", "pending"]
+
     async def test_blockers_that_complete_in_one_batch_unblock_once(self, store: Store) -> None:
         one, two = store.job("fetch"), store.job("fetch")
         job = store.job(blockers=(one.id, two.id))

@@ -119,6 +119,26 @@ class TestPlaces:
 
         assert [job.id for job in taken] == [second.id]
 
+    @pytest.mark.parametrize("key", [KEY, several_keys(["tenant/a", "shared/"])], ids=["one limit", "several"])
+    async def test_what_was_cancelled_with_a_place_needs_another_when_it_comes_back(
+        self, store: Store, key: str
+    ) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("tenant", places=1), LimitRule("shared", places=5))
+            first, second = store.job(limit_key=key), store.job(limit_key=key)
+            await session.start(first, second)
+            while (await admit(session)).next_in == 0:
+                pass  # from one limit to the next
+
+            await session.cancel(first.id)
+            (taken,) = await admit_and_take(session)
+            await session.retry(first.id)
+            meanwhile = await admit_and_take(session)
+            await session.settle(completing(taken))
+            afterwards = await admit_and_take(session)
+
+        assert (taken.id, meanwhile, [job.id for job in afterwards]) == (second.id, [], [first.id])
+
     async def test_a_reaped_job_has_its_place_until_it_is_settled(self, store: Store) -> None:
         async with store.connect() as session:
             await limited(session, LimitRule("tenant", places=1))

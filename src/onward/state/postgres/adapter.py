@@ -532,8 +532,10 @@ class PostgresState:
             "now": self.clock(),
         }
 
-    def take_pruning_turn(self, *, worker: WorkerId, lease: float, walks: str | None) -> Command[PruningTurn]:
-        parameters = {"worker": worker, "lease": lease, "walks": walks, "now": self.clock()}
+    def take_pruning_turn(
+        self, *, worker: WorkerId, lease: float, walks: str | None, whose: str = ""
+    ) -> Command[PruningTurn]:
+        parameters = {"whose": whose, "worker": worker, "lease": lease, "walks": walks, "now": self.clock()}
         return Command(self.sql("hold_retention"), parameters, lambda rows: PruningTurn(*rows[0]))
 
     def pause(self, type_names: Sequence[str]) -> Command[None]:

@@ -477,14 +477,15 @@ class SqliteState:
 
     @steps
     async def take_pruning_turn(
-        self, connection: Connection, *, worker: WorkerId, lease: float, walks: str | None
+        self, connection: Connection, *, worker: WorkerId, lease: float, walks: str | None, whose: str = ""
     ) -> PruningTurn:
         now = self._now()
-        is_ours, held_until = (await connection.fetch(self.sql("retention"), {"worker": worker}))[0]
+        rows = await connection.fetch(self.sql("retention"), {"whose": whose, "worker": worker})
+        is_ours, held_until = rows[0] if rows else (False, 0)
         until = now + duration(lease)
         if not is_ours and now < held_until <= now + 2 * duration(lease):
             return PruningTurn(None, (held_until - now) / 1_000_000, now / 1_000_000)
-        parameters = {"worker": worker, "until": until, "walks": walks, "now": now}
+        parameters = {"whose": whose, "worker": worker, "until": until, "walks": walks, "now": now}
         held = await connection.fetch(self.sql("hold_retention"), parameters)
         return PruningTurn(held[0][0].decode(errors="replace") if held else None, lease, now / 1_000_000)
 

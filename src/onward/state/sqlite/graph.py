@@ -94,4 +94,4 @@ def _as_text(value: Any) -> Any:
 def _unblocked(row: Sequence[Any]) -> Change:
     if row[4] == "failed":
         return Change(some_id(row[0]), some_id(row[1]), row[3], "failed", reason=FailureReason.BLOCKER)
-    return Change(some_id(row[0]), some_id(row[1]), row[3], "unblocked")
+    return Change(some_id(row[0]), some_id(row[1]), row[3], "scheduled" if row[5] else "unblocked")

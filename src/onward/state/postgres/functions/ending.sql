@@ -38,7 +38,7 @@ BEGIN
         chain_failed = v.fails AND j.chain_index = 0
       FROM verdict v
       WHERE j.id = v.id
-      RETURNING j.id, j.chain_id, j.chain_index, j.type_name, j.status
+      RETURNING j.id, j.chain_id, j.chain_index, j.type_name, j.status, j.deferred
     LOOP
       IF changed.status = 'blocked' THEN
         CONTINUE;
@@ -52,7 +52,7 @@ BEGIN
       job_id := changed.id;
       chain_id := changed.chain_id;
       type_name := changed.type_name;
-      change := CASE changed.status WHEN 'failed' THEN 'failed' ELSE 'unblocked' END;
+      change := CASE WHEN changed.status = 'failed' THEN 'failed' WHEN changed.deferred THEN 'scheduled' ELSE 'unblocked' END;
       reason := CASE changed.status WHEN 'failed' THEN 'blocker' END;
       RETURN NEXT;
     END LOOP;

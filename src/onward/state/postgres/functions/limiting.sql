@@ -52,14 +52,14 @@ BEGIN
 END $$;
 
 -- After, not before: a job is not locked once more for it. Jobs without a limit pay for a look at one column, takes for a look
--- at two: what WHEN says is made ready anew for every statement, and is short. Who gives a place changes none of these columns,
+-- at two: what WHEN says is made ready anew for every statement, and is short. What has ended gave its place up then. Who gives a place changes none of these columns,
 -- and who takes one away names one of them.
 CREATE TRIGGER job_held_new AFTER INSERT ON /*schema*/job FOR EACH ROW
   WHEN (NEW.limit_key IS NOT NULL) EXECUTE FUNCTION /*schema*/begin_limit();
 CREATE TRIGGER job_held_again AFTER UPDATE OF status, deferred, attempt ON /*schema*/job FOR EACH ROW
   WHEN (NEW.limit_key IS NOT NULL AND NEW.status <> 'running') EXECUTE FUNCTION /*schema*/wake_limit();
 CREATE TRIGGER job_place_gone AFTER DELETE ON /*schema*/job FOR EACH ROW
-  WHEN (OLD.limit_key IS NOT NULL) EXECUTE FUNCTION /*schema*/wake_limit();
+  WHEN (OLD.limit_key IS NOT NULL AND OLD.status IN ('pending', 'running')) EXECUTE FUNCTION /*schema*/wake_limit();
 
 -- Held by whoever admits, alone by whoever changes the rules: what was admitted by the old ones is seen.
 CREATE FUNCTION /*schema*/limit_lock() RETURNS bigint

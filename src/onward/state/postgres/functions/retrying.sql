@@ -147,7 +147,8 @@ BEGIN
     SELECT b.id, /*schema*/still_open(b.id) AS open FROM unnest(targets || dependents) b(id)
   ) UPDATE /*schema*/job j SET
       status = CASE WHEN edge.open > 0 THEN 'blocked' ELSE 'pending' END, open_blockers = edge.open,
-      failure_reason = NULL, ended_at = NULL, completed_by = NULL, deferred = false
+      failure_reason = NULL, ended_at = NULL, completed_by = NULL, deferred = false,
+      admitted_after = NULL  -- others have the place that was given for an attempt that never began
     FROM edge WHERE j.id = edge.id;
   UPDATE /*schema*/job j SET open_blockers = /*schema*/still_open(j.id)
     WHERE j.id = ANY(affected) AND j.status = 'blocked';

@@ -97,6 +97,4 @@ CREATE TABLE /*schema*/paused_type (
 
 /*include functions/triggering*/
 
-/*include functions/retrying*/
-
 /*include functions/deleting*/

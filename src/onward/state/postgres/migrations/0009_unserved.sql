@@ -8,14 +8,11 @@ CREATE TABLE /*schema*/unserved_type (
   PRIMARY KEY (type_name, payload_version)
 );
 
-DROP FUNCTION IF EXISTS /*schema*/chains_ended(uuid[], timestamptz);
 DROP FUNCTION IF EXISTS /*schema*/woken_keys(integer, bigint, boolean, timestamptz);
 DROP FUNCTION IF EXISTS /*schema*/admit(integer, bigint, boolean, timestamptz);
 DROP FUNCTION IF EXISTS /*schema*/give_up_places(text[], text[]);
 DROP FUNCTION IF EXISTS /*schema*/set_limits(text[], integer[], double precision[], integer[], text[], boolean, timestamptz);
 DROP FUNCTION IF EXISTS /*schema*/pause_types(text[], timestamptz);
-
-/*include functions/ending*/
 
 /*include functions/limits*/
 

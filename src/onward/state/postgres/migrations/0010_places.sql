@@ -10,6 +10,4 @@ DROP FUNCTION IF EXISTS /*schema*/look_after_unserved(timestamptz);
 DROP FUNCTION IF EXISTS /*schema*/woken_keys(integer, bigint, boolean, timestamptz);
 DROP FUNCTION IF EXISTS /*schema*/admit(integer, bigint, boolean, timestamptz);
 
-/*include functions/limiting*/
-
 /*include functions/admitting*/

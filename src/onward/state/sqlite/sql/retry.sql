@@ -8,6 +8,7 @@ UPDATE /*schema*/job AS job SET
   status = CASE WHEN given.open > 0 THEN 'blocked' ELSE 'pending' END,
   open_blockers = given.open,
   failure_reason = NULL, ended_at = NULL, completed_by = NULL, deferred = 0,
+  admitted_after = NULL,  -- others have the place that was given for an attempt that never began
   failures = CASE WHEN given.anew THEN 0 ELSE job.failures END,
   transients = CASE WHEN given.anew THEN 0 ELSE job.transients END,
   crashes = CASE WHEN given.anew THEN 0 ELSE job.crashes END,

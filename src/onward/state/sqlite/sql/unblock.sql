@@ -23,4 +23,4 @@ UPDATE /*schema*/job AS job SET
 FROM verdict AS v
 WHERE job.id = v.id
 RETURNING CAST(id AS BLOB), CAST(chain_id AS BLOB), CAST(chain_index AS INTEGER), CAST(type_name AS BLOB), status,
-  has_dependents IS NOT 0
+  deferred, has_dependents IS NOT 0
