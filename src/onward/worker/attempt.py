@@ -220,6 +220,7 @@ class RunningAttempt:
             settlement = settlement_of(self._workplace.registry, kind, self.job, self._workplace.worker, returned)
             return await self.phases.settle(settlement)
         except BaseException:
+            self.phases.stage = "ended"  # also for what the handler has left behind
             with suppress(Exception):  # of a connection that is lost; what led here says more
                 await self.phases.discard()
             raise
