@@ -435,3 +435,38 @@ async def test_who_has_the_only_connection_of_a_pool_can_start_in_it(postgres_ds
                 chain = await app.start(noop, 1, tx=connection)
 
             assert (await chain.get()).status is JobStatus.PENDING
+
+
+async def test_handlers_and_callers_may_nest_a_transaction_of_asyncpgs_own(postgres_dsn: str, make_app: Any) -> None:
+    """Which is how asyncpg makes savepoints; in a transaction that it knows nothing of it refuses to."""
+
+    async def undo_a_part(connection: Any) -> list[str]:
+        await connection.execute("CREATE TEMP TABLE part (name text) ON COMMIT DROP")
+        async with connection.transaction():
+            await connection.execute("INSERT INTO part VALUES ('kept')")
+        with suppress(ZeroDivisionError):
+            async with connection.transaction():
+                await connection.execute("INSERT INTO part VALUES ('undone')")
+                raise ZeroDivisionError
+        return [row["name"] for row in await connection.fetch("SELECT name FROM part")]
+
+    @job("nests")
+    async def nests(attempt: Attempt[int, asyncpg.Connection]) -> list[str]:
+        async with attempt.complete() as connection:
+            return await undo_a_part(connection)
+
+    @job("noop")
+    async def noop(attempt: Attempt[int]) -> None: ...
+
+    async with asyncpg.create_pool(postgres_dsn, min_size=1, max_size=2) as pool, make_app(nests, target=pool) as app:
+        async with app.worker():
+            assert await (await app.start(nests, 1)).wait(timeout=SOON) == ["kept"]
+        async with app.transaction() as connection:
+            assert await undo_a_part(connection) == ["kept"]
+        async with pool.acquire() as own:
+            async with app.transaction(own) as connection:
+                assert await undo_a_part(connection) == ["kept"]
+            async with own.transaction():
+                assert await undo_a_part(own) == ["kept"]
+    async with make_app(noop, target=postgres_dsn) as app, app.transaction() as tx:
+        assert await undo_a_part(tx.connection) == ["kept"]

@@ -51,7 +51,7 @@ class AsyncpgConnection:
         self.session = session or Session(user_of(self._raw))
         self.is_cut_short = False
         """Whether a statement was cancelled, and nothing has been asked since."""
-        self._is_to_be_reset = False
+        self._is_to_be_reset = self._is_noted = False
         self._refused_to_write = False
         self._read_only_before = _reads_only(self._raw)
         self._patience: AbstractContextManager[None] = nullcontext() if patience is None else patience
@@ -59,6 +59,8 @@ class AsyncpgConnection:
     @property
     def raw(self) -> Any:
         self.escaped = self.session.needs_reset = True
+        if self.in_transaction:
+            self._note_begun()
         return self.shown
 
     @property
@@ -157,6 +159,8 @@ class AsyncpgConnection:
 
     async def begin(self) -> None:
         await (self._begin_anew("BEGIN") if self._is_to_be_reset else self._command("BEGIN"))
+        if self.native is not None:
+            self._note_begun()
 
     async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
         if not isinstance(first, Command):
@@ -177,6 +181,10 @@ class AsyncpgConnection:
         except BaseException:
             await self.rollback()  # it may have begun, or the statement failed so that COMMIT was not even tried
             raise
+        if commit:
+            self._note_ended()
+        elif self.native is not None:
+            self._note_begun()
         return first.read([()] * _changed(answer) if begin else ())
 
     async def _call(self, command: Command[Any]) -> str:
@@ -212,7 +220,10 @@ class AsyncpgConnection:
 
     async def commit(self) -> None:
         # In a transaction that a failed statement has poisoned, COMMIT answers "ROLLBACK" instead of failing.
-        answer = await self._command("COMMIT")
+        try:
+            answer = await self._command("COMMIT")
+        finally:
+            self._note_ended()
         if answer == "ROLLBACK":
             raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
 
@@ -220,6 +231,16 @@ class AsyncpgConnection:
         if not self._raw.is_closed():
             with suppress(asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
                 await self._command("ROLLBACK")
+        self._note_ended()
+
+    def _note_begun(self) -> None:
+        """Have asyncpg know of the transaction, so that the application may nest another in it."""
+        if not self._is_noted and self._raw._top_xact is None:
+            self._raw._top_xact, self._is_noted = begun(self._raw), True
+
+    def _note_ended(self) -> None:
+        if self._is_noted:
+            self._raw._top_xact, self._is_noted = None, False
 
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return False
@@ -236,6 +257,7 @@ class AsyncpgConnection:
 
     async def end_unfinished(self) -> None:
         """Leave no transaction open, nor one whose statement was cancelled."""
+        self._note_ended()
         if not self._raw.is_closed():
             with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
                 await self._wait_for_cancellation()
@@ -285,6 +307,13 @@ class _Suspended(metaclass=_RefusesAll):
 
 
 _SUSPENDED: Any = _Suspended()
+
+
+def begun(raw: Any, isolation: str | None = None) -> Any:
+    """A transaction of asyncpg's own that stands for one that was begun in SQL."""
+    transaction = raw.transaction(isolation=isolation)
+    transaction._state = type(transaction._state).STARTED
+    return transaction
 
 
 def user_of(raw: Any) -> str | None:

@@ -151,10 +151,10 @@ def _keeps_account(adapted: Any) -> bool:
 
 
 def _note_begun(adapted: Any) -> None:
+    from onward.state.postgres.asyncpg_connection import begun
+
     raw = adapted.driver_connection
-    transaction = raw.transaction(isolation=adapted.isolation_level)
-    transaction._state = type(transaction._state).STARTED
-    raw._top_xact = adapted._transaction = transaction
+    raw._top_xact = adapted._transaction = begun(raw, adapted.isolation_level)
     if hasattr(adapted, "_started"):  # before SQLAlchemy 2.1
         adapted._started = True
 
