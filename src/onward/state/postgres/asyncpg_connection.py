@@ -326,7 +326,7 @@ def is_plain(raw: Any) -> bool:
     """Whether values may be written out in a statement: asyncpg sends it in UTF-8 all the same, and in another encoding
     a backslash, say, may be half of a sign, so that what is quoted here would not be for the server.
     """
-    return bool(raw.get_settings().client_encoding == "UTF8")
+    return not raw.is_closed() and bool(raw.get_settings().client_encoding == "UTF8")
 
 
 def _reads_only(raw: Any) -> bool | None:

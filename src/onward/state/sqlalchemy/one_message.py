@@ -25,14 +25,16 @@ def takes_one_message(connection: Connection) -> bool:
     """Whether its client can be asked like this: in UTF-8, and with nothing about transactions that we cannot spell."""
     driver = connection.dialect.driver
     if driver == "asyncpg":
+        from onward.state.postgres.asyncpg_connection import is_plain
+
         adapted: Any = connection.connection.dbapi_connection
-        is_plain = adapted.driver_connection.get_settings().client_encoding == "UTF8"
-        return is_plain and _keeps_account(adapted) and not (adapted.readonly or adapted.deferrable)
+        takes = is_plain(adapted.driver_connection) and _keeps_account(adapted)
+        return takes and not (adapted.readonly or adapted.deferrable)
     if driver == "psycopg":
+        from onward.state.postgres import psycopg_connection
+
         raw = _client(connection)
-        # In other encodings a sign may be spelled with a byte that means a quote or a backslash alone.
-        is_plain = raw.pgconn.parameter_status(b"client_encoding") == b"UTF8" and raw.pgconn.pipeline_status == 0
-        return is_plain and raw.read_only is None and raw.deferrable is None
+        return psycopg_connection.takes_one_message(raw) and raw.read_only is None and raw.deferrable is None
     return False
 
 
