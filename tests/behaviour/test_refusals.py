@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from onward import Attempt, ChainFailed, JobStatus, Next, Onward, Reschedule, WaitTimeout, job, new_id, required
 from onward.errors import (
@@ -457,6 +459,43 @@ def test_a_forgotten_tx_without_an_event_loop_is_told_as_well(tmp_path: Path) ->
         own.close()
 
         assert client.find_chain(chain.id) is not None
+
+
+async def test_a_session_that_was_not_passed_is_told_as_well(tmp_path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/jobs.db", connect_args={"timeout": 0.01})
+    app = Onward(engine, jobs=[work], lock_timeout=timedelta(milliseconds=100))
+
+    async with app, asyncio.timeout(SOON.total_seconds()):
+        async with engine.connect() as own:
+            await own.exec_driver_sql("CREATE TABLE orders (id int)")
+            await own.exec_driver_sql("INSERT INTO orders VALUES (1)")
+            with pytest.raises(DatabaseUnavailable, match="pass it as tx="):
+                await app.start(work, 1)
+            with pytest.raises(DatabaseUnavailable, match="pass it as tx="):
+                async with app.transaction():
+                    pass
+            chain = await app.start(work, 1, tx=own)
+            await own.commit()
+
+        assert await app.find_chain(chain.id) is not None
+        assert (await app.start(work, 1)).id, "the connections are sound"
+    await engine.dispose()
+
+
+def test_nor_one_without_an_event_loop(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/jobs.db", connect_args={"timeout": 0.01})
+    app = Onward(engine, jobs=[work], lock_timeout=timedelta(milliseconds=100), migrate=True)
+
+    with app.sync as client, engine.connect() as own:
+        own.exec_driver_sql("CREATE TABLE orders (id int)")
+        own.exec_driver_sql("INSERT INTO orders VALUES (1)")
+        with pytest.raises(DatabaseUnavailable, match="pass it as tx="):
+            client.start(work, 1)
+        chain = client.start(work, 1, tx=own)
+        own.commit()
+
+        assert client.find_chain(chain.id) is not None
+    engine.dispose()
 
 
 @contextmanager
