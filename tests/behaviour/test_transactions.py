@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from onward import Attempt, Backoff, ChainFailed, JobStatus, Onward, job
 from onward.errors import DatabaseError, TransactionClosed, TransactionUnsuitable
-from onward.observe.events import AttemptFailed
+from onward.observe.events import AttemptEnded, AttemptFailed
 from support import SOON, Recorder
 
 QUICK = Backoff(initial=timedelta(milliseconds=20))
@@ -383,3 +383,44 @@ async def test_a_connection_that_is_gone_at_the_end_of_a_phase_is_the_databases_
         assert await (await app.start(cut_off, 1)).wait(timeout=SOON) == 0
 
     assert [failed.counted for failed in recorder.of(AttemptFailed)] == [False]
+
+
+@pytest.mark.parametrize(
+    "library", ["asyncpg", "psycopg", "asyncpg pool", "asyncpg engine", "asyncpg sessions"], indirect=True
+)
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_statement_that_is_left_behind_leaves_no_transaction_to_the_next(
+    library: Library, build: Callable[..., Onward], recorder: Recorder, fails: bool
+) -> None:
+    """A task that nobody waited for is in the middle of it when the transaction is to end."""
+    left: list[asyncio.Task[None]] = []
+
+    @job("leaves", max_attempts=1)
+    async def leaves(attempt: Attempt[int]) -> None:
+        async with attempt.complete() as tx:
+            await library.run(tx, "INSERT INTO notes VALUES ('written')")
+
+            async def leave() -> None:
+                with suppress(Exception):
+                    await library.run(tx, "SELECT pg_sleep(0.05)")
+
+            left.append(asyncio.ensure_future(leave()))  # noqa: TID251 - as applications do
+            await asyncio.sleep(0)
+            if fails:
+                raise ZeroDivisionError
+
+    app = build(work, leaves)
+    async with app:
+        await make_notes(app)
+        async with app.worker():
+            await app.start(leaves, 1)
+            ended = await recorder.next(AttemptEnded)
+            await asyncio.wait(left)
+        await goes_on(app, library)
+        async with app.transaction() as tx:
+            await library.run(tx, "INSERT INTO notes VALUES ('last')")
+
+        async with app.driver.reserved() as other:
+            notes = [note for (note,) in await other.fetch("SELECT note FROM public.notes", {})]
+    assert notes.count("written") == (ended.outcome == "completed")
+    assert (notes.count("later"), notes.count("last")) == (3, 1)

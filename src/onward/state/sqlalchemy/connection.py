@@ -242,7 +242,7 @@ class JoinedConnection(PlainConnection):
             if self._lent is not None:
                 self._patience, self._end = self._lent(connection), _nothing if is_file else end_of(connection)
         except BaseException as error:
-            _roll_back(target)
+            _roll_back(target, self._connection)
             if isinstance(error, DBAPIError) and is_locked(error):  # by an event listener that begins
                 raise WriterBusy from error
             raise
@@ -270,7 +270,7 @@ class JoinedConnection(PlainConnection):
     def roll_back_now(self, target: Connection | Session) -> None:
         self._ended()
         with self._patience:
-            self._ask(_roll_back, target)
+            self._ask(_roll_back, target, self._connection)
 
     def _within(self, target: Connection | Session, work: Callable[..., T], *arguments: Any) -> T:
         connection = self._enter(target)
@@ -652,10 +652,21 @@ def _discard_demoted(connection: Connection, error: DBAPIError) -> None:
         connection.invalidate(error)
 
 
-def _roll_back(target: Connection | Session) -> None:
-    # Where the connection is broken there is nothing left to undo.
-    with suppress(DBAPIError, OSError):
+def _roll_back(target: Connection | Session, connection: Connection | None = None) -> None:
+    """`connection`: that of a session."""
+    is_lent = connection is not None and not (connection.closed or connection.invalidated)
+    lent: Any = connection.connection if connection is not None and is_lent else None
+    record = lent and lent._connection_record
+    try:
         target.rollback()
+    except (DBAPIError, OSError) as error:
+        # It is broken, or in the middle of a statement that the application has left behind, and SQLAlchemy takes the
+        # transaction for ended all the same: whoever is lent the connection next would write in it.
+        with suppress(DBAPIError, OSError):
+            if isinstance(target, Connection):
+                target.invalidate(error)
+            elif record is not None:  # the session has given it back
+                record.invalidate(error)
 
 
 def _by_hand(connection: Connection, sql: str) -> None:

@@ -6,8 +6,8 @@ of it, and so does SQLAlchemy's wrapping of asyncpg, in attributes that are nobo
 other names than here, statements go one by one.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext, suppress
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection
@@ -76,15 +76,21 @@ def _begin(level: str | None) -> str:
     return f"BEGIN ISOLATION LEVEL {level.replace('_', ' ')}" if level else "BEGIN"
 
 
-def ask_past(connection: Connection, sql: str, ask: Callable[[Any], T]) -> T:
-    """What the wrapping of an asyncpg connection answers; what the client raises, in SQLAlchemy's words.
+def ask_past(connection: Connection, sql: str, ask: Callable[[Any], Awaitable[T]]) -> T:
+    """What a connection of asyncpg's answers; what the client raises, in SQLAlchemy's words.
 
     `sql` is what these show: without values, which may be payloads.
     """
     adapted: Any = connection.connection.dbapi_connection
     raw = adapted.driver_connection
+
+    async def in_turn(raw: Any) -> T:
+        async with getattr(adapted, "_execute_mutex", None) or nullcontext():  # as SQLAlchemy's own statements
+            return await ask(raw)
+
     try:
-        return ask(adapted)
+        answer: T = adapted.run_async(in_turn)
+        return answer
     except Exception as error:
         if raw.is_closed():
             with suppress(DBAPIError):
@@ -105,7 +111,7 @@ def _translated(adapted: Any, error: Exception) -> Exception:
 
 
 def _ask_asyncpg(connection: Connection, message: str, sql: str) -> str:
-    said: str = ask_past(connection, sql, lambda adapted: adapted.run_async(lambda raw: raw.execute(message)))
+    said: str = ask_past(connection, sql, lambda raw: raw.execute(message))
     return said
 
 

@@ -136,12 +136,7 @@ def _rows_of_asyncpg(connection: Connection, sql: str, parameters: Mapping[str, 
     """The same, past SQLAlchemy, at a third of the cost."""
     spelled = spell(sql, "dollar")
     given = spelled.positional(parameters)
-    found: Rows = ask_past(
-        connection,
-        spelled.sql,
-        lambda adapted: adapted.run_async(lambda raw: raw.fetch(spelled.sql, *given)),
-    )
-    return found
+    return ask_past(connection, spelled.sql, lambda raw: raw.fetch(spelled.sql, *given))
 
 
 def run_in_thread(
