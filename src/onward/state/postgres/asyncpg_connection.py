@@ -18,10 +18,26 @@ T = TypeVar("T")
 
 
 class OwnConnection(asyncpg.Connection):
-    """One of our own pool, which knows whether it was closed or lost."""
+    """One of our own pool, which knows whether it was closed or lost, and what it was told to make of values."""
 
     was_closed = False
     """By whoever had it, or by the pool."""
+    _codecs: tuple[tuple[str, str], ...] = ()
+    """The types, each with its schema, that whoever had it has made something else of."""
+
+    async def set_type_codec(self, typename: str, *, schema: str = "public", **how: Any) -> None:
+        self._codecs = (*self._codecs, (typename, schema))
+        await super().set_type_codec(typename, schema=schema, **how)
+
+    async def set_builtin_type_codec(self, typename: str, *, schema: str = "public", **how: Any) -> None:
+        self._codecs = (*self._codecs, (typename, schema))
+        await super().set_builtin_type_codec(typename, schema=schema, **how)
+
+    async def forget_codecs(self) -> None:
+        """For the next who borrows it, and for our own statements."""
+        while self._codecs:
+            await self.reset_type_codec(self._codecs[0][0], schema=self._codecs[0][1])
+            self._codecs = self._codecs[1:]
 
     async def close(self, *, timeout: float | None = None) -> None:
         self.was_closed = True
