@@ -141,3 +141,10 @@ async def test_waiting_with_an_app_that_was_closed_is_refused_in_words(make_app:
 
     with pytest.raises(ConfigurationError, match="app was closed"):
         await chain.wait(timeout=SOON)
+
+
+async def test_as_long_as_can_be_said_is_long_enough(running: Any) -> None:
+    app: Onward = await running(double)
+    chain = await app.start(double, 1, delay=timedelta(milliseconds=50))
+
+    assert await chain.wait(timeout=timedelta.max) == 2
