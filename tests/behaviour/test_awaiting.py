@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from onward import Attempt, JobType, Onward, WaitTimeout, job
+from onward.client.waiting import Deadline
 from onward.errors import ChainNotFound, ConfigurationError
 from onward.model import new_id
 from proxy import proxied
@@ -143,8 +144,5 @@ async def test_waiting_with_an_app_that_was_closed_is_refused_in_words(make_app:
         await chain.wait(timeout=SOON)
 
 
-async def test_as_long_as_can_be_said_is_long_enough(running: Any) -> None:
-    app: Onward = await running(double)
-    chain = await app.start(double, 1, delay=timedelta(milliseconds=50))
-
-    assert await chain.wait(timeout=timedelta.max) == 2
+def test_as_long_as_can_be_said_is_long_enough() -> None:
+    assert Deadline(new_id(), timedelta.max, None).remaining == timedelta.max
