@@ -324,7 +324,7 @@ async def test_a_caller_who_closes_the_connection_is_told_so(library: Library, b
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_COMMIT_WITHIN", "_ROLL_BACK_WITHIN"):
+    for name in ("COMMIT_WITHIN", "_ROLL_BACK_WITHIN"):
         monkeypatch.setattr(f"onward.state.postgres.psycopg_connection.{name}", 0.05)
 
 

@@ -1,5 +1,6 @@
 """A connection of asyncpg's."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NoReturn, TypeVar
@@ -8,7 +9,7 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows, as_one
-from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, run_in_turn
+from onward.state.driver import CLOSED_BY_HAND, COMMIT_WITHIN, ENDED_BY_HAND, UNFINISHED, Result, run_in_turn
 from onward.state.postgres.literals import inlined
 from onward.state.postgres.session import UNLOCK, Session, reads_only
 from onward.state.postgres.settings import ask_safely, hide_row
@@ -68,6 +69,8 @@ class AsyncpgConnection:
         self.is_cut_short = False
         """Whether a statement was cancelled, and nothing has been asked since."""
         self._is_to_be_reset = self._is_noted = False
+        self._turn = asyncio.Lock()
+        """Of several tasks, whose statements go one after another, as with other clients: asyncpg refuses them."""
         self._refused_to_write = False
         self._read_only_before = _reads_only(self._raw)
         self._patience: AbstractContextManager[None] = nullcontext() if patience is None else patience
@@ -132,8 +135,9 @@ class AsyncpgConnection:
         if self._is_to_be_reset and not self.in_transaction:
             await self.reset()
         try:
-            with self._patience:
-                rows: Rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
+            async with self._turn:
+                with self._patience:
+                    rows: Rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
         except BaseException as error:
             self._heed(error)
             raise
@@ -143,7 +147,8 @@ class AsyncpgConnection:
         spelled = spell(sql, "dollar")
         self.session.needs_reset = True
         try:
-            rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
+            async with self._turn:
+                rows = await self._raw.fetch(spelled.sql, *spelled.positional(parameters))
         except BaseException as error:
             self._heed(error, ours=False)
             raise
@@ -153,12 +158,13 @@ class AsyncpgConnection:
         spelled = spell(sql, "dollar")
         self.session.needs_reset = True
         try:
-            if spelled.names:
-                return _changed(await self._raw.execute(spelled.sql, *spelled.positional(parameters)))
-            # Without parameters asyncpg would also run several statements, which no other client does.
-            statement = await self._raw.prepare(spelled.sql, name=None if self._prepared else "")
-            await statement.fetch()
-            return _changed(statement.get_statusmsg())
+            async with self._turn:
+                if spelled.names:
+                    return _changed(await self._raw.execute(spelled.sql, *spelled.positional(parameters)))
+                # Without parameters asyncpg would also run several statements, which no other client does.
+                statement = await self._raw.prepare(spelled.sql, name=None if self._prepared else "")
+                await statement.fetch()
+                return _changed(statement.get_statusmsg())
         except BaseException as error:
             self._heed(error, ours=False)
             raise
@@ -166,7 +172,8 @@ class AsyncpgConnection:
     async def script(self, sql: str) -> None:
         self.session.needs_reset = True
         try:
-            await self._raw.execute(sql)
+            async with self._turn:
+                await self._raw.execute(sql)
         except BaseException as error:
             self._heed(error, ours=False)
             raise
@@ -179,6 +186,8 @@ class AsyncpgConnection:
             self._note_begun()
 
     async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
+        if commit and self._turn.locked():
+            await self._insist_on_turn()
         if not isinstance(first, Command):
             return await run_in_turn(self, first, *more, begin=begin, commit=commit)
         if more and not (begin or commit or self.in_transaction):
@@ -227,8 +236,9 @@ class AsyncpgConnection:
 
     async def _command(self, sql: str) -> str:
         try:
-            with self._patience:
-                answer: str = await self._raw.execute(sql)
+            async with self._turn:
+                with self._patience:
+                    answer: str = await self._raw.execute(sql)
         except BaseException as error:
             self._heed(error)
             raise
@@ -236,6 +246,8 @@ class AsyncpgConnection:
 
     async def commit(self) -> None:
         # In a transaction that a failed statement has poisoned, COMMIT answers "ROLLBACK" instead of failing.
+        if self._turn.locked():
+            await self._insist_on_turn()
         try:
             answer = await self._command("COMMIT")
         finally:
@@ -243,7 +255,16 @@ class AsyncpgConnection:
         if answer == "ROLLBACK":
             raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
 
+    async def _insist_on_turn(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(COMMIT_WITHIN), self._turn:
+                return
+        await self.rollback()
+        raise TransactionUnsuitable(UNFINISHED)
+
     async def rollback(self) -> None:
+        if self._turn.locked():
+            self.cut_off()  # what another task has under way is undone as well, however long it would take
         if not self._raw.is_closed():
             with suppress(asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
                 await self._command("ROLLBACK")
@@ -274,6 +295,8 @@ class AsyncpgConnection:
     async def end_unfinished(self) -> None:
         """Leave no transaction open, nor one whose statement was cancelled."""
         self._note_ended()
+        if self._turn.locked():
+            self.cut_off()
         if not self._raw.is_closed():
             with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
                 await self._wait_for_cancellation()

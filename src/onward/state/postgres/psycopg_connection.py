@@ -20,7 +20,15 @@ from psycopg.waiting import Wait, wait_async
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows, as_one
-from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, PlainConnection, Result, run_in_turn
+from onward.state.driver import (
+    CLOSED_BY_HAND,
+    COMMIT_WITHIN,
+    ENDED_BY_HAND,
+    UNFINISHED,
+    PlainConnection,
+    Result,
+    run_in_turn,
+)
 from onward.state.postgres.literals import inlined
 from onward.state.postgres.session import Session, reads_only
 from onward.state.postgres.settings import hide_row
@@ -30,12 +38,8 @@ from onward.transport import cut_off, has_news
 T = TypeVar("T")
 _LOOK_EVERY = 0.1
 """Seconds between looks of psycopg's for something other than an answer."""
-_COMMIT_WITHIN, _ROLL_BACK_WITHIN = 8.0, 1.0
-"""Seconds in which the application's own statements end that are under way when their transaction is to."""
-_UNFINISHED = (
-    "the transaction was not committed: a statement in it is still under way, perhaps a stream or COPY that "
-    "was not read to its end"
-)
+_ROLL_BACK_WITHIN = 1.0
+"""Seconds in which the application's own statements end that are under way when their transaction is undone."""
 
 
 def user_of(raw: Any) -> bytes | None:
@@ -318,8 +322,8 @@ class PsycopgConnection(PlainConnection):
             raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
 
     async def _insist_on_turn(self) -> None:
-        if not await self._has_turn(_COMMIT_WITHIN):
-            raise TransactionUnsuitable(_UNFINISHED)
+        if not await self._has_turn(COMMIT_WITHIN):
+            raise TransactionUnsuitable(UNFINISHED)
 
     async def _has_turn(self, within: float) -> bool:
         """Whether the connection is free in time: what the application has begun on it may keep it for ever."""
