@@ -59,7 +59,7 @@ def connect(
     if module == "sqlalchemy":
         from onward.state.sqlalchemy import driver_for
 
-        through_engine = driver_for(target, prepared=not pgbouncer)
+        through_engine = driver_for(target, prepared=not pgbouncer, lock_timeout=lock_timeout)
         if through_engine.file is not None:
             return _on_file(through_engine, through_engine.file, prefix=prefix)
         return _on_postgres(through_engine, schema=schema)

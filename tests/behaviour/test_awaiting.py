@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from onward import Attempt, JobType, Onward, WaitTimeout, job
+from onward.client.waiting import Deadline
 from onward.errors import ChainNotFound, ConfigurationError
 from onward.model import new_id
 from proxy import proxied
@@ -141,3 +142,7 @@ async def test_waiting_with_an_app_that_was_closed_is_refused_in_words(make_app:
 
     with pytest.raises(ConfigurationError, match="app was closed"):
         await chain.wait(timeout=SOON)
+
+
+def test_as_long_as_can_be_said_is_long_enough() -> None:
+    assert Deadline(new_id(), timedelta.max, None).remaining == timedelta.max

@@ -1,6 +1,7 @@
 """The client: transactions, deduplication, refusals, workerless completion, changes and queries."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -123,6 +124,46 @@ async def test_a_savepoint_undoes_what_was_started_in_it_and_its_events(opened: 
     assert done == ["outer"]
     assert [event.chain_id for event in recorder.of(events.ChainStarted)] == [kept.id, also_kept.id]
     assert await app.find_chain(undone.id) is None
+
+
+async def test_a_savepoint_that_is_left_late_undoes_nothing_of_another_transaction(opened: Any) -> None:
+    """As a generator does that nobody has finished; the connection, and the savepoint's name, are another's by then."""
+    app: Onward = await opened(order, pool_size=1)
+
+    async def rows(tx: Any) -> AsyncIterator[int]:
+        async with tx.savepoint():
+            yield 1
+
+    async with app.transaction() as tx:
+        unfinished = rows(tx)
+        await anext(unfinished)
+    async with app.transaction() as tx, tx.savepoint():
+        chain = await app.start(order, Order(1), tx=tx)
+        await unfinished.aclose()
+
+    assert await app.find_chain(chain.id) is not None
+
+
+async def test_several_tasks_may_use_one_transaction(running: Any) -> None:
+    """One after another, whatever the client makes of that: what works on a file works on a server."""
+
+    @job("fans out")
+    async def fans_out(attempt: Attempt[int]) -> list[int]:
+        async with attempt.complete() as tx, asyncio.TaskGroup() as tasks:
+            for number in range(3):
+                tasks.create_task(attempt.start(order, Order(number)))
+            read = [tasks.create_task(tx.fetchval("SELECT 7")) for _ in range(3)]
+        return [task.result() for task in read]
+
+    app: Onward = await running(order, fans_out)
+
+    async with app.transaction() as tx, asyncio.TaskGroup() as tasks:
+        for number in range(3):
+            tasks.create_task(app.start(order, Order(number), tx=tx))
+    output = await (await app.start(fans_out, 1)).wait(timeout=SOON)
+
+    assert output == [7, 7, 7]
+    assert len((await app.chains(types=[order])).items) == 6
 
 
 async def test_inside_a_transaction_calls_must_join_it(opened: Any) -> None:

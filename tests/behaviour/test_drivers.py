@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
@@ -18,7 +19,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
 
 from onward import Attempt, JobStatus, Onward, Transaction, job
-from onward.errors import DefinitionError, TransactionClosed, TransactionUnsuitable
+from onward.errors import ConfigurationError, DefinitionError, TransactionClosed, TransactionUnsuitable
 from support import SOON
 
 
@@ -435,3 +436,86 @@ async def test_who_has_the_only_connection_of_a_pool_can_start_in_it(postgres_ds
                 chain = await app.start(noop, 1, tx=connection)
 
             assert (await chain.get()).status is JobStatus.PENDING
+
+
+async def test_handlers_and_callers_may_nest_a_transaction_of_asyncpgs_own(postgres_dsn: str, make_app: Any) -> None:
+    """Which is how asyncpg makes savepoints; in a transaction that it knows nothing of it refuses to."""
+
+    async def undo_a_part(connection: Any) -> list[str]:
+        await connection.execute("CREATE TEMP TABLE part (name text) ON COMMIT DROP")
+        async with connection.transaction():
+            await connection.execute("INSERT INTO part VALUES ('kept')")
+        with suppress(ZeroDivisionError):
+            async with connection.transaction():
+                await connection.execute("INSERT INTO part VALUES ('undone')")
+                raise ZeroDivisionError
+        return [row["name"] for row in await connection.fetch("SELECT name FROM part")]
+
+    @job("nests")
+    async def nests(attempt: Attempt[int, asyncpg.Connection]) -> list[str]:
+        async with attempt.complete() as connection:
+            return await undo_a_part(connection)
+
+    @job("noop")
+    async def noop(attempt: Attempt[int]) -> None: ...
+
+    async with asyncpg.create_pool(postgres_dsn, min_size=1, max_size=2) as pool, make_app(nests, target=pool) as app:
+        async with app.worker():
+            assert await (await app.start(nests, 1)).wait(timeout=SOON) == ["kept"]
+        async with app.transaction() as connection:
+            assert await undo_a_part(connection) == ["kept"]
+        async with pool.acquire() as own:
+            async with app.transaction(own) as connection:
+                assert await undo_a_part(connection) == ["kept"]
+            async with own.transaction():
+                assert await undo_a_part(own) == ["kept"]
+    async with make_app(noop, target=postgres_dsn) as app, app.transaction() as tx:
+        assert await undo_a_part(tx.connection) == ["kept"]
+
+
+async def as_text(connection: Any, name: str) -> None:
+    await connection.set_type_codec(name, encoder=str, decoder=str, schema="pg_catalog")
+
+
+@pytest.mark.parametrize("name", ["uuid", "timestamptz", "float8"])
+async def test_a_pool_that_makes_something_else_of_values_is_refused(
+    postgres_dsn: str, make_app: Any, name: str
+) -> None:
+    @job("noop")
+    async def noop(attempt: Attempt[int]) -> None: ...
+
+    async with asyncpg.create_pool(postgres_dsn, min_size=1, init=lambda raw: as_text(raw, name)) as pool:
+        app: Onward = make_app(noop, target=pool)
+        with pytest.raises(ConfigurationError, match=f"a codec that makes a str of {name}"):
+            await app.open()
+
+
+async def test_but_of_json_it_may_make_what_it_likes(postgres_dsn: str, make_app: Any) -> None:
+    @job("told")
+    async def told(attempt: Attempt[dict[str, int]]) -> dict[str, int]:
+        return attempt.input
+
+    async def read_json(raw: Any) -> None:
+        for name in ("json", "jsonb"):
+            await raw.set_type_codec(name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+
+    async with (
+        asyncpg.create_pool(postgres_dsn, min_size=1, init=read_json) as pool,
+        make_app(told, target=pool) as app,
+    ):
+        async with app.worker():
+            chain = await app.start(told, {"a": 1}, meta={"b": 2})
+            assert await chain.wait(timeout=SOON) == {"a": 1}
+        assert (await chain.get()).current.input == {"a": 1}
+
+
+async def test_what_a_handler_makes_of_values_is_forgotten_for_the_next(postgres_dsn: str, make_app: Any) -> None:
+    @job("reads text")
+    async def reads_text(attempt: Attempt[int]) -> str:
+        async with attempt.complete() as tx:
+            await as_text(tx.connection, "uuid")
+            return str(await tx.fetchval("SELECT pg_typeof(gen_random_uuid())::text"))
+
+    async with make_app(reads_text, target=postgres_dsn, pool_size=1) as app, app.worker():
+        for _ in range(2):
+            assert await (await app.start(reads_text, 1)).wait(timeout=SOON) == "uuid"

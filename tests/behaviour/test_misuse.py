@@ -254,6 +254,19 @@ async def test_nor_a_worker(option: str) -> None:
     assert await unworded(lambda value: app.worker(**{option: value}), option) == []
 
 
+@pytest.mark.parametrize("resources", [[work], [1], [None]])
+def test_what_makes_no_resource_is_told_where_it_is_given(resources: Any) -> None:
+    app = Onward("memory://", jobs=[work], observers=[])
+
+    for give in (
+        lambda: Onward("memory://", jobs=[work], resources=resources),
+        lambda: app.worker(resources=resources),
+        lambda: app.register(resources=resources),
+    ):
+        with pytest.raises(ConfigurationError, match="a function that makes a context manager"):
+            give()
+
+
 async def test_a_worker_has_no_more_slots_than_fit_into_memory() -> None:
     app = Onward("memory://", jobs=[work], observers=[])
 

@@ -1,7 +1,8 @@
 """The phases of a handler: what commits together, and what a mistake leads to."""
 
+import asyncio
 import re
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from onward import Attempt, Backoff, ChainFailed, Onward, Reschedule, SyncTransaction, job
 from onward.errors import PhaseError, TransactionClosed, TransactionOpen
-from onward.observe.events import AttemptFailed
+from onward.observe.events import AttemptEnded, AttemptFailed
 from support import SOON, Recorder
 
 QUICK = Backoff(initial=timedelta(milliseconds=50))
@@ -274,3 +275,69 @@ async def test_a_phase_that_keeps_the_only_write_lock_for_long_is_logged_with_it
     await chain.wait(timeout=SOON)
 
     assert re.search(rf"slow writer held SQLite's only write lock for \d+\.\d s \(job {chain.id}\)", caplog.text)
+
+
+async def all_of_the_pool(app: Onward, size: int) -> None:
+    """Lend every connection there is at once, and work with each."""
+    async with asyncio.timeout(SOON.total_seconds()), AsyncExitStack() as stack:
+        for _ in range(size):
+            connection = await stack.enter_async_context(app.driver.connection())
+            assert len((await connection.query("SELECT 1", {})).rows) == 1
+
+
+async def test_of_two_tasks_that_open_a_phase_at_once_one_is_refused(running: Any) -> None:
+    @job("hasty")
+    async def hasty(attempt: Attempt[str]) -> list[str]:
+        told = list[str]()
+
+        async def look() -> None:
+            try:
+                async with attempt.prepare() as tx:
+                    await tx.fetchval("SELECT 1")
+            except PhaseError as error:
+                told.append(str(error))
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(2):
+                tasks.create_task(look())
+        return told
+
+    app: Onward = await running(hasty, pool_size=2)
+
+    for _ in range(2):
+        told = await (await app.start(hasty, "x")).wait(timeout=SOON)
+        assert told == ["prepare() inside another phase: leave that block first"]
+
+    await all_of_the_pool(app, 2)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_phase_that_a_forgotten_task_opens_ends_with_the_attempt(
+    running: Any, recorder: Recorder, fails: bool
+) -> None:
+    """It still waits for a connection when the handler returns, or raises what another task has raised."""
+    lent, forgotten = asyncio.Event(), list[asyncio.Task[None]]()
+
+    @job("forgetful", max_attempts=1)
+    async def forgetful(attempt: Attempt[str]) -> str:
+        async def look() -> None:
+            async with attempt.prepare():
+                pass
+
+        await lent.wait()
+        forgotten.append(asyncio.ensure_future(look()))  # noqa: TID251 - a handler may
+        await asyncio.sleep(0)
+        if fails:
+            raise ValueError
+        return "done"
+
+    app: Onward = await running(forgetful, pool_size=1)
+    await app.start(forgetful, "x")
+    async with app.driver.connection():
+        lent.set()
+        ended = await recorder.next(AttemptEnded)
+
+    with pytest.raises(PhaseError, match="after the attempt ended"):
+        await forgotten[0]
+    assert ended.outcome == ("failed" if fails else "completed")
+    await all_of_the_pool(app, 1)

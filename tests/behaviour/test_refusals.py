@@ -2,11 +2,15 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from onward import Attempt, ChainFailed, JobStatus, Next, Onward, Reschedule, WaitTimeout, job, new_id, required
 from onward.errors import (
@@ -455,6 +459,81 @@ def test_a_forgotten_tx_without_an_event_loop_is_told_as_well(tmp_path: Path) ->
         own.close()
 
         assert client.find_chain(chain.id) is not None
+
+
+async def test_a_session_that_was_not_passed_is_told_as_well(tmp_path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/jobs.db", connect_args={"timeout": 0.01})
+    app = Onward(engine, jobs=[work], lock_timeout=timedelta(milliseconds=100))
+
+    async with app, asyncio.timeout(SOON.total_seconds()):
+        async with engine.connect() as own:
+            await own.exec_driver_sql("CREATE TABLE orders (id int)")
+            await own.exec_driver_sql("INSERT INTO orders VALUES (1)")
+            with pytest.raises(DatabaseUnavailable, match="pass it as tx="):
+                await app.start(work, 1)
+            with pytest.raises(DatabaseUnavailable, match="pass it as tx="):
+                async with app.transaction():
+                    pass
+            chain = await app.start(work, 1, tx=own)
+            await own.commit()
+
+        assert await app.find_chain(chain.id) is not None
+        assert (await app.start(work, 1)).id, "the connections are sound"
+    await engine.dispose()
+
+
+def test_nor_one_without_an_event_loop(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/jobs.db", connect_args={"timeout": 0.01})
+    app = Onward(engine, jobs=[work], lock_timeout=timedelta(milliseconds=100), migrate=True)
+
+    with app.sync as client, engine.connect() as own:
+        own.exec_driver_sql("CREATE TABLE orders (id int)")
+        own.exec_driver_sql("INSERT INTO orders VALUES (1)")
+        with pytest.raises(DatabaseUnavailable, match="pass it as tx="):
+            client.start(work, 1)
+        chain = client.start(work, 1, tx=own)
+        own.commit()
+
+        assert client.find_chain(chain.id) is not None
+    engine.dispose()
+
+
+@contextmanager
+def written_to(path: Path) -> Iterator[None]:
+    """A file of the application's, without a write-ahead log, to which somebody writes: it cannot get one meanwhile."""
+    own = sqlite3.connect(path, isolation_level=None)
+    own.execute("CREATE TABLE orders (id int)")
+    own.execute("BEGIN IMMEDIATE")
+    own.execute("INSERT INTO orders VALUES (1)")
+    yield
+    own.execute("COMMIT")
+    own.close()
+
+
+async def test_opening_a_file_that_somebody_has_locked_is_told_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    app = Onward(f"sqlite:///{path}", jobs=[work], lock_timeout=timedelta(milliseconds=200))
+
+    with written_to(path):
+        with pytest.raises(DatabaseUnavailable, match="for the write lock"):
+            await app.open()
+        with pytest.raises(DatabaseUnavailable, match="for the write lock"), app.sync:
+            pass
+
+    async with app:
+        assert (await app.start(work, 1)).id
+
+
+async def test_opening_it_can_be_cancelled(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    app = Onward(f"sqlite:///{path}", jobs=[work], lock_timeout=None)
+
+    with written_to(path), pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await app.open()
+
+    async with app:
+        assert (await app.start(work, 1)).id
 
 
 async def test_a_worker_waits_for_the_lock_for_as_long_as_it_takes(tmp_path: Path, recorder: Recorder) -> None:

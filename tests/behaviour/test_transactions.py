@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from onward import Attempt, Backoff, ChainFailed, JobStatus, Onward, job
 from onward.errors import DatabaseError, TransactionClosed, TransactionUnsuitable
-from onward.observe.events import AttemptFailed
+from onward.observe.events import AttemptEnded, AttemptFailed
 from support import SOON, Recorder
 
 QUICK = Backoff(initial=timedelta(milliseconds=20))
@@ -317,3 +317,110 @@ async def test_a_caller_who_closes_the_connection_is_told_so(library: Library, b
 
         assert not (await app.chains()).items
         await goes_on(app, library)
+
+
+# -- on which something is still under way
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COMMIT_WITHIN", "_ROLL_BACK_WITHIN"):
+        monkeypatch.setattr(f"onward.state.postgres.psycopg_connection.{name}", 0.05)
+
+
+MANY = "SELECT generate_series(1, 100000)"
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("library", ["psycopg", "psycopg pool"], indirect=True)
+async def test_a_stream_that_is_not_read_to_its_end_holds_up_nobody(
+    library: Library, build: Callable[..., Onward]
+) -> None:
+    """psycopg keeps the connection for it, also from COMMIT and ROLLBACK, for as long as anybody has the stream."""
+    app = build(work)
+    async with app, asyncio.timeout(SOON.total_seconds()):
+        await make_notes(app)
+        with pytest.raises(TransactionUnsuitable, match="a statement in it is still under way"):
+            async with app.transaction() as tx:
+                await app.start(work, 1, tx=tx)
+                stream = getattr(tx, "connection", tx).cursor().stream(MANY)
+                await anext(stream)
+
+        assert not (await app.chains()).items
+        await goes_on(app, library)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_nor_does_one_without_an_event_loop(postgres_dsn: str) -> None:
+    app = Onward(postgres_dsn, jobs=[work], schema=f"t_{secrets.token_hex(6)}", migrate=True, pool_size=1)
+    with app.sync as client:
+        with (
+            pytest.raises(TransactionUnsuitable, match="a statement in it is still under way"),
+            client.transaction() as tx,
+        ):
+            client.start(work, 1, tx=tx)
+            stream = tx.connection.cursor().stream(MANY)
+            next(stream)
+
+        assert not client.chains().items
+        with client.transaction() as tx:
+            assert tx.fetchval("SELECT 1") == 1
+
+
+@pytest.mark.parametrize("library", ["asyncpg", "asyncpg pool"], indirect=True)
+async def test_a_connection_that_is_gone_at_the_end_of_a_phase_is_the_databases_trouble(
+    library: Library, build: Callable[..., Onward], recorder: Recorder
+) -> None:
+    @job("cut off", max_attempts=1)
+    async def cut_off(attempt: Attempt[int]) -> int:
+        async with attempt.complete() as tx:
+            if attempt.number == 1:
+                getattr(tx, "connection", tx).terminate()
+            return attempt.failures
+
+    app = build(cut_off)
+    async with app, app.worker():
+        assert await (await app.start(cut_off, 1)).wait(timeout=SOON) == 0
+
+    assert [failed.counted for failed in recorder.of(AttemptFailed)] == [False]
+
+
+@pytest.mark.parametrize(
+    "library", ["asyncpg", "psycopg", "asyncpg pool", "asyncpg engine", "asyncpg sessions"], indirect=True
+)
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_statement_that_is_left_behind_leaves_no_transaction_to_the_next(
+    library: Library, build: Callable[..., Onward], recorder: Recorder, fails: bool
+) -> None:
+    """A task that nobody waited for is in the middle of it when the transaction is to end."""
+    left: list[asyncio.Task[None]] = []
+
+    @job("leaves", max_attempts=1)
+    async def leaves(attempt: Attempt[int]) -> None:
+        async with attempt.complete() as tx:
+            await library.run(tx, "INSERT INTO notes VALUES ('written')")
+
+            async def leave() -> None:
+                with suppress(Exception):
+                    await library.run(tx, "SELECT pg_sleep(0.05)")
+
+            left.append(asyncio.ensure_future(leave()))  # noqa: TID251 - as applications do
+            await asyncio.sleep(0)
+            if fails:
+                raise ZeroDivisionError
+
+    app = build(work, leaves)
+    async with app:
+        await make_notes(app)
+        async with app.worker():
+            await app.start(leaves, 1)
+            ended = await recorder.next(AttemptEnded)
+            await asyncio.wait(left)
+        await goes_on(app, library)
+        async with app.transaction() as tx:
+            await library.run(tx, "INSERT INTO notes VALUES ('last')")
+
+        async with app.driver.reserved() as other:
+            notes = [note for (note,) in await other.fetch("SELECT note FROM public.notes", {})]
+    assert notes.count("written") == (ended.outcome == "completed")
+    assert (notes.count("later"), notes.count("last")) == (3, 1)

@@ -214,3 +214,47 @@ def test_who_is_interrupted_with_his_turn_come_passes_it_on(
 def _backend_of(driver: SyncPsycopgDriver) -> int:
     with lent(driver) as connection:
         return backend(connection)
+
+
+def test_who_looks_for_the_server_just_as_his_turn_comes_passes_it_on(
+    driver: SyncPsycopgDriver, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He is out of the line a moment before the connection is his."""
+    looks, is_out, has_left = threading.Event(), threading.Event(), threading.Event()
+    turns = driver._turns
+    assert turns is not None
+
+    class Slow(psycopg_turns._Waiting):
+        """Python may change over to another thread before it is handed the connection."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "connection" and value is not None:
+                is_out.set()
+                if not turns._lock.locked():
+                    has_left.wait()
+            super().__setattr__(name, value)
+
+    async def nobody_there() -> None:
+        looks.set()
+        is_out.wait()
+        raise ConnectionError("no server")
+
+    monkeypatch.setattr(psycopg_turns, "_Waiting", Slow)
+    monkeypatch.setattr(turns, "_look_after", 0.01)
+    monkeypatch.setattr(turns, "_look", nobody_there)
+
+    def use() -> None:
+        try:
+            with lent(driver):
+                pass
+        finally:
+            has_left.set()
+
+    with lent(driver):
+        looking = threads.submit(use)
+        looks.wait()
+    with pytest.raises(ConnectionError):
+        looking.result()
+
+    with lent(driver) as connection:
+        assert backend(connection)

@@ -72,7 +72,7 @@ from onward.state.statement import checked_identifier
 from onward.worker.chores import Chore, Chores
 from onward.worker.figures import TendFigures
 from onward.worker.maintenance import Scans
-from onward.worker.middleware import opened
+from onward.worker.middleware import opened, wrong_resources
 from onward.worker.options import WorkerKeywords, WorkerOptions, wrong_ageing
 from onward.worker.pruning import Pruning
 from onward.worker.rehearsal import Rehearsal, rehearse
@@ -161,7 +161,7 @@ class Onward:
             wrong_flag("pgbouncer", pgbouncer),
             wrong_iterable("schedules", schedules, of="schedules"),
             None if observers is None else wrong_iterable("observers", observers, of="observers"),
-            wrong_several("resources", resources, of="resources"),
+            wrong_resources(resources),
             wrong_several("required_middleware", required_middleware, of="middleware"),
             None if is_transient is None else wrong_function("is_transient", is_transient, of="of an error"),
             wrong_encryption(encryption),
@@ -704,6 +704,7 @@ class Onward:
 
     def register(self, *jobs: Step[Any, Any] | Slice, resources: Sequence[Resource] = ()) -> None:
         """Add job types, and the resources of their handlers, for workers that are made from now on."""
+        require(wrong_resources(resources))
         with self.registry.adding(jobs):
             _check_transaction_types(self.registry, self.driver)
             self._plan_chores()

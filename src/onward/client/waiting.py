@@ -14,6 +14,8 @@ from onward.model import BlockedJob, Blocker, Chain, ChainId, Job, JobStatus, Pe
 
 T = TypeVar("T")
 CLOSED_MEANWHILE = "the app was closed while this waited for a chain"
+_LONGEST = timedelta.max.total_seconds()
+"""A float, and as such rounded up."""
 _LAST_LOOK = 1.0
 """A look that is under way at the deadline may take that long: also `timeout=timedelta(0)` asks the database once."""
 
@@ -28,7 +30,10 @@ class Deadline:
     @property
     def remaining(self) -> timedelta | None:
         """How long to wait; None: for ever."""
-        return None if self._at is None else timedelta(seconds=max(self._at - time.monotonic(), 0.0))
+        if self._at is None:
+            return None
+        left = max(self._at - time.monotonic(), 0.0)
+        return timedelta(seconds=left) if left < _LONGEST else timedelta.max
 
     async def bound(self, look: Coroutine[Any, Any, T]) -> T:
         """A look that ends with the deadline, whatever the database does; without an event loop only its driver can.

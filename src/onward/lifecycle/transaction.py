@@ -120,12 +120,14 @@ class OpenTransaction:
         try:
             yield
         except BaseException:
-            for each, length in zip(lists, kept, strict=True):
-                del each[length:]
-            await self.link.script(f"ROLLBACK TO SAVEPOINT {name}")
+            # A generator that nobody has finished leaves it at any time: the connection may be another's by then.
+            if self.is_open and self._takes_statements:
+                for each, length in zip(lists, kept, strict=True):
+                    del each[length:]
+                await self.link.script(f"ROLLBACK TO SAVEPOINT {name};RELEASE SAVEPOINT {name}")
             raise
-        finally:
-            await self.link.script(f"RELEASE SAVEPOINT {name}")
+        self.check()
+        await self.link.script(f"RELEASE SAVEPOINT {name}")
 
     def after_commit(self, action: Callable[[], None]) -> None:
         if not self.is_open:

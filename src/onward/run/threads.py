@@ -36,8 +36,15 @@ class Threads:
     def begin(self, run: Callable[[], object], then: Callable[[], object]) -> None:
         """Have the one called in a thread and then the other on the running event loop. Neither may raise."""
         self._loop = asyncio.get_running_loop()
-        self._waiting.append((run, then))
-        self._call_thread()
+        self._waiting.append(piece := (run, then))
+        try:
+            self._call_thread()
+        except RuntimeError:  # there are no more threads to be had, nor will one of those there are come to it later
+            try:
+                self._waiting.remove(piece)
+            except ValueError:
+                return  # one just has
+            raise
 
     def close(self, *, wait: bool = True) -> None:
         """Begin nothing more; what waits is still run. `wait` for all of it."""

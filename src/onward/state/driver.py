@@ -51,6 +51,12 @@ ENDED_BY_HAND = (
 CLOSED_BY_HAND = (
     "the transaction was not committed: its connection was closed inside the block. It is lent, and goes back by itself"
 )
+UNFINISHED = (
+    "the transaction was not committed: a statement in it is still under way, perhaps a stream or COPY that was not "
+    "read to its end"
+)
+COMMIT_WITHIN = 8.0
+"""Seconds in which the application's own statements end that are under way when their transaction is to."""
 POISONED = "the transaction was not committed: an earlier statement in it had failed"
 
 NO_SYNC_DRIVER = (

@@ -225,6 +225,7 @@ class RunningAttempt:
                 settlement = self._workplace.progress.last_word(settlement)
             return await self.phases.settle(settlement)
         except BaseException:
+            self.phases.stage = "ended"  # also for what the handler has left behind
             with suppress(Exception):  # of a connection that is lost; what led here says more
                 await self.phases.discard()
             raise

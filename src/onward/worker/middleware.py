@@ -1,6 +1,6 @@
 """The onion around handlers and their phases, the values it provides, and the resources of a worker."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -14,6 +14,7 @@ from onward.define.job_type import BUILT_IN
 from onward.define.middleware import Middleware, Resource, name_of
 from onward.define.registry import RegisteredType
 from onward.errors import DefinitionError, MissingContext
+from onward.options import given, wrong_several
 
 T = TypeVar("T")
 Hook = Literal["around_handler", "around_prepare", "around_complete"]
@@ -98,6 +99,16 @@ async def opened(resources: Sequence[Resource]) -> AsyncIterator[tuple[object, .
 
 
 _BLOCKS = (AbstractAsyncContextManager, AbstractContextManager)
+
+
+def wrong_resources(resources: object) -> str | None:
+    """Why these are no resources."""
+    problem = wrong_several("resources", resources, of="resources")
+    if problem is None and isinstance(resources, Iterable):
+        such = "a function that makes a context manager, or one"
+        found = [given("resources", [one]) for one in resources if not (callable(one) or isinstance(one, _BLOCKS))]
+        problem = f"{found[0]}: expected {such}" if found else None
+    return problem
 
 
 def check_required(types: Sequence[RegisteredType], required: Sequence[Middleware]) -> None:

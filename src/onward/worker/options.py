@@ -19,6 +19,7 @@ from onward.options import (
     wrong_text,
 )
 from onward.worker.guardian.contract import GuardianKind
+from onward.worker.middleware import wrong_resources
 
 _SHORTEST = timedelta(milliseconds=1)
 _LEAST_GRACE = 1.0
@@ -83,7 +84,7 @@ class WorkerOptions:
             wrong_backoff(self.backoff),
             wrong_choice("guardian", self.guardian, get_args(GuardianKind)),
             None if self.stall is None else wrong_duration("stall", self.stall, least=_SHORTEST),
-            wrong_several("resources", self.resources, of="resources"),
+            wrong_resources(self.resources),
             wrong_several("required_middleware", self.required_middleware, of="middleware"),
             wrong_ageing(self.ageing),
             wrong_flag("burst", self.burst),

@@ -105,9 +105,11 @@ class Phases:
         """Begin a phase, in the transaction that is open or in a new one; however often that takes: what the handler
         has done so far need not be done again.
         """
-        if self.stage != "fresh":
-            check_order(self.stage, phase)
+        before = self.stage
+        if before != "fresh":
+            check_order(before, phase)
         tx, pauses, self.is_held_up = self.tx, None, True
+        self.stage = "inside"  # from now on: another task of the handler's may come while this one waits
         if tx is not None:
             tx.resume()
         try:
@@ -120,15 +122,37 @@ class Phases:
                 else:
                     if pauses is not None:
                         self.store.observers.database_works(_OPENING)
+            if self._is_over:
+                await self.discard()
+                check_order(self.stage, phase)
+        except BaseException:
+            self._come_to(before)
+            raise
         finally:
             self.is_held_up = False
-        self.stage = "inside"
         return tx
 
     async def leave(self, phase: PhaseKind, error: BaseException | None) -> None:
         """End a phase: staged prepare commits here, the others stay open until the job is settled."""
+        after: Stage = "ended" if phase == "complete" else "prepared"
+        try:
+            await self._leave(phase, error)
+            after = "completed" if phase == "complete" and error is None else after
+        finally:
+            self._come_to(after)  # not before: its connection is given back until then
+
+    def _come_to(self, stage: Stage) -> None:
+        """Out of a phase, unless the handler has not waited for its end."""
+        if not self._is_over:
+            self.stage = stage
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing may follow, because the handler has returned or raised."""
+        return self.stage in ("ended", "settled")
+
+    async def _leave(self, phase: PhaseKind, error: BaseException | None) -> None:
         tx = self.tx
-        self.stage = "ended" if phase == "complete" else "prepared"
         if error is not None:
             own = tx is not None and any(failed is error for failed in tx.errors)
             self._note(error, "handler" if own else "unknown")
@@ -142,9 +166,7 @@ class Phases:
             await self.discard()
             raise
         tx.suspend()
-        if phase == "complete":
-            self.stage = "completed"
-        elif phase == "prepare":
+        if phase == "prepare":
             self.is_held_up = True
             try:
                 await self._commit()

@@ -96,9 +96,8 @@ class RehearsedPhases:
     async def enter(self, phase: PhaseKind) -> OpenTransaction:
         if self.stage != "fresh":
             check_order(self.stage, phase)
-        tx = await self.begin()
         self.stage = "inside"
-        return tx
+        return await self.begin()
 
     async def leave(self, phase: PhaseKind, error: BaseException | None) -> None:
         self.stage = "ended" if phase == "complete" else "prepared"

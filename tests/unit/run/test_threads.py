@@ -168,6 +168,25 @@ async def test_what_waits_when_they_are_closed_is_still_done(threads: Threads) -
         await in_thread(threads, lambda: "too late")
 
 
+async def test_what_could_not_be_begun_is_not_done_later(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocking, done = Blocking(), list[str]()
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(in_thread(threads, blocking))
+        await blocking.began.wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(threads._threads, "submit", refuse)
+            with pytest.raises(RuntimeError, match="can't start"):
+                await in_thread(threads, done.append, "refused")
+        blocking.go_on.set()
+
+    await in_thread(threads, done.append, "begun")
+    assert done == ["begun"]
+
+
 async def test_many_at_a_time_all_end() -> None:
     threads = Threads(8, name="test")
     async with asyncio.TaskGroup() as tasks:

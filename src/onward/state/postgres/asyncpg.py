@@ -7,7 +7,9 @@ from contextlib import (
     asynccontextmanager,
     suppress,
 )
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
@@ -39,6 +41,14 @@ _BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError,
 """What may come of giving back a connection that is lost."""
 _CLOSED = ("connection is closed", "connection was closed", "released back to the pool")
 """What asyncpg says of a connection that is gone; the last of one that a pool had lent and took back when it broke."""
+
+
+_KINDS = {"uuid": UUID, "timestamptz": datetime, "float8": float, "int4": int, "text": str, "bool": bool}
+"""What our statements give, and as what."""
+_OF_EACH_KIND = (
+    "SELECT '00000000-0000-0000-0000-000000000000'::pg_catalog.uuid, pg_catalog.now(), 1::pg_catalog.float8, "
+    "1::pg_catalog.int4, ''::pg_catalog.text, true"
+)
 
 
 class AsyncpgDriver:
@@ -94,6 +104,9 @@ class AsyncpgDriver:
             self._cache = ConnectionCache(
                 self._pool_size, acquire=self._acquire, release=self._release, errands=self._errands
             )
+        elif self._cache is None:
+            async with self.connection() as connection:
+                _check_codecs(*(await connection.fetch(_OF_EACH_KIND, {}))[0])
 
     async def close(self) -> None:
         if self._home.is_elsewhere:
@@ -166,6 +179,7 @@ class AsyncpgDriver:
         """For the pool, when no statement is under way any more and the transaction has ended."""
         session: Session = raw.ours.session
         if session.needs_reset and self._cache is not None:
+            await raw.forget_codecs()
             await raw.execute(session.reset(user_of(raw)))
             session.needs_reset = False
 
@@ -291,6 +305,16 @@ class AsyncpgDriver:
         except ImportError:
             return None
         return SyncPsycopgDriver(self._dsn, prepared=self._prepared, pool_size=self._pool_size)
+
+
+def _check_codecs(*found: object) -> None:
+    """Raise unless our statements can be read on the connections of a pool of the application's."""
+    for value, (name, kind) in zip(found, _KINDS.items(), strict=True):
+        if not isinstance(value, kind):
+            raise ConfigurationError(
+                f"the pool's connections have a codec that makes a {type(value).__name__} of {name}, where a "
+                f"{kind.__name__} is needed: build the app on the pool's address, or on a pool without it"
+            )
 
 
 def _is_closed(raw: Any) -> bool:

@@ -1,7 +1,8 @@
 """A connection of asyncpg's."""
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 
@@ -9,7 +10,7 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows, as_one
-from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, Result, run_in_turn
+from onward.state.driver import CLOSED_BY_HAND, COMMIT_WITHIN, ENDED_BY_HAND, UNFINISHED, Result, run_in_turn
 from onward.state.postgres.session import UNLOCK, Session, inlined, reads_only
 from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.statement import spell
@@ -18,12 +19,28 @@ T = TypeVar("T")
 
 
 class OwnConnection(asyncpg.Connection):
-    """One of our own pool, which knows whether it was closed or lost."""
+    """One of our own pool, which knows whether it was closed or lost, and what it was told to make of values."""
 
     ours: "AsyncpgConnection"
     """What we make of it, as long as it lives."""
     was_closed = False
     """By whoever had it, or by the pool."""
+    _codecs: tuple[tuple[str, str], ...] = ()
+    """The types, each with its schema, that whoever had it has made something else of."""
+
+    async def set_type_codec(self, typename: str, *, schema: str = "public", **how: Any) -> None:
+        self._codecs = (*self._codecs, (typename, schema))
+        await super().set_type_codec(typename, schema=schema, **how)
+
+    async def set_builtin_type_codec(self, typename: str, *, schema: str = "public", **how: Any) -> None:
+        self._codecs = (*self._codecs, (typename, schema))
+        await super().set_builtin_type_codec(typename, schema=schema, **how)
+
+    async def forget_codecs(self) -> None:
+        """For the next who borrows it, and for our own statements."""
+        while self._codecs:
+            await self.reset_type_codec(self._codecs[0][0], schema=self._codecs[0][1])
+            self._codecs = self._codecs[1:]
 
     async def close(self, *, timeout: float | None = None) -> None:
         self.was_closed = True
@@ -51,7 +68,9 @@ class AsyncpgConnection:
         self.session = session or new_session(self._raw)
         self.is_cut_short = False
         """Whether a statement was cancelled, and nothing has been asked since."""
-        self.is_to_be_reset = False
+        self.is_to_be_reset = self._is_noted = False
+        self._turn = asyncio.Lock()
+        """Of several tasks, whose statements go one after another, as with other clients: asyncpg refuses them."""
         self._refused_to_write = False
         self._read_only_before = _reads_only(self._raw)
         self.waits_since = 0.0
@@ -60,6 +79,8 @@ class AsyncpgConnection:
     @property
     def raw(self) -> Any:
         self.escaped = self.session.needs_reset = True
+        if self.in_transaction:
+            self._note_begun()
         return self.shown
 
     @property
@@ -110,23 +131,29 @@ class AsyncpgConnection:
 
     # -- statements
 
-    async def _ask(self, answer: Awaitable[T]) -> T:
+    async def _ask(self, asking: Coroutine[Any, Any, T]) -> T:
         """What the server answers to a statement of ours. Whoever looks after it sees how long that takes."""
-        self.waits_since = time.monotonic()
         try:
-            return await answer
+            await self._turn.acquire()
+            self.waits_since = time.monotonic()
+            try:
+                return await asking
+            finally:
+                self.waits_since = 0.0
+                self._turn.release()
         except BaseException as error:
+            asking.close()  # it may not have had its turn
             self._heed(error)
             raise
-        finally:
-            self.waits_since = 0.0
 
-    async def _ask_for_user(self, answer: Awaitable[T]) -> T:
+    async def _ask_for_user(self, asking: Coroutine[Any, Any, T]) -> T:
         """What it answers to one of the application's, which may take its time, and leave something behind."""
         self.session.needs_reset = True
         try:
-            return await answer
+            async with self._turn:
+                return await asking
         except BaseException as error:
+            asking.close()
             self._heed(error, ours=False)
             raise
 
@@ -147,11 +174,14 @@ class AsyncpgConnection:
         if spelled.names:
             asked = self._raw.execute(spelled.sql, *spelled.positional(parameters))
             return _changed(await self._ask_for_user(asked))
-        # Without parameters asyncpg would also run several statements, which no other client does.
-        asked = self._raw.prepare(spelled.sql, name=None if self._prepared else "")
-        statement = await self._ask_for_user(asked)
-        await self._ask_for_user(statement.fetch())
-        return _changed(statement.get_statusmsg())
+        return _changed(await self._ask_for_user(self._execute_one(spelled.sql)))
+
+    async def _execute_one(self, sql: str) -> str:
+        """Without parameters asyncpg would also run several statements, which no other client does."""
+        statement = await self._raw.prepare(sql, name=None if self._prepared else "")
+        await statement.fetch()
+        status: str = statement.get_statusmsg()
+        return status
 
     async def script(self, sql: str) -> None:
         await self._ask_for_user(self._raw.execute(sql))
@@ -160,8 +190,12 @@ class AsyncpgConnection:
 
     async def begin(self) -> None:
         await (self._begin_anew("BEGIN") if self.is_to_be_reset else self._ask(self._raw.execute("BEGIN")))
+        if self.native is not None:
+            self._note_begun()
 
     async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
+        if commit and self._turn.locked():
+            await self._insist_on_turn()
         if not isinstance(first, Command):
             return await run_in_turn(self, first, *more, begin=begin, commit=commit)
         if more and not (begin or commit or self.in_transaction):
@@ -169,9 +203,7 @@ class AsyncpgConnection:
         if not (more or begin or commit):
             return first.read(await self.fetch(first.sql, first.parameters))
         in_turn = more or begin == commit or first.needs == "rows" or not self._prepared
-        # asyncpg sends values in UTF-8 all the same, and in another encoding a backslash, say, may be half of a sign:
-        # what is quoted here would not be for the server.
-        if in_turn or self._raw.get_settings().client_encoding != "UTF8":
+        if in_turn or not is_plain(self._raw):
             return await run_in_turn(self, first, *more, begin=begin, commit=commit)
         # In one message.
         try:
@@ -184,6 +216,10 @@ class AsyncpgConnection:
         except BaseException:
             await self.rollback()  # it may have begun, or the statement failed so that COMMIT was not even tried
             raise
+        if commit:
+            self._note_ended()
+        elif self.native is not None:
+            self._note_begun()
         return first.read([()] * _changed(answer) if begin else ())
 
     async def _call(self, command: Command[Any]) -> str:
@@ -211,14 +247,38 @@ class AsyncpgConnection:
 
     async def commit(self) -> None:
         # In a transaction that a failed statement has poisoned, COMMIT answers "ROLLBACK" instead of failing.
-        answer = await self._ask(self._raw.execute("COMMIT"))
+        if self._turn.locked():
+            await self._insist_on_turn()
+        try:
+            answer = await self._ask(self._raw.execute("COMMIT"))
+        finally:
+            self._note_ended()
         if answer == "ROLLBACK":
             raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
 
+    async def _insist_on_turn(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(COMMIT_WITHIN), self._turn:
+                return
+        await self.rollback()
+        raise TransactionUnsuitable(UNFINISHED)
+
     async def rollback(self) -> None:
+        if self._turn.locked():
+            self.cut_off()  # what another task has under way is undone as well, however long it would take
         if not self._raw.is_closed():
             with suppress(asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
                 await self._ask(self._raw.execute("ROLLBACK"))
+        self._note_ended()
+
+    def _note_begun(self) -> None:
+        """Have asyncpg know of the transaction, so that the application may nest another in it."""
+        if not self._is_noted and self._raw._top_xact is None:
+            self._raw._top_xact, self._is_noted = begun(self._raw), True
+
+    def _note_ended(self) -> None:
+        if self._is_noted:
+            self._raw._top_xact, self._is_noted = None, False
 
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return False
@@ -232,6 +292,9 @@ class AsyncpgConnection:
 
     async def end_unfinished(self) -> None:
         """Leave no transaction open, nor one whose statement was cancelled."""
+        self._note_ended()
+        if self._turn.locked():
+            self.cut_off()
         if not self._raw.is_closed():
             with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
                 await self._ask(self._raw._protocol._wait_for_cancellation())
@@ -281,10 +344,24 @@ def new_session(raw: Any) -> Session:
     return Session(user_of(raw))
 
 
+def begun(raw: Any, isolation: str | None = None) -> Any:
+    """A transaction of asyncpg's own that stands for one that was begun in SQL."""
+    transaction = raw.transaction(isolation=isolation)
+    transaction._state = type(transaction._state).STARTED
+    return transaction
+
+
 def user_of(raw: Any) -> str | None:
     """Whom the server takes us for."""
     user: str | None = getattr(raw.get_settings(), "session_authorization", None)
     return user
+
+
+def is_plain(raw: Any) -> bool:
+    """Whether values may be written out in a statement: asyncpg sends it in UTF-8 all the same, and in another encoding
+    a backslash, say, may be half of a sign, so that what is quoted here would not be for the server.
+    """
+    return not raw.is_closed() and bool(raw.get_settings().client_encoding == "UTF8")
 
 
 def _reads_only(raw: Any) -> bool | None:

@@ -20,7 +20,15 @@ from psycopg.waiting import Wait, wait_async
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows, as_one
-from onward.state.driver import CLOSED_BY_HAND, ENDED_BY_HAND, PlainConnection, Result, run_in_turn
+from onward.state.driver import (
+    CLOSED_BY_HAND,
+    COMMIT_WITHIN,
+    ENDED_BY_HAND,
+    UNFINISHED,
+    PlainConnection,
+    Result,
+    run_in_turn,
+)
 from onward.state.postgres.session import Session, inlined, reads_only
 from onward.state.postgres.settings import hide_row
 from onward.state.statement import spell
@@ -29,6 +37,8 @@ from onward.transport import cut_off, has_news
 T = TypeVar("T")
 _LOOK_EVERY = 0.1
 """Seconds between looks of psycopg's for something other than an answer."""
+_ROLL_BACK_WITHIN = 1.0
+"""Seconds in which the application's own statements end that are under way when their transaction is undone."""
 
 
 def user_of(raw: Any) -> bytes | None:
@@ -276,9 +286,8 @@ class PsycopgConnection(PlainConnection):
         if isinstance(first, Command):
             if more and not (begin or commit or self.in_transaction):
                 first, more = as_one(first, more)
-            # In other encodings a sign may be spelled with a byte that means a quote or a backslash alone.
-            is_plain = self.native is None and self._raw.pgconn.parameter_status(b"client_encoding") == b"UTF8"
-            if begin != commit and not more and first.needs != "rows" and is_plain:
+            takes_one = self.native is None and takes_one_message(self._raw)
+            if begin != commit and not more and first.needs != "rows" and takes_one:
                 return await self._run_in_one_message(first, begin=begin)
         return await run_in_turn(self, first, *more, begin=begin, commit=commit)
 
@@ -289,6 +298,7 @@ class PsycopgConnection(PlainConnection):
             if begin:
                 count = await self._begin(f"BEGIN;{statement}")
             else:
+                await self._insist_on_turn()
                 await self._send(f"{statement};COMMIT")
                 await self._ended()
         except BaseException:
@@ -300,6 +310,7 @@ class PsycopgConnection(PlainConnection):
         # In a transaction that a failed statement has poisoned, COMMIT means ROLLBACK and psycopg does not say so.
         poisoned = self._raw.info.transaction_status == TransactionStatus.INERROR
         try:
+            await self._insist_on_turn()
             with self._ours:
                 await answer(self._raw.rollback() if poisoned else self._raw.commit())
         except BaseException:
@@ -309,7 +320,27 @@ class PsycopgConnection(PlainConnection):
         if poisoned:
             raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
 
+    async def _insist_on_turn(self) -> None:
+        if not await self._has_turn(COMMIT_WITHIN):
+            raise TransactionUnsuitable(UNFINISHED)
+
+    async def _has_turn(self, within: float) -> bool:
+        """Whether the connection is free in time: what the application has begun on it may keep it for ever."""
+        lock = self._raw.lock
+        if not lock.locked():
+            return True
+        if isinstance(lock, asyncio.Lock):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within), lock:
+                    return True
+        elif lock.acquire(timeout=within):
+            lock.release()
+            return True
+        return False
+
     async def rollback(self) -> None:
+        if not (self._raw.closed or await self._has_turn(_ROLL_BACK_WITHIN)):
+            await answer(self._raw.close())
         if not self._raw.closed:
             with suppress(psycopg.OperationalError), self._ours:
                 await answer(self._raw.rollback())
@@ -367,6 +398,14 @@ class _Asking:
         self._connection.has_asked(error)
         if isinstance(error, psycopg.IntegrityError) and self is self._connection._ours:
             hide_row(error)
+
+
+def takes_one_message(raw: Any) -> bool:
+    """Whether statements with their values written out can be sent: not in another encoding, where a sign may be
+    spelled with a byte that means a quote or a backslash alone, nor in a pipeline that the application has left open.
+    """
+    connection = raw.pgconn
+    return bool(connection.parameter_status(b"client_encoding") == b"UTF8" and connection.pipeline_status == 0)
 
 
 async def send(raw: Any, sql: str) -> int:

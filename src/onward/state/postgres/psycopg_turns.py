@@ -100,7 +100,7 @@ class Turns:
                 self._free += 1
                 return False
             waiting = self._line.popleft()
-        waiting.connection = connection
+            waiting.connection = connection  # before it can see that it is in line no longer
         waiting.turn.release()
         return True
 

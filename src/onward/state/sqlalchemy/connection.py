@@ -51,6 +51,7 @@ from onward.state.sqlalchemy.work import (
     take_write_lock,
 )
 from onward.state.sqlite.connection import writes
+from onward.state.sqlite.gate import LockLimit
 
 T = TypeVar("T")
 MakePatience: TypeAlias = Callable[[Connection], AbstractContextManager[None]]
@@ -61,10 +62,13 @@ _SUSPENDED = "onward_suspended"
 class JoinedConnection(PlainConnection):
     """A connection or session in a transaction of SQLAlchemy's: the caller's, or one begun here to be handed out."""
 
-    def __init__(self, raw: Any, *, begun: bool = False, lent: MakePatience | None = None) -> None:
+    def __init__(
+        self, raw: Any, *, begun: bool = False, lent: MakePatience | None = None, limit: LockLimit | None = None
+    ) -> None:
         self.raw = self.native = raw
         self._begun = begun
         self._lent = lent
+        self._do = partial(do, raw, limit=limit)
         self._patience: AbstractContextManager[None] = nullcontext()
         self._connection: Connection | None = None
         self._transaction: Any = None
@@ -92,18 +96,18 @@ class JoinedConnection(PlainConnection):
             raise TransactionClosed(ENDED_BY_HAND)
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        return await do(self.raw, self.fetch_now, sql, parameters)
+        return await self._do(self.fetch_now, sql, parameters)
 
     async def query(self, sql: str, parameters: Mapping[str, Any]) -> Result:
-        return await do(self.raw, self.query_now, sql, parameters)
+        return await self._do(self.query_now, sql, parameters)
 
     async def script(self, sql: str) -> None:
-        await do(self.raw, self.script_now, sql)
+        await self._do(self.script_now, sql)
 
     async def run(self, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False) -> T:
         """As one piece of work with the sync object: to change over to that costs as much as a small statement."""
         at_once = self._run_in_thread if self._lent is not None and has_thread(self.raw) else self._run
-        work = self._beginning if begin else partial(do, self.raw)
+        work = self._beginning if begin else self._do
         return await work(at_once, first, more, begin, commit)
 
     def _run(self, target: Any, first: Operation[T], more: tuple[Command[Any], ...], begin: bool, commit: bool) -> T:
@@ -161,7 +165,7 @@ class JoinedConnection(PlainConnection):
 
     async def _beginning(self, work: Callable[..., T], *arguments: Any) -> T:
         try:
-            return await do(self.raw, work, *arguments)
+            return await self._do(work, *arguments)
         except asyncio.CancelledError as error:
             clear_frames(error.__traceback__)  # with what they hold of a connection that is half made
             if is_open(self.raw):
@@ -169,10 +173,10 @@ class JoinedConnection(PlainConnection):
             raise
 
     async def commit(self) -> None:
-        await do(self.raw, self.commit_now)
+        await self._do(self.commit_now)
 
     async def rollback(self) -> None:
-        await do(self.raw, self.roll_back_now)
+        await self._do(self.roll_back_now)
 
     def suspend(self) -> None:
         connection = self._connection
@@ -238,7 +242,7 @@ class JoinedConnection(PlainConnection):
             if self._lent is not None:
                 self._patience, self._end = self._lent(connection), _nothing if is_file else end_of(connection)
         except BaseException as error:
-            _roll_back(target)
+            _roll_back(target, self._connection)
             if isinstance(error, DBAPIError) and is_locked(error):  # by an event listener that begins
                 raise WriterBusy from error
             raise
@@ -266,7 +270,7 @@ class JoinedConnection(PlainConnection):
     def roll_back_now(self, target: Connection | Session) -> None:
         self._ended()
         with self._patience:
-            self._ask(_roll_back, target)
+            self._ask(_roll_back, target, self._connection)
 
     def _within(self, target: Connection | Session, work: Callable[..., T], *arguments: Any) -> T:
         connection = self._enter(target)
@@ -364,10 +368,11 @@ class DirectConnection(PlainConnection):
         patience: AbstractContextManager[None] | None = None,
         end: Callable[[], object] | None = None,
         past: bool = False,
+        limit: LockLimit | None = None,
     ) -> None:
         """`past`: ask past SQLAlchemy, which is then told of no error: no other connection is given up for it."""
         self.raw = raw
-        self._past = past
+        self._past, self._limit = past, limit
         self.in_transaction = False
         self._end = end or _nothing
         self._patience = patience or nullcontext()
@@ -399,7 +404,7 @@ class DirectConnection(PlainConnection):
 
     async def _do(self, work: Callable[..., T], *arguments: Any) -> T:
         with self._patience:
-            return await do(self.raw, work, *arguments)
+            return await do(self.raw, work, *arguments, limit=self._limit)
 
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return False
@@ -462,7 +467,10 @@ class PooledConnection(PlainConnection):
         joined: Callable[[], Any],
         patience: MakePatience,
         turns: Turns | None,
+        limit: LockLimit | None,
     ) -> None:
+        """`limit`: how long to wait for a file's write lock."""
+        self._limit = limit
         self._is_file, self._turns = dialect == "sqlite", turns
         self._make_direct, self._options, self._make_joined = direct, options, joined
         self._make_patience = patience
@@ -528,7 +536,7 @@ class PooledConnection(PlainConnection):
             await self.give_back()
         await self._take_turn()
         self._handle = self._make_direct() if is_lone and self._is_file else self._make_joined()
-        return JoinedConnection(self._handle, lent=self._make_patience)
+        return JoinedConnection(self._handle, lent=self._make_patience, limit=self._limit)
 
     async def commit(self) -> None:
         try:
@@ -591,7 +599,7 @@ class PooledConnection(PlainConnection):
             if not self._is_file:  # else it is opened along with the first statement
                 await open_whole(raw, self._options)
             patience = self._make_patience(getattr(raw, "sync_connection", raw))
-            self._lent = DirectConnection(raw, patience=patience)
+            self._lent = DirectConnection(raw, patience=patience, limit=self._limit)
         return self._lent
 
 
@@ -644,10 +652,21 @@ def _discard_demoted(connection: Connection, error: DBAPIError) -> None:
         connection.invalidate(error)
 
 
-def _roll_back(target: Connection | Session) -> None:
-    # Where the connection is broken there is nothing left to undo.
-    with suppress(DBAPIError, OSError):
+def _roll_back(target: Connection | Session, connection: Connection | None = None) -> None:
+    """`connection`: that of a session."""
+    is_lent = connection is not None and not (connection.closed or connection.invalidated)
+    lent: Any = connection.connection if connection is not None and is_lent else None
+    record = lent and lent._connection_record
+    try:
         target.rollback()
+    except (DBAPIError, OSError) as error:
+        # It is broken, or in the middle of a statement that the application has left behind, and SQLAlchemy takes the
+        # transaction for ended all the same: whoever is lent the connection next would write in it.
+        with suppress(DBAPIError, OSError):
+            if isinstance(target, Connection):
+                target.invalidate(error)
+            elif record is not None:  # the session has given it back
+                record.invalidate(error)
 
 
 def _by_hand(connection: Connection, sql: str) -> None:

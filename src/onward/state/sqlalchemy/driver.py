@@ -28,6 +28,7 @@ from onward.state.sqlalchemy.reaching import conninfo_of
 from onward.state.sqlalchemy.work import client, do, end_of, keep_write_ahead_log, reads_only, rows
 from onward.state.sqlite.connection import fault_of
 from onward.state.sqlite.file import SqliteFile
+from onward.state.sqlite.gate import LockLimit
 from onward.state.sqlite.sqlite3 import SyncSqliteDriver
 from onward.transport import CONNECT, STATEMENT, Patience, Reach, watch
 
@@ -46,13 +47,16 @@ class _SqlAlchemy(ABC):
     _session_class: Any
     _scoped_class: Any
 
-    def __init__(self, source: Any, *, prepared: bool = True, transaction_type: Any = None) -> None:
+    def __init__(
+        self, source: Any, *, prepared: bool = True, transaction_type: Any = None, lock_timeout: float | None = None
+    ) -> None:
         self._engine = source if isinstance(source, self._engine_class) else self._bind_of(source)
         self._sync_engine: Engine = getattr(self._engine, "sync_engine", self._engine)
         self.dialect: Dialect = dialect_of(self._sync_engine)
         self._prepared = prepared
         self._address = address_of(self._sync_engine.url) if self.dialect == "postgres" else None
-        self.file = SqliteFile(self._sync_engine.url.database) if self.dialect == "sqlite" else None
+        database = self._sync_engine.url.database
+        self.file = SqliteFile(database, lock_timeout=lock_timeout) if self.dialect == "sqlite" else None
         self.postgres_dsn = self._address if prepared else None
         self.reach = self._reach() if prepared and self.dialect == "postgres" else None
         self.address: Address | None = None
@@ -127,12 +131,17 @@ class _SqlAlchemy(ABC):
             joined=self._hand_out,
             patience=self._patience,
             turns=self._turns,
+            limit=self._lock_limit,
         )
         try:
             await pooled.queue()  # here a worker sees who waits, and takes no more than it can serve
             yield pooled
         finally:
             await pooled.give_back()
+
+    @property
+    def _lock_limit(self) -> LockLimit | None:
+        return None if self.file is None else self.file.patience
 
     def _come_home(self) -> None:
         """In a child of the process that opened the driver an engine without an event loop is made to connect anew."""
@@ -205,7 +214,7 @@ class _SqlAlchemy(ABC):
             check_connection(getattr(raw, "sync_connection", raw), self._sync_engine)
         else:
             return None
-        return JoinedConnection(raw, begun=begun)
+        return JoinedConnection(raw, begun=begun, limit=self._lock_limit)
 
     def fault(self, error: BaseException) -> Fault | None:
         said = fault_of_code(sqlstate(error), error) if self.dialect == "postgres" else None
@@ -333,11 +342,12 @@ class SyncSqlAlchemyDriver(_SqlAlchemy):
         return self
 
 
-def driver_for(source: Any, *, prepared: bool = True) -> SqlAlchemyDriver | SyncSqlAlchemyDriver:
-    """The driver for an engine or sessionmaker of the application's."""
-    if isinstance(source, AsyncEngine | async_sessionmaker):
-        return SqlAlchemyDriver(source, prepared=prepared)
-    return SyncSqlAlchemyDriver(source, prepared=prepared)
+def driver_for(
+    source: Any, *, prepared: bool = True, lock_timeout: float | None = None
+) -> SqlAlchemyDriver | SyncSqlAlchemyDriver:
+    """The driver for an engine or sessionmaker of the application's. `lock_timeout` is for files of SQLite."""
+    kind = SqlAlchemyDriver if isinstance(source, AsyncEngine | async_sessionmaker) else SyncSqlAlchemyDriver
+    return kind(source, prepared=prepared, lock_timeout=lock_timeout)
 
 
 def _session_class(maker: Any) -> Any:

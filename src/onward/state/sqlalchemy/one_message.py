@@ -6,8 +6,8 @@ of it, and so does SQLAlchemy's wrapping of asyncpg, in attributes that are nobo
 other names than here, statements go one by one.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext, suppress
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection
@@ -25,14 +25,16 @@ def takes_one_message(connection: Connection) -> bool:
     """Whether its client can be asked like this: in UTF-8, and with nothing about transactions that we cannot spell."""
     driver = connection.dialect.driver
     if driver == "asyncpg":
+        from onward.state.postgres.asyncpg_connection import is_plain
+
         adapted: Any = connection.connection.dbapi_connection
-        is_plain = adapted.driver_connection.get_settings().client_encoding == "UTF8"
-        return is_plain and _keeps_account(adapted) and not (adapted.readonly or adapted.deferrable)
+        takes = is_plain(adapted.driver_connection) and _keeps_account(adapted)
+        return takes and not (adapted.readonly or adapted.deferrable)
     if driver == "psycopg":
+        from onward.state.postgres import psycopg_connection
+
         raw = _client(connection)
-        # In other encodings a sign may be spelled with a byte that means a quote or a backslash alone.
-        is_plain = raw.pgconn.parameter_status(b"client_encoding") == b"UTF8" and raw.pgconn.pipeline_status == 0
-        return is_plain and raw.read_only is None and raw.deferrable is None
+        return psycopg_connection.takes_one_message(raw) and raw.read_only is None and raw.deferrable is None
     return False
 
 
@@ -74,15 +76,21 @@ def _begin(level: str | None) -> str:
     return f"BEGIN ISOLATION LEVEL {level.replace('_', ' ')}" if level else "BEGIN"
 
 
-def ask_past(connection: Connection, sql: str, ask: Callable[[Any], T]) -> T:
-    """What the wrapping of an asyncpg connection answers; what the client raises, in SQLAlchemy's words.
+def ask_past(connection: Connection, sql: str, ask: Callable[[Any], Awaitable[T]]) -> T:
+    """What a connection of asyncpg's answers; what the client raises, in SQLAlchemy's words.
 
     `sql` is what these show: without values, which may be payloads.
     """
     adapted: Any = connection.connection.dbapi_connection
     raw = adapted.driver_connection
+
+    async def in_turn(raw: Any) -> T:
+        async with getattr(adapted, "_execute_mutex", None) or nullcontext():  # as SQLAlchemy's own statements
+            return await ask(raw)
+
     try:
-        return ask(adapted)
+        answer: T = adapted.run_async(in_turn)
+        return answer
     except Exception as error:
         if raw.is_closed():
             with suppress(DBAPIError):
@@ -103,7 +111,7 @@ def _translated(adapted: Any, error: Exception) -> Exception:
 
 
 def _ask_asyncpg(connection: Connection, message: str, sql: str) -> str:
-    said: str = ask_past(connection, sql, lambda adapted: adapted.run_async(lambda raw: raw.execute(message)))
+    said: str = ask_past(connection, sql, lambda raw: raw.execute(message))
     return said
 
 
@@ -151,10 +159,10 @@ def _keeps_account(adapted: Any) -> bool:
 
 
 def _note_begun(adapted: Any) -> None:
+    from onward.state.postgres.asyncpg_connection import begun
+
     raw = adapted.driver_connection
-    transaction = raw.transaction(isolation=adapted.isolation_level)
-    transaction._state = type(transaction._state).STARTED
-    raw._top_xact = adapted._transaction = transaction
+    raw._top_xact = adapted._transaction = begun(raw, adapted.isolation_level)
     if hasattr(adapted, "_started"):  # before SQLAlchemy 2.1
         adapted._started = True
 

@@ -21,6 +21,7 @@ from onward.state.postgres.session import reads_only as said_to_read_only
 from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.sqlalchemy.one_message import ask_past
 from onward.state.sqlite.connection import SyncSqliteConnection, is_busy, writes
+from onward.state.sqlite.gate import LockLimit
 from onward.state.statement import ParameterStyle, spell
 from onward.transport import cut_off
 
@@ -38,11 +39,13 @@ class WriterBusy(Exception):
     """Another connection writes to the SQLite file; nothing has been done yet that trying again would repeat."""
 
 
-async def do(handle: Any, work: Callable[..., T], *arguments: Any) -> T:
-    """Do work with the sync object behind a connection or session, waiting for SQLite's write lock if need be.
+async def do(handle: Any, work: Callable[..., T], *arguments: Any, limit: LockLimit | None = None) -> T:
+    """Do work with the sync object behind a connection or session, waiting for SQLite's write lock if need be, for ever
+    unless there is a `limit`.
 
     An async connection that is not open yet is opened first.
     """
+    began = time.monotonic()
     is_async = isinstance(handle, AsyncConnection | AsyncSession)
     whole = is_async and is_file(handle)
     while True:
@@ -52,6 +55,8 @@ async def do(handle: Any, work: Callable[..., T], *arguments: Any) -> T:
                 return await to_the_end(_do(handle, work, *arguments))
             return await _do(handle, work, *arguments) if is_async else work(handle, *arguments)
         except WriterBusy:
+            if limit is not None:
+                limit.check(began)
             pause = random.uniform(0.005, 0.03)
         if is_async:
             await asyncio.sleep(pause)
@@ -131,12 +136,7 @@ def _rows_of_asyncpg(connection: Connection, sql: str, parameters: Mapping[str, 
     """The same, past SQLAlchemy, at a third of the cost."""
     spelled = spell(sql, "dollar")
     given = spelled.positional(parameters)
-    found: Rows = ask_past(
-        connection,
-        spelled.sql,
-        lambda adapted: adapted.run_async(lambda raw: raw.fetch(spelled.sql, *given)),
-    )
-    return found
+    return ask_past(connection, spelled.sql, lambda raw: raw.fetch(spelled.sql, *given))
 
 
 def run_in_thread(

@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from threading import Event
 
 from onward.state.process import HomeProcess
 from onward.state.sqlite.connection import SyncSqliteConnection
+from onward.state.sqlite.gate import Abandoned
 from onward.state.sqlite.writes import Writes
 
 _LOOK = 0.01
@@ -48,14 +49,14 @@ class Rhythm:
 class FileCommits:
     """Watches a file from a thread, until another stops it."""
 
-    def __init__(self, connect: Callable[[], SyncSqliteConnection], path: Path) -> None:
+    def __init__(self, connect: Callable[[Callable[[], bool]], SyncSqliteConnection], path: Path) -> None:
         self._connect, self._path = connect, path
         self._stopped, self._home = Event(), HomeProcess()
         self._writes: Writes | None = None
 
     def seen(self) -> Iterator[None]:
         """A turn for every time that one or several commits are seen, whosever they are."""
-        with closing(self._connect()) as connection:
+        with suppress(Abandoned), closing(self._connect(self._stopped.is_set)) as connection:
             last, rhythm = connection.data_version(), Rhythm()
             self._writes = self._told_of_writes()
             try:

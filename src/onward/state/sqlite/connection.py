@@ -67,7 +67,7 @@ class SyncSqliteConnection(PlainConnection):
         self.has_escaped = False
         """Whether the application may have kept it, or have changed it for good."""
         self.native = native
-        self.is_abandoned: Callable[[], bool] = _never
+        self.is_abandoned: Callable[[], bool] = never
         """Asked while waiting for others; true: raise Abandoned instead of waiting on."""
         self.patience: LockLimit | None = None
         """How long it waits for the write lock; None: for ever."""
@@ -163,7 +163,7 @@ class SyncSqliteConnection(PlainConnection):
 
     def lent(self) -> None:
         """Somebody else has it now."""
-        self.is_abandoned = _never
+        self.is_abandoned = never
 
     def prepare(self, pragma: str) -> None:
         """Set up the connection; also waits for others, who may be opening the file for the first time."""
@@ -291,7 +291,7 @@ class AiosqliteConnection(PlainConnection):
 _ROLLED_BACK = "the transaction was not committed: an error had already made SQLite roll it back"
 
 
-def _never() -> bool:
+def never() -> bool:
     return False
 
 

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -14,7 +15,7 @@ from onward.errors import ConfigurationError
 from onward.state.driver import Address
 from onward.state.process import HomeProcess
 from onward.state.sqlite.commits import FileCommits
-from onward.state.sqlite.connection import SyncSqliteConnection
+from onward.state.sqlite.connection import SyncSqliteConnection, never
 from onward.state.sqlite.gate import Gate, LockLimit
 from onward.state.sqlite.private import make_folder
 from onward.state.sqlite.version import require_version
@@ -126,24 +127,27 @@ class SqliteFile:
                 self._remove()
                 self._path = None
 
-    def impatient(self) -> SyncSqliteConnection:
+    def impatient(self, is_abandoned: Callable[[], bool] = never) -> SyncSqliteConnection:
         """A connection for calls, which do not wait for ever when somebody else has the lock."""
-        connection = self.connect()
-        connection.patience = self.patience
-        return connection
+        return self.connect(is_abandoned, patience=self.patience)
 
     @property
     def patience(self) -> LockLimit | None:
         """How long calls wait for the lock, and what they say then."""
         return None if self._lock_timeout is None else LockLimit(self._lock_timeout, str(self._path))
 
-    def connect(self) -> SyncSqliteConnection:
-        """A connection that works where it is called, for one thread at a time, and waits for the lock for ever."""
+    def connect(
+        self, is_abandoned: Callable[[], bool] = never, *, patience: LockLimit | None = None
+    ) -> SyncSqliteConnection:
+        """A connection that works where it is called, for one thread at a time, and waits for the lock for ever; also
+        while it is made.
+        """
         self.make()
         raw = sqlite3.connect(
             self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
         )
         connection = SyncSqliteConnection(raw, gate=self.gate)
+        connection.is_abandoned, connection.patience = is_abandoned, patience
         try:
             for pragma in self._pragmas():
                 connection.prepare(pragma)

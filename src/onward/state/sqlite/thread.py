@@ -94,7 +94,8 @@ class ConnectionThread:
     Who begins a transaction has it alone: others begin theirs when that one has been told to end.
     """
 
-    def __init__(self, connect: Callable[[], SyncSqliteConnection]) -> None:
+    def __init__(self, connect: Callable[[Callable[[], bool]], SyncSqliteConnection]) -> None:
+        """`connect` is told what says, in the thread, whether a wait is to be given up."""
         self._connect = connect
         self._connection: SyncSqliteConnection | None = None
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -182,8 +183,7 @@ class ConnectionThread:
     def _usable(self, is_inside: bool) -> SyncSqliteConnection:
         if self._connection is None or (self._connection.is_closed and not is_inside):
             self._tell()
-            self._connection = self._connect()
-            self._connection.is_abandoned = self.is_abandoned
+            self._connection = self._connect(self.is_abandoned)
         return self._connection
 
     def is_abandoned(self) -> bool:
