@@ -418,7 +418,7 @@ class Model:
         for row in back:
             row.open_blockers = self._open(row)
             row.status, row.reason = ("blocked" if row.open_blockers else "pending"), None
-            row.deferred = False
+            row.deferred, row.admitted_after = False, None
         for row in self.rows.values():
             if row.status == "blocked" and set(coming) & set(self.edges.get(row.id, [])):
                 row.open_blockers = self._open(row)
