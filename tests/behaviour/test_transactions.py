@@ -424,3 +424,26 @@ async def test_a_statement_that_is_left_behind_leaves_no_transaction_to_the_next
             notes = [note for (note,) in await other.fetch("SELECT note FROM public.notes", {})]
     assert notes.count("written") == (ended.outcome == "completed")
     assert (notes.count("later"), notes.count("last")) == (3, 1)
+
+
+@pytest.mark.parametrize("library", ["asyncpg", "asyncpg pool", "asyncpg engine", "asyncpg sessions"], indirect=True)
+async def test_what_a_handler_deallocates_stops_nobody_who_is_lent_the_connection_next(
+    library: Library, build: Callable[..., Onward]
+) -> None:
+    """asyncpg goes on asking for what it has prepared, until it hears that the server knows it no more."""
+
+    @job("forgets")
+    async def forgets(attempt: Attempt[int]) -> int:
+        async with attempt.complete() as tx:
+            await library.run(tx, "DEALLOCATE ALL")
+            return attempt.failures
+
+    app = build(work, forgets)
+    async with app:
+        await make_notes(app)
+        async with app.worker():
+            for number in range(3):
+                chain = await app.start(forgets, number)
+                assert await chain.wait(timeout=SOON) == 0
+                assert (await chain.get()).status is JobStatus.COMPLETED
+        await goes_on(app, library)

@@ -10,10 +10,12 @@ from onward.transport import CONNECT, IDLE, INTERVAL, PROBES
 
 _ENDED = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
 """The server has ended the session, or does not begin one: it stops, starts, or was tired of waiting."""
+FORGOTTEN = "26000"
+"""Of a prepared statement that the server knows no more."""
 _BY_CODE = {
     "25006": Fault.READ_ONLY,
     "25P02": Fault.POISONED,
-    "26000": Fault.TROUBLE,
+    FORGOTTEN: Fault.TROUBLE,
     "57014": Fault.TIMEOUT,
     "OW003": Fault.STALE,
 }

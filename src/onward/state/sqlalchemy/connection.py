@@ -25,7 +25,7 @@ from onward.state.driver import (
     run_in_turn,
     run_now,
 )
-from onward.state.postgres.settings import fault_of_code
+from onward.state.postgres.settings import FORGOTTEN, fault_of_code
 from onward.state.sqlalchemy.after_commit import after_commit, has_ended
 from onward.state.sqlalchemy.checks import sqlstate
 from onward.state.sqlalchemy.one_message import begin_with, commit_with, has_begun, takes_one_message
@@ -281,7 +281,7 @@ class JoinedConnection(PlainConnection):
             answer = self._ask(work, connection, *arguments)
         except DBAPIError as error:
             if self._lent is not None:
-                _discard_demoted(connection, error)
+                _discard_useless(connection, error)
             raise
         self._has_begun = self._begun
         return answer
@@ -426,7 +426,7 @@ class DirectConnection(PlainConnection):
             connection.commit()
         except BaseException as error:
             if isinstance(error, DBAPIError):
-                _discard_demoted(connection, error)
+                _discard_useless(connection, error)
             _roll_back(connection)
             if isinstance(error, DBAPIError) and is_locked(error):
                 raise WriterBusy from error
@@ -644,11 +644,15 @@ def _refuse_suspended(connection: Connection, *_: object) -> None:
         refuse()
 
 
-def _discard_demoted(connection: Connection, error: DBAPIError) -> None:
-    """Have the pool not lend a connection again that leads to a server which cannot write."""
-    if fault_of_code(sqlstate(error)) is not Fault.READ_ONLY or connection.closed or connection.invalidated:
+def _discard_useless(connection: Connection, error: DBAPIError) -> None:
+    """Have the pool not lend a connection again that leads to a server which cannot write, or has forgotten what the
+    client goes on asking for.
+    """
+    code = sqlstate(error)
+    is_refused = fault_of_code(code) is Fault.READ_ONLY
+    if not (is_refused or code == FORGOTTEN) or connection.closed or connection.invalidated:
         return
-    if connection.dialect.name == "sqlite" or reads_only(connection) is not False:
+    if not is_refused or connection.dialect.name == "sqlite" or reads_only(connection) is not False:
         connection.invalidate(error)
 
 

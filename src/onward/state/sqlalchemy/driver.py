@@ -20,7 +20,7 @@ from onward.errands import Errands, to_the_end
 from onward.errors import ConfigurationError
 from onward.state.driver import Address, Dialect, Driver, Fault, run_now, value_fault
 from onward.state.postgres.patience import PoolWatch, is_busy
-from onward.state.postgres.settings import fault_of_code, fault_of_libpq, session_settings
+from onward.state.postgres.settings import FORGOTTEN, fault_of_code, fault_of_libpq, session_settings
 from onward.state.process import HomeProcess
 from onward.state.sqlalchemy.checks import address_of, causes, check_connection, check_session, dialect_of, sqlstate
 from onward.state.sqlalchemy.connection import DirectConnection, JoinedConnection, PooledConnection, Turns, entered
@@ -64,7 +64,7 @@ class _SqlAlchemy(ABC):
         self._turns: Turns | None = None
         self._errands = Errands()
         self._watch = PoolWatch(self, self._errands)
-        self._listener = partial(_notice_demotion if self.dialect == "postgres" else _keep_after_cancel)
+        self._listener = partial(_notice_useless if self.dialect == "postgres" else _keep_after_cancel)
         """One for each driver: two may share an engine."""
         # Saves round trips. SQLite has none, and the application may use isolation_level in its own way; and behind a
         # server-side pooler asyncpg needs a transaction to prepare and run a statement on the same server connection.
@@ -364,8 +364,9 @@ def _beside(engine: Engine) -> Engine:
     return Engine(engine.pool.recreate(), engine.dialect, engine.url)
 
 
-def _notice_demotion(context: ExceptionContext) -> None:
-    """Have SQLAlchemy replace every connection of a pool that leads to a server which takes no writes any more.
+def _notice_useless(context: ExceptionContext) -> None:
+    """Have SQLAlchemy replace every connection of a pool that leads to a server which takes no writes any more; and one
+    whose server has forgotten (DEALLOCATE, DISCARD) what the client will ask for again and again.
 
     Whosever statement it was: those of handlers do not pass through us.
     """
@@ -374,6 +375,8 @@ def _notice_demotion(context: ExceptionContext) -> None:
     code = sqlstate(context.sqlalchemy_exception or context.original_exception)
     if fault_of_code(code) is Fault.READ_ONLY and reads_only(context.connection) is True:
         context.is_disconnect = True
+    elif code == FORGOTTEN:
+        context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
 
 
 def _keep_after_cancel(context: ExceptionContext) -> None:
