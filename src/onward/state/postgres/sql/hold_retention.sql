@@ -1,4 +1,5 @@
--- Be the one who prunes for a while longer, or from now on if nobody is; how far whoever did came, or how long to wait.
+-- Be the one who prunes for a while longer, or from now on if nobody is; how far whoever did came, or how long to wait; and
+-- whether there is history that nobody wants any more.
 WITH told AS MATERIALIZED (
   SELECT coalesce(:now::timestamptz, statement_timestamp()) AS now
 ), held AS (
@@ -15,5 +16,6 @@ WITH told AS MATERIALIZED (
 SELECT (SELECT walks FROM held),
   -- Whoever asks at this moment has the row locked.
   greatest(coalesce(extract(epoch FROM /*schema*/readable(r.held_until) - told.now), 1), 0.1)::double precision,
-  extract(epoch FROM told.now)::double precision
+  extract(epoch FROM told.now)::double precision,
+  EXISTS (SELECT FROM /*schema*/history_part p WHERE p.kept_until <= told.now)
 FROM told LEFT JOIN /*schema*/retention r ON true
