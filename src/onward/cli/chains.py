@@ -68,14 +68,14 @@ def list_chains(
 
     page = with_app(place, look)
     if json:
-        _print_page("chains", page, payloads=payloads or place.knows_secrets)
+        print_page("chains", page, payloads=payloads or place.knows_secrets)
         return
     rows = [
         (chain.id, chain.type_name, chain.status, age(chain.created_at), _step(chain), state_of(chain.current))
         for chain in page
     ]
-    _print_list("chain", ("type", "status", "age", "at step", ""), rows)
-    _say_what_follows(page, limit, filters)
+    print_list("chain", ("type", "status", "age", "at step", ""), rows)
+    say_what_follows(page, limit, filters)
 
 
 @jobs.command("list", epilog="Example: onward jobs list --type orders.charge --error CardDeclined")
@@ -98,21 +98,21 @@ def list_jobs(
 
     page = with_app(place, look)
     if json:
-        _print_page("jobs", page, payloads=payloads or place.knows_secrets)
+        print_page("jobs", page, payloads=payloads or place.knows_secrets)
         return
     rows = [(job.id, job.type_name, job.status, age(job.created_at), job.attempt, state_of(job)) for job in page]
-    _print_list("job", ("type", "status", "age", "attempts", ""), rows)
-    _say_what_follows(page, limit, filters)
+    print_list("job", ("type", "status", "age", "attempts", ""), rows)
+    say_what_follows(page, limit, filters)
 
 
-def _print_list(thing: str, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def print_list(thing: str, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     if rows:
         print_table((thing, *headers), rows)
     else:
         say(f"no {thing}s found")
 
 
-def _print_page(name: str, page: Page[Any], *, payloads: bool) -> None:
+def print_page(name: str, page: Page[Any], *, payloads: bool) -> None:
     print_json({name: [plain(one, payloads=payloads) for one in page], "next": page.next})
 
 
@@ -120,7 +120,7 @@ def _step(chain: Chain) -> str:
     return "" if chain.current.chain_index == 0 else f"{chain.current.chain_index + 1} {chain.current.type_name}"
 
 
-def _say_what_follows(page: Page[Any], limit: int, filters: Filters) -> None:
+def say_what_follows(page: Page[Any], limit: int, filters: Filters) -> None:
     if page.next is None:
         return
     looked = "" if len(page) == limit else f"looked through {filters.get('among'):,} jobs; "
@@ -135,7 +135,7 @@ def show_chain(place: Place, id: Id, payloads: Payloads = False, json: Json = Fa
     async def look(app: Onward) -> Story:
         return await story_of(app, (await chain_of(app, id)).current)
 
-    _show(with_app(place, look), payloads=payloads or place.knows_secrets, json=json)
+    show_story(with_app(place, look), payloads=payloads or place.knows_secrets, json=json)
 
 
 @jobs.command("show", epilog="Example: onward jobs show 0199d2a1-…")
@@ -146,7 +146,7 @@ def show_job(place: Place, id: Id, payloads: Payloads = False, json: Json = Fals
     async def look(app: Onward) -> Story:
         return await story_of(app, await job_of(app, id))
 
-    _show(with_app(place, look), payloads=payloads or place.knows_secrets, json=json)
+    show_story(with_app(place, look), payloads=payloads or place.knows_secrets, json=json)
 
 
 @chains.command("watch", epilog="Example: onward chains watch 0199d2a1-…")
@@ -171,7 +171,7 @@ def watch(
 jobs.command("watch", epilog="Example: onward jobs watch 0199d2a1-…")(watch)
 
 
-def _show(story: Story, *, payloads: bool, json: bool) -> None:
+def show_story(story: Story, *, payloads: bool, json: bool) -> None:
     if json:
         print_json(_as_json(story, payloads=payloads))
     else:
