@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -168,6 +169,26 @@ async def test_what_is_too_old_for_the_history_is_deleted_as_it_was_asked_for(ru
     assert await app.prune(older_than=380 * DAY) == 1
 
     assert await app.history_of(old.id) == []
+
+
+async def test_a_pruning_that_is_cancelled_at_any_moment_leaves_every_chain_whole_in_one_place(
+    running: Callable[..., Any],
+) -> None:
+    app = await running(note, keep, retention=YEAR)
+    chains = [await app.start(note, n) for n in range(60)]
+    for chain in chains:
+        await chain.wait(timeout=SOON)
+
+    for milliseconds in range(10):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(milliseconds / 1000):
+                await app.prune(older_than=timedelta(), limit=len(await app.history()) + 5)
+
+        left = {found.id: 2 async for found in app.chains()}
+        moved = {found.id: len(await app.history_of(found.id)) async for found in app.history()}
+        assert len(await app.jobs(limit=1000)) == 2 * len(left)
+        assert left | moved == {chain.id: 2 for chain in chains}
+        assert len(left) + len(moved) == len(chains)
 
 
 async def test_secrets_and_encrypted_payloads_stay_so(running: Callable[..., Any], target: str) -> None:

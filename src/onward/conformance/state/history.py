@@ -243,6 +243,23 @@ class TestOldHistory:
             assert await session.connection.run(history.drop()) is not None
             assert await _listed(session) == []
 
+    async def test_while_a_part_is_dropped_chains_stay_where_they_are(self, store: Store) -> None:
+        history = _skip_without_history(store)
+        async with store.connect() as session, store.connect() as other:
+            await _completed(session, store.job())
+            store.clock.advance(timedelta(days=8))
+            await _prune(session)
+            store.clock.advance(timedelta(days=500))
+            late = await _completed(session, store.job())
+            store.clock.advance(timedelta(days=8))
+
+            async with store.promptly(), other.transaction():
+                assert await other.connection.run(history.drop()) is not None
+                assert ((await _prune(session)).chains, await session.status(late)) == (0, "completed")
+
+            assert (await _prune(session)).chains == 1
+            assert [chain.id for chain in await _listed(session)] == [late]
+
     async def test_what_is_moved_into_a_part_keeps_it(self, store: Store) -> None:
         history = _skip_without_history(store)
         async with store.connect() as session, store.connect() as other:
