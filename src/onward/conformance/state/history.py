@@ -25,7 +25,10 @@ class TestHistory:
         _skip_without_history(store)
         async with store.connect() as session:
             first = await session.start_and_take(store.job(input='{"n": 1}', meta='{"trace": "t"}', priority=3))
-            await session.settle(continuing(first, next_of(first, "rest", input="[2]")))
+            await session.settle(continuing(first, next_of(first, "middle", input="[2]")))
+            middle = await session.take_one("middle")
+            await session.settle(continuing(middle, next_of(middle, "rest")))
+            store.clock.advance(timedelta(days=40))  # what it did in another month is moved to where it ended
             await session.settle(completing(await session.take_one("rest"), output='{"sum": 3}'))
             before = sorted(await session.everything(), key=lambda job: job.chain_index)
             chain = (await session.connection.run(store.state.find_chains([first.id])))[0]
@@ -33,7 +36,7 @@ class TestHistory:
 
             pruned = await _prune(session)
 
-            assert (pruned.completed, pruned.failed, pruned.jobs) == (1, 0, 2)
+            assert (pruned.completed, pruned.failed, pruned.jobs) == (1, 0, 3)
             assert list(await session.everything()) == []
             assert await session.status(first.id) is None
             assert await _jobs(session, first.id) == before
