@@ -1,9 +1,11 @@
 """What is pruned is moved to the history where retention says so, and looked up there; on Postgres."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import psycopg
@@ -18,6 +20,7 @@ from onward.worker.chores import Chores
 from onward.worker.pruning import Pruning
 from support import SOON, Recorder
 
+PAGE = (Path(__file__).parents[2] / "docs/how-to/retention.md").read_text()
 DAY = timedelta(days=1)
 YEAR = Retention(completed=7 * DAY, failed=30 * DAY, history=365 * DAY)
 
@@ -259,6 +262,37 @@ async def test_a_part_that_was_detached_is_not_dropped(running: Callable[..., An
 
     assert len(by_hand(app, target, f"SELECT 1 FROM onward.{part}")) == 2
     assert by_hand(app, target, "SELECT 1 FROM onward.history_part") == []
+
+
+async def test_what_the_page_says_to_do_by_hand_can_be_done(running: Callable[..., Any], target: str) -> None:
+    app = await running(note, keep, retention=YEAR)
+    by_hand(
+        app,
+        target,
+        "INSERT INTO onward.history_part VALUES ('2025-01-01 00:00+00', now()), ('2025-02-01 00:00+00', now())",
+    )
+    by_hand(app, target, "SELECT onward.make_history_parts()")
+    lines = [line for block in re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+
+    for line in lines:
+        by_hand(app, target, line)
+
+    assert len(lines) == 4
+    assert parts(app, target) == []
+    kept = by_hand(
+        app, target, "SELECT (kept_until AT TIME ZONE 'UTC')::date::text FROM onward.history_part ORDER BY 1"
+    )
+    assert kept == [("2027-02-01",), ("2027-03-01",)]
+
+
+async def test_workers_from_before_the_history_go_on_and_delete(running: Callable[..., Any], target: str) -> None:
+    app = await running(note, keep, retention=YEAR)
+    chain = await done(app, note, 1)
+    prune = "onward.prune('{note}', '{0}', '{0}', '00000000-0000-0000-0000-000000000000', NULL, 10, 10, now())"
+
+    assert by_hand(app, target, f"SELECT completed, jobs FROM {prune}") == [(1, 2)]
+
+    assert (await app.find_chain(chain.id), list(await app.history())) == (None, [])
 
 
 async def test_the_tables_are_as_migrations_make_them_whatever_parts_there_are(
