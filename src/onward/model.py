@@ -303,11 +303,24 @@ class Retention:
 
     completed: timedelta | None = timedelta(days=7)
     failed: timedelta | None = timedelta(days=30)
+    history: timedelta | None = None
+    """How long after its end a chain is kept in the history, to which it is moved when its other time is over; None: it
+    is deleted then."""
 
     def __post_init__(self) -> None:
         require(
             None if self.completed is None else wrong_duration("Retention: completed", self.completed),
             None if self.failed is None else wrong_duration("Retention: failed", self.failed),
+            None if self.history is None else wrong_duration("Retention: history", self.history),
+        )
+        require(*(self._history_in_vain(each) for each in ("completed", "failed")))
+
+    def _history_in_vain(self, name: str) -> str | None:
+        kept: timedelta | None = getattr(self, name)
+        if self.history is None or kept is None or kept < self.history:
+            return None
+        return (
+            f"Retention: history={self.history} is not longer than {name}={kept}: it counts from the end of a chain too"
         )
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,7 +16,7 @@ import pytest
 
 import servers
 from command import until
-from onward import Attempt, Deduplication, Limit, Onward, Permanent, job
+from onward import Attempt, Deduplication, Limit, Onward, Permanent, Retention, job
 from onward.errors import ChainFailed, DatabaseError
 from onward.worker.guardian.contract import GuardianKind
 from support import SOON
@@ -64,6 +64,14 @@ async def broken(attempt: Attempt[int]) -> int:
 
 
 JOBS = [part, whole, limited, plain, broken]
+
+HISTORY_BY_HAND = (
+    "UPDATE onward.history_part SET is_over = true",
+    "INSERT INTO onward.history_part VALUES ('2020-01-01', '2030-01-01')",
+    "SELECT onward.drop_history('infinity')",
+    "DELETE FROM onward.history",
+    "SELECT onward.move_to_history(ARRAY(SELECT id FROM onward.job), '{part}', '{1e9}', now())",
+)
 
 
 @dataclass(frozen=True)
@@ -159,6 +167,32 @@ async def test_a_worker_does_all_it_does_with_these_rights(
 
 
 @pytest.mark.parametrize("scheme", ["postgresql+asyncpg", "postgresql+psycopg"])
+async def test_a_worker_keeps_a_history_and_a_starter_looks_at_it_and_can_drop_nothing(
+    hardened: Hardened, scheme: str
+) -> None:
+    year = Retention(completed=timedelta(days=1), failed=timedelta(days=1), history=timedelta(days=365))
+    app = Onward(hardened.address("shop_worker", "second-password", scheme), jobs=JOBS, retention=year)
+    starter = Onward(hardened.address("shop_starter", "third-password", scheme), jobs=JOBS)
+    async with app, starter:
+        async with app.worker():
+            chain = await app.start(part, 1)
+            await chain.wait(timeout=SOON)
+        assert await app.prune(part, older_than=timedelta()) >= 1
+        with psycopg.connect(hardened.address("shop_starter", "third-password"), autocommit=True) as connection:
+            for refused in HISTORY_BY_HAND:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(refused.encode())
+            connection.execute("SELECT onward.make_history_parts(), onward.drop_history_parts()")  # nobody has asked
+        assert chain.id in [found.id async for found in starter.history(types=[part])]
+
+        app.state.clock = lambda: datetime.now(UTC) + timedelta(days=500)
+        assert app.state.history is not None
+        async with app.driver.reserved() as reserved:
+            assert await reserved.run(app.state.history.drop()) is not None
+        assert list(await starter.history()) == []
+
+
+@pytest.mark.parametrize("scheme", ["postgresql+asyncpg", "postgresql+psycopg"])
 async def test_a_starter_starts_and_looks_and_does_no_more(hardened: Hardened, scheme: str) -> None:
     worker = Onward(hardened.address("shop_worker", "second-password"), jobs=JOBS)
     starter = Onward(hardened.address("shop_starter", "third-password", scheme), jobs=JOBS, migrate=True)
@@ -194,6 +228,7 @@ def forbidden(app: Onward, chain: Any) -> Iterator[Awaitable[object]]:
     "statement",
     [
         "DROP TABLE onward.job",
+        "DROP TABLE onward.history",
         "CREATE TABLE onward.other (id int)",
         "CREATE TABLE public.other (id int)",
         "CREATE FUNCTION public.jsonb_array_length(text) RETURNS int LANGUAGE sql AS 'SELECT 1'",

@@ -13,7 +13,7 @@ from onward.errors import SchemaMissing
 from onward.state.statement import Statements
 from support import SOON
 
-NEWEST = {"postgres": 11, "sqlite": 10}
+NEWEST = {"postgres": 12, "sqlite": 10}
 
 
 @job("old")
@@ -37,7 +37,7 @@ async def test_what_an_older_version_has_stored_runs_in_the_newest(
 ) -> None:
     app, every = make_app(old, migrate=False), Statements.migrations
     assert app.state.newest_version == NEWEST[app.state.dialect]
-    if version == app.state.newest_version:
+    if version >= app.state.newest_version:
         pytest.skip("nothing to be brought up")
     with monkeypatch.context() as patch:
         patch.setattr(Statements, "migrations", lambda self: [one for one in every(self) if one[0] <= version])

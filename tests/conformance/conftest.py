@@ -132,6 +132,7 @@ class Place(ABC):
     async def prepare(self, state: StateAdapter, driver: Driver) -> None:
         limits = ("limit_rule", "limit_key", "limit_wake", "limit_place", "unserved_type")
         tables = ("job", "blocker", "paused_type", "schedule", "worker", "figure", *limits)
+        tables += ("history", "history_part") if state.history else ()
         try:
             for table in tables:
                 self.admin.execute(f"DELETE FROM {self.tables}{table}")

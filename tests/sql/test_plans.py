@@ -518,8 +518,10 @@ def test_what_blockers_put_out_is_looked_up_one_by_one(connection: psycopg.Conne
     assert_the_table_is_not_scanned(plan)
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_pruning_reads_about_as_many_rows_as_it_deletes(connection: psycopg.Connection, kept: bool) -> None:
+@pytest.mark.parametrize(("kept", "history"), [(False, None), (True, None), (False, [3e9] * TYPES)])
+def test_pruning_reads_about_as_many_rows_as_it_deletes(
+    connection: psycopg.Connection, kept: bool, history: list[float] | None
+) -> None:
     """Or, where it finds nothing, ten times as many, and goes on behind them with the next batch."""
     live, rows = RUNNING + PENDING + DEFERRED, 500
     statement = spell(STATE.sql("prune"), "percent")
@@ -527,6 +529,7 @@ def test_pruning_reads_about_as_many_rows_as_it_deletes(connection: psycopg.Conn
         "type_names": [f"type-{n}" for n in range(TYPES)],
         "keep_completed": [None if kept else 0.0] * TYPES,
         "keep_failed": [0.0] * TYPES,
+        "keep_history": history,
         "place": UUID(int=live + 1),
         "before": None,
         "most_chains": rows,
@@ -551,8 +554,10 @@ def test_pruning_reads_about_as_many_rows_as_it_deletes(connection: psycopg.Conn
     assert found is not None
     assert entries is not None
     assert (found[0], found[2]) == (0, jobs)
-    # Found, locked, looked at for what waited, deleted; and a cursor reads some in advance.
-    assert max(found[1], entries[0]) <= passed + 3 * jobs + 100
+    # Found, locked, looked at for what waited, deleted; and a cursor reads some in advance. Of what is moved: whether
+    # it is, of what month, and copied.
+    times = 3 if history is None else 6
+    assert max(found[1], entries[0]) <= passed + times * jobs + 100
 
 
 def test_what_waits_for_chains_that_end_is_looked_up(connection: psycopg.Connection) -> None:
@@ -644,3 +649,49 @@ def test_whether_an_attempt_is_held_is_asked_once(connection: psycopg.Connection
     assert [node["One-Time Filter"] for node in plan if "One-Time Filter" in node]
     assert {node["Index Name"] for node in plan if "Index Name" in node} == {"job_pkey"}
     assert_the_table_is_not_scanned(plan)
+
+
+HISTORY = """
+INSERT INTO plans.history_part (starts_at, kept_until) SELECT starts_at, 'infinity'
+FROM generate_series('2026-01-01 00:00+00'::timestamptz, '2026-04-01 00:00+00', '1 month') starts_at;
+SELECT plans.make_history_parts();
+INSERT INTO plans.history (id, chain_id, chain_index, type_name, payload_version, status, rank, deferred, input,
+  created_at, scheduled_at, root_id, attempt, failures, transients, crashes, blockers, open_blockers, runs_anyway,
+  chain_ended_at, chain_failed, has_dependents)
+SELECT id, id, 0, 'type-' || n % {types}, 1, 'completed', 0, false, '1', at, at, id, 1, 0, 0, 0, 0, 0, false, at,
+  n % 100 = 3, false
+FROM generate_series(1, {count}) n,
+  LATERAL (SELECT '2026-01-01 00:00+00'::timestamptz + n * interval '100 days' / {count} AS at) ended,
+  LATERAL (SELECT lpad(to_hex(n), 32, '0')::uuid AS id) made;
+"""
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_of_the_history_is_read_what_is_shown(connection: psycopg.Connection, statistics: bool) -> None:
+    """A chain by its id, and a page of a type, or of all types, in any part."""
+    connection.execute(HISTORY.format(types=TYPES, count=50_000).encode())
+    if statistics:
+        connection.execute("ANALYZE plans.history")
+    chain = UUID(int=20_000)
+    wanted: dict[str, Any] = {"type_names": ["type-3"], "failed": [False, True], "limit": BATCH, "now": None}
+    wanted |= {"ended_from": None, "ended_before": None, "after": None}
+
+    jobs = _of_history(connection, "history_jobs", chain_id=chain)
+    found = _of_history(connection, "find_history", chain_ids=[chain], **{**wanted, "type_names": None})
+    page = _of_history(connection, "list_history", **wanted)
+    late = _of_history(connection, "list_history", **{**wanted, "after": UUID(int=1_003), "failed": [True]})
+    of_all = _of_history(connection, "list_history", **{**wanted, "type_names": None})
+
+    looks = (jobs, found, page, late, of_all)
+    assert [rows for rows, _ in looks] == [1, 1, BATCH, 10, BATCH]
+    most = [20, 20, 5 * BATCH, 100, 2 * BATCH * TYPES]
+    assert [read for (_, read), bound in zip(looks, most, strict=True) if read > bound] == []
+
+
+def _of_history(connection: psycopg.Connection, statement: str, **parameters: Any) -> tuple[float, float]:
+    """How many rows it gives, and how many it read of all parts."""
+    plan = explained(connection, STATE.sql(statement), **parameters)
+    connection.execute("DEALLOCATE hot")
+    scans = [node for node in plan if node.get("Relation Name", "").startswith("history_2")]
+    assert "Seq Scan" not in {node["Node Type"] for node in scans}
+    return float(plan[0]["Actual Rows"]), sum(read(node) for node in scans)

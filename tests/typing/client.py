@@ -117,6 +117,8 @@ async def listings_are_awaited_or_iterated() -> None:
         assert_type(found, Job)
     for chain in await app.chains():
         assert_type(chain, Chain)
+    async for moved in app.history(types=[charge], status="failed"):
+        assert_type(moved, Chain)
 
 
 def and_without_an_event_loop() -> None:

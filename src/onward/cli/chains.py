@@ -64,18 +64,18 @@ def list_chains(
 
     async def look(app: Onward) -> tuple[Page[Chain], Shows]:
         begin = None if after is None else as_id(after)
-        return await app.chains(after=begin, limit=limit, **filters), _shows(app, payloads)
+        return await app.chains(after=begin, limit=limit, **filters), shown_by(app, payloads)
 
     page, shows = with_app(place, look)
     if json:
-        _print_page("chains", page, shows)
+        print_page("chains", page, shows)
         return
     rows = [
         (chain.id, chain.type_name, chain.status, age(chain.created_at), _step(chain), state_of(chain.current))
         for chain in page
     ]
-    _print_list("chain", ("type", "status", "age", "at step", ""), rows)
-    _say_what_follows(page, limit, filters)
+    print_list("chain", ("type", "status", "age", "at step", ""), rows)
+    say_what_follows(page, limit, filters)
 
 
 @jobs.command("list", epilog="Example: onward jobs list --type orders.charge --error CardDeclined")
@@ -94,29 +94,29 @@ def list_jobs(
 
     async def look(app: Onward) -> tuple[Page[Job], Shows]:
         begin = None if after is None else as_id(after)
-        return await app.jobs(after=begin, limit=limit, **filters), _shows(app, payloads)
+        return await app.jobs(after=begin, limit=limit, **filters), shown_by(app, payloads)
 
     page, shows = with_app(place, look)
     if json:
-        _print_page("jobs", page, shows)
+        print_page("jobs", page, shows)
         return
     rows = [(job.id, job.type_name, job.status, age(job.created_at), job.attempt, state_of(job)) for job in page]
-    _print_list("job", ("type", "status", "age", "attempts", ""), rows)
-    _say_what_follows(page, limit, filters)
+    print_list("job", ("type", "status", "age", "attempts", ""), rows)
+    say_what_follows(page, limit, filters)
 
 
-def _print_list(thing: str, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def print_list(thing: str, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     if rows:
         print_table((thing, *headers), rows)
     else:
         say(f"no {thing}s found")
 
 
-def _print_page(name: str, page: Page[Any], shows: Shows) -> None:
+def print_page(name: str, page: Page[Any], shows: Shows) -> None:
     print_json({name: [plain(one, shows=shows) for one in page], "next": page.next})
 
 
-def _shows(app: Onward, payloads: bool) -> Shows:
+def shown_by(app: Onward, payloads: bool) -> Shows:
     """Those that were asked for, or that the app knows; one that stands in for an address knows none."""
     return lambda type_name: payloads or type_name in app.registry
 
@@ -125,7 +125,7 @@ def _step(chain: Chain) -> str:
     return "" if chain.current.chain_index == 0 else f"{chain.current.chain_index + 1} {chain.current.type_name}"
 
 
-def _say_what_follows(page: Page[Any], limit: int, filters: Filters) -> None:
+def say_what_follows(page: Page[Any], limit: int, filters: Filters) -> None:
     if page.next is None:
         return
     looked = "" if len(page) == limit else f"looked through {filters.get('among'):,} jobs; "
@@ -138,9 +138,9 @@ def show_chain(place: Place, id: Id, payloads: Payloads = False, json: Json = Fa
     """Show a chain: its steps and errors, its blockers, what waits for it, and where it came from."""
 
     async def look(app: Onward) -> tuple[Story, Shows]:
-        return await story_of(app, (await chain_of(app, id)).current), _shows(app, payloads)
+        return await story_of(app, (await chain_of(app, id)).current), shown_by(app, payloads)
 
-    _show(*with_app(place, look), json=json)
+    show_story(*with_app(place, look), json=json)
 
 
 @jobs.command("show", epilog="Example: onward jobs show 0199d2a1-…")
@@ -149,9 +149,9 @@ def show_job(place: Place, id: Id, payloads: Payloads = False, json: Json = Fals
     """Show a job: its attempts and errors, its blockers, what waits for it, and where it came from."""
 
     async def look(app: Onward) -> tuple[Story, Shows]:
-        return await story_of(app, await job_of(app, id)), _shows(app, payloads)
+        return await story_of(app, await job_of(app, id)), shown_by(app, payloads)
 
-    _show(*with_app(place, look), json=json)
+    show_story(*with_app(place, look), json=json)
 
 
 @chains.command("watch", epilog="Example: onward chains watch 0199d2a1-…")
@@ -176,7 +176,7 @@ def watch(
 jobs.command("watch", epilog="Example: onward jobs watch 0199d2a1-…")(watch)
 
 
-def _show(story: Story, shows: Shows, *, json: bool) -> None:
+def show_story(story: Story, shows: Shows, *, json: bool) -> None:
     if json:
         print_json(_as_json(story, shows))
     else:

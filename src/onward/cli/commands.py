@@ -21,6 +21,7 @@ from onward.cli.failures import in_words
 from onward.cli.graph import graph
 from onward.cli.health import doctor, health
 from onward.cli.help import WholeHelp
+from onward.cli.history import history
 from onward.cli.http import serving
 from onward.cli.loading import load_app, this_program
 from onward.cli.options import AppDir, Debug, Json, option
@@ -410,6 +411,7 @@ cli.command(epilog="Example: onward workers --dead --database postgresql://local
 cli.command(epilog="Example: onward check shop.jobs:app --database postgresql://localhost/shop")(check)
 cli.command(epilog="Example: onward explain 0199d2a1-…")(explain)
 cli.command(epilog="Example: onward prune orders.charge --older-than 30d --dry-run")(prune)
+cli.add_typer(history, name="history")
 cli.command(epilog="Example: onward health --max-age 10m --max-age orders.charge=1m")(health)
 cli.command(epilog="Example: onward doctor --database postgresql://localhost/shop")(doctor)
 cli.command("run", epilog="Example: onward run 0199d2a1-… --dry --app shop.jobs:app")(run_dry)

@@ -1,4 +1,4 @@
-"""`onward prune`: delete what has ended, now."""
+"""`onward prune`: delete what has ended, now, or move it to the history."""
 
 from datetime import timedelta
 from typing import Annotated
@@ -45,7 +45,7 @@ def prune(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Delete chains that have ended, as workers do in the background.
+    """Delete chains that have ended, or move them to the history, as workers do in the background.
 
     What something unfinished waits for is kept. It is done in small batches, each committed.
     """

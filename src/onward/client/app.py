@@ -19,6 +19,7 @@ from onward.client.awaiting import Awaiting
 from onward.client.completion import Completion
 from onward.client.handle import ChainHandle
 from onward.client.health import HealthOptions, Probe
+from onward.client.history import HistoryFilters, history_filter
 from onward.client.limits import LimitOperations, Limits
 from onward.client.listing import Listing
 from onward.client.operations import Operations
@@ -46,7 +47,7 @@ from onward.lifecycle.effects import (
     ThreadAnnouncer,
     describe,
 )
-from onward.lifecycle.pruning import kept_by
+from onward.lifecycle.pruning import kept_by, refuse_history
 from onward.lifecycle.start import plan_chains, start_jobs
 from onward.lifecycle.store import Store, TransactionBlock
 from onward.model import Blocker, Chain, ChainId, Job, JobId, Page, Retention
@@ -203,6 +204,7 @@ class Onward:
         self._probe = self._make_probe()
         self._scans: Scans = {}
         self._given_schedules = tuple(schedules)
+        refuse_history(self.registry, self.state)
         self._plan_chores()
         self._stack: AsyncExitStack | None = None
         self._opening = Lock()
@@ -431,7 +433,8 @@ class Onward:
         return await self._here().delete(asked("delete", *chains), cascade=cascade, tx=tx)
 
     async def prune(self, *job_types: Step[Any, Any] | str, **options: Unpack[PruneOptions]) -> int:
-        """Delete chains that have ended, now, as workers do in the background; returns how many.
+        """Delete chains that have ended, now, or move them to the history, as workers do in the background; returns how
+        many.
 
         Those that began with these types, or with any of the app's, and are older than their retention says, or than
         `older_than`. Options: `status`, completed or failed; `limit`, how many at most; `progress`, called with the
@@ -579,6 +582,34 @@ class Onward:
         here = self._here
         return _listing(lambda place: here().chains(wanted, after=place, limit=limit, tx=tx), after, limit)
 
+    def history(
+        self, *, after: ChainId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[HistoryFilters]
+    ) -> Listing[Chain]:
+        """Chains that were moved to the history as their retention says, the last to end first: a page, or all, as
+        `chains` does. On Postgres only.
+
+        Filters: `types` they began with, `status` (completed, failed), `ended_from`, `ended_before`, and `chains`, by
+        id or handle: those are on one page.
+
+        >>> from datetime import timedelta
+        >>> from onward import Attempt, Onward, Retention, job
+        >>> @job("greet")
+        ... async def greet(attempt: Attempt[str]) -> str:
+        ...     return f"hello {attempt.input}"
+        >>> app = Onward(
+        ...     "postgresql://localhost/shop", jobs=[greet], retention=Retention(history=timedelta(days=365))
+        ... )
+        >>> async def failed_ones(app: Onward) -> list[object]:
+        ...     return [chain.current.last_error async for chain in app.history(types=[greet], status="failed")]
+        """
+        wanted = history_filter(filters)
+        here = self._here
+        return _listing(lambda place: here().history(wanted, after=place, limit=limit, tx=tx), after, limit)
+
+    async def history_of(self, id: ChainId, *, tx: object = None) -> Sequence[Job]:
+        """The jobs of a chain that was moved to the history, in their order; none, if it is not there."""
+        return await self._here().history_of(id, tx=tx)
+
     async def blockers_of(self, job_id: JobId, *, tx: object = None) -> Sequence[Blocker]:
         """The chains a job waits, or waited, for."""
         return await self._here().blockers_of(job_id, tx=tx)
@@ -707,6 +738,7 @@ class Onward:
         require(wrong_resources(resources))
         with self.registry.adding(jobs):
             _check_transaction_types(self.registry, self.driver)
+            refuse_history(self.registry, self.state)
             self._plan_chores()
         self._resources = (*self._resources, *resources)
 

@@ -148,12 +148,12 @@ def filter_of(filters: Filters) -> Filter:
         statuses=words("status", JobStatus, filters.get("status")),
         chain_ids=None if chains is None else asked("chains=", *chains).ids,
         root_ids=None if root_id is None else [checked_id("root_id", root_id)],
-        created_from=_instant("created_from", filters.get("created_from")),
-        created_before=_instant("created_before", filters.get("created_before")),
+        created_from=instant("created_from", filters.get("created_from")),
+        created_before=instant("created_before", filters.get("created_before")),
         reasons=words("reason", FailureReason, filters.get("reason")),
         error_types=_texts("error_type", filters.get("error_type")),
-        failed_from=_instant("failed_from", filters.get("failed_from")),
-        failed_before=_instant("failed_before", filters.get("failed_before")),
+        failed_from=instant("failed_from", filters.get("failed_from")),
+        failed_before=instant("failed_before", filters.get("failed_before")),
         older_than=_seconds("older_than", filters.get("older_than")),
         newer_than=_seconds("newer_than", filters.get("newer_than")),
         error_text=error_text,
@@ -182,7 +182,8 @@ def _texts(option: str, value: str | Sequence[str] | None) -> list[str] | None:
     return None if texts is None else list(map(str, texts))
 
 
-def _instant(option: str, value: datetime | None) -> datetime | None:
+def instant(option: str, value: datetime | None) -> datetime | None:
+    """A time that may be missing, if it is one."""
     if value is not None:
         require(wrong_instant(option, value))
     return value

@@ -14,6 +14,7 @@ from onward.client.arguments import Asked, checked_id
 from onward.client.awaiting import WaitFor
 from onward.client.completion import Completion, current_job
 from onward.client.explaining import explanation
+from onward.client.history import page_of_history
 from onward.client.pruning import PruneOptions, count, prune, rules_of
 from onward.client.queries import page, page_of, shown
 from onward.client.stats import stats
@@ -28,6 +29,7 @@ from onward.errors import (
     require,
 )
 from onward.lifecycle.effects import Effects
+from onward.lifecycle.pruning import history_of
 from onward.lifecycle.store import Store, TransactionBlock
 from onward.lifecycle.transaction import refuse_inside_transaction
 from onward.model import (
@@ -48,6 +50,7 @@ from onward.options import wrong_duration, wrong_flag, wrong_number
 from onward.state.command import Operation, Steps
 from onward.state.contract import Change, Filter, JobCounts
 from onward.state.driver import Connection
+from onward.state.history import HistoryFilter
 
 _MOST_BLOCKERS_TOLD = 10
 """A chain may fail through one that failed through another: so far the message goes back."""
@@ -181,7 +184,7 @@ class Operations:
         return len({change.chain_id for change in changes})
 
     async def prune(self, type_names: Sequence[str], options: PruneOptions) -> int:
-        """Delete chains that were kept for long enough; returns how many."""
+        """Delete chains that were kept for long enough, or move them to the history; returns how many."""
         rules = rules_of(self.registry, type_names, options)
         refuse_inside_transaction("prune()", joins=False)
         act = count if options.get("dry_run") else prune
@@ -259,6 +262,14 @@ class Operations:
         state = self.store.state
         look = page_of(state, state.list_chains, filter, after=after, limit=limit, by_chain=False)
         return shown(await self.store.read(look, tx=tx), self._shown_chain)
+
+    async def history(self, filter: HistoryFilter, *, after: ChainId | None, limit: int, tx: object) -> Page[Chain]:
+        look = history_of(self.store.state).list(filter, after=after, limit=limit)
+        return shown(page_of_history(filter, await self.store.read(look, tx=tx), limit), self._shown_chain)
+
+    async def history_of(self, chain_id: ChainId, *, tx: object) -> Sequence[Job]:
+        look = history_of(self.store.state).jobs_of(checked_id("id", chain_id))
+        return [self.shown_job(job) for job in await self.store.read(look, tx=tx)]
 
     async def blocked_by(self, asked: Asked, *, after: JobId | None, limit: int, tx: object) -> Page[Job]:
         state = self.store.state

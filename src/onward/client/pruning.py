@@ -8,9 +8,9 @@ from typing import TypedDict
 from onward.client.arguments import words
 from onward.define.registry import Registry
 from onward.errors import ConfigurationError, require
-from onward.lifecycle.pruning import keeping
+from onward.lifecycle.pruning import keeping, kept_by
 from onward.lifecycle.store import Store
-from onward.model import JobStatus, Retention
+from onward.model import JobStatus
 from onward.options import given, unknown, wrong_duration, wrong_flag, wrong_function, wrong_number
 from onward.state.contract import Keeping
 
@@ -47,24 +47,23 @@ def rules_of(registry: Registry, type_names: Sequence[str], options: PruneOption
         raise ConfigurationError(f"{given('status', unfinished[0])}: only completed and failed chains can be pruned")
     named = type_names or [kind.name for kind in registry.values() if not kind.definition.internal]
     if older_than is None:
-        kept = {name: registry.find(name).retention for name in named}
+        kept = keeping({name: registry.find(name).retention for name in named})
     else:
+        age, history = older_than.total_seconds(), {rule.type_name: rule.history for rule in kept_by(registry)}
         # Of a type that no code declares any more there may be chains, too.
-        kept = {name: Retention(completed=older_than, failed=older_than) for name in named}
-    return keeping({name: retention and _of(retention, statuses) for name, retention in kept.items()})
+        kept = [Keeping(name, age, age, history.get(name)) for name in named]
+    return [rule for rule in (_of(rule, statuses) for rule in kept) if (rule.completed, rule.failed) != (None, None)]
 
 
-def _of(retention: Retention, statuses: Sequence[JobStatus]) -> Retention:
-    return Retention(
-        completed=retention.completed if JobStatus.COMPLETED in statuses else None,
-        failed=retention.failed if JobStatus.FAILED in statuses else None,
-    )
+def _of(rule: Keeping, statuses: Sequence[JobStatus]) -> Keeping:
+    completed = rule.completed if JobStatus.COMPLETED in statuses else None
+    return Keeping(rule.type_name, completed, rule.failed if JobStatus.FAILED in statuses else None, rule.history)
 
 
 async def prune(
     store: Store, rules: Sequence[Keeping], *, limit: int | None, progress: Callable[[int], object] | None
 ) -> int:
-    """Delete these chains, a batch at a time; how many there were."""
+    """Delete these chains, or move them to the history, a batch at a time; how many there were."""
     rows = _ROWS if store.state.locks_rows else _ROWS_UNDER_ONE_LOCK
     total, place = 0, ""
     while rules:

@@ -23,6 +23,7 @@ from onward.client.awaiting import poll
 from onward.client.completion import SyncCompletion
 from onward.client.handle import SyncChainHandle
 from onward.client.health import HealthOptions, Probe
+from onward.client.history import HistoryFilters, history_filter
 from onward.client.limits import LimitOperations, SyncLimits
 from onward.client.listing import every
 from onward.client.operations import Operations
@@ -220,7 +221,9 @@ class SyncOnward:
         return run_now(self._operations.delete(asked("delete", *chains), cascade=cascade, tx=tx))
 
     def prune(self, *job_types: Step[Any, Any] | str, **options: Unpack[PruneOptions]) -> int:
-        """Delete chains that have ended, now; the options are those of `Onward.prune`. Returns how many."""
+        """Delete chains that have ended, now, or move them to the history; the options are those of `Onward.prune`.
+        Returns how many.
+        """
         return run_now(self._operations.prune(type_names(job_types), options))
 
     def pause(self, *job_types: Step[Any, Any] | str, tx: object = None) -> None:
@@ -291,6 +294,23 @@ class SyncOnward:
     ) -> Iterator[Chain]:
         """All chains, newest first, read in pages of `limit` as they are needed."""
         return every(lambda after: self.chains(after=after, limit=limit, tx=tx, **filters), after)
+
+    def history(
+        self, *, after: ChainId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[HistoryFilters]
+    ) -> Page[Chain]:
+        """A page of moved chains, the last to end first; the filters are those of `Onward.history`."""
+        wanted, after, limit = history_filter(filters), checked_place(after), checked_limit(limit)
+        return run_now(self._operations.history(wanted, after=after, limit=limit, tx=tx))
+
+    def all_history(
+        self, *, after: ChainId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[HistoryFilters]
+    ) -> Iterator[Chain]:
+        """All moved chains, the last to end first, read in pages of `limit` as they are needed."""
+        return every(lambda after: self.history(after=after, limit=limit, tx=tx, **filters), after)
+
+    def history_of(self, id: ChainId, *, tx: object = None) -> Sequence[Job]:
+        """The jobs of a chain that was moved to the history, in their order; none, if it is not there."""
+        return run_now(self._operations.history_of(id, tx=tx))
 
     @property
     def schedules(self) -> SyncSchedules:

@@ -30,6 +30,7 @@ from onward.state.command import Command, Operation, Rows
 from onward.state.driver import Dialect
 from onward.state.facts import Diagnosis, DueType
 from onward.state.figures import FigureStatements
+from onward.state.history import HistoryStatements
 from onward.state.schedules import ScheduleStatements
 from onward.state.workers import WorkerStatements
 
@@ -387,10 +388,12 @@ class Keeping(msgspec.Struct, frozen=True):
     type_name: str
     completed: float | None
     failed: float | None
+    history: float | None = None
+    """For how many they are then kept in the history, counted from their end too; None: they are deleted."""
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """How many chains a batch has deleted, of how many jobs, and where the next one begins."""
+    """How many chains a batch has deleted or moved, of how many jobs, and where the next one begins."""
 
     completed: int
     failed: int
@@ -419,6 +422,8 @@ class PruningTurn(msgspec.Struct, frozen=True):
     """Seconds until the turn is over."""
     now: float
     """The database's time, in seconds since 1970."""
+    has_old_history: bool = False
+    """Whether there is a part of the history that nobody wants any more."""
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -480,6 +485,11 @@ class StateAdapter(Protocol):
     schedules: ScheduleStatements
     figures: FigureStatements
     workers: WorkerStatements
+
+    @property
+    def history(self) -> HistoryStatements | None:
+        """None: chains that are pruned can only be deleted."""
+        ...
 
     # -- schema
     def schema_version(self) -> Operation[int]:
@@ -645,6 +655,8 @@ class StateAdapter(Protocol):
         self, rules: Sequence[Keeping], *, place: str = "", before: float | None = None, chains: int, rows: int
     ) -> Operation[Pruned]:
         """Delete whole chains that have been kept for long enough, in the order of their ids from `place` on.
+
+        Those that have a history are moved there, whole, by the same transaction, unless they are too old for it too.
 
         None that something unfinished waits for, and none that somebody has locked. At most so many `chains`, with
         about so many `rows` of all tables, unless a chain alone has more; ten times as many are read.

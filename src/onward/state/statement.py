@@ -38,12 +38,12 @@ _EACH = re.compile(r"/\*for each type, union all\*/(?P<body>.*?)/\*end\*/", re.D
 _SCHEMA = "pg_catalog"
 BUILTINS = frozenset({
     "array_agg", "array_append", "array_position", "array_to_string", "bool_or", "cardinality", "ceil", "chr",
-    "clock_timestamp", "concat_ws", "count", "current_database", "current_setting", "date_part", "first_value",
-    "hashtextextended", "json_array_elements", "json_array_elements_text", "json_each", "json_to_recordset",
-    "json_typeof", "jsonb_build_array", "lower", "lpad", "make_interval", "max", "min", "pg_advisory_xact_lock",
-    "pg_advisory_xact_lock_shared",
-    "pg_control_system", "round", "row_number", "rpad", "set_config", "split_part", "statement_timestamp",
-    "string_agg", "string_to_array", "strpos", "substr", "sum", "to_hex", "to_timestamp", "unnest",
+    "clock_timestamp", "concat_ws", "count", "current_database", "current_setting", "date_part", "date_trunc",
+    "first_value", "format", "hashtextextended", "json_array_elements", "json_array_elements_text", "json_each",
+    "json_to_recordset", "json_typeof", "jsonb_build_array", "lower", "lpad", "make_interval", "max", "min",
+    "pg_advisory_xact_lock", "pg_advisory_xact_lock_shared", "pg_control_system", "round", "row_number", "rpad",
+    "set_config", "split_part", "statement_timestamp", "string_agg", "string_to_array", "strpos", "substr", "sum",
+    "to_char", "to_hex", "to_timestamp", "unnest",
 })  # fmt: skip
 """The server's own functions that our statements call."""
 _OF_SERVER = re.compile(

@@ -1,12 +1,14 @@
 """The chore of pruning what has ended: a small batch, then a pause, by one process at a time."""
 
 import binascii
+import logging
 import math
 import os
 import random
 import socket
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -16,6 +18,7 @@ from onward.lifecycle.store import Store
 from onward.state.contract import Keeping, Pruned
 from onward.worker.connections import Reserved
 
+logger = logging.getLogger("onward.worker")
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 _EVERY = _MINUTE
 """Seconds between rounds, once everything is pruned."""
@@ -137,6 +140,8 @@ class Pruning:
         if turn.walks is None:
             self._walks, self._todo = None, []
             return None, turn.next_in * random.uniform(1.0, 1.1)
+        if turn.has_old_history:
+            await self._drop_history(reserved)
         is_new = self._walks is None
         self._walks = _read(turn.walks)
         if is_new:
@@ -147,6 +152,13 @@ class Pruning:
         if not self._todo or rest <= 0:
             self._begin_round(self._walks, rules, turn.now)
         return self._walks, 0.0
+
+    async def _drop_history(self, reserved: Reserved) -> None:
+        """One part in a round; where somebody looks at the history at this moment, in a later one."""
+        history = self._store.state.history
+        began_at = None if history is None else await reserved.run(history.drop())
+        if began_at is not None:
+            logger.info("dropped the history of %s: nobody wants it any more", f"{began_at.astimezone(UTC):%Y-%m}")
 
     def _begin_round(self, walks: Walks, rules: Sequence[Keeping], now: float) -> None:
         ages = sorted({age for rule in rules for age in (rule.completed, rule.failed) if age is not None})

@@ -11,6 +11,7 @@ from onward.conformance.state.diagnosing import TestDiagnosing, TestDueTypes
 from onward.conformance.state.expiring import TestExpiring, TestGivingBack, TestTimingOut
 from onward.conformance.state.failing import TestFailingBlockers, TestRetrying
 from onward.conformance.state.figuring import TestFigures, TestSurvey
+from onward.conformance.state.history import TestHistory, TestHistoryBesideOthers, TestOldHistory
 from onward.conformance.state.leases import TestLockedJobs, TestProgress, TestReaping, TestRenewing, TestStrays
 from onward.conformance.state.limiting import (
     TestChangingLimits,
@@ -48,12 +49,15 @@ __all__ = [
     "TestFigures",
     "TestFinding",
     "TestGivingBack",
+    "TestHistory",
+    "TestHistoryBesideOthers",
     "TestIds",
     "TestLimitRaces",
     "TestLines",
     "TestListing",
     "TestLockedJobs",
     "TestMeta",
+    "TestOldHistory",
     "TestPlaces",
     "TestProgress",
     "TestPruning",

@@ -56,6 +56,7 @@ from onward.state.contract import (
 from onward.state.driver import Connection, Dialect, transaction
 from onward.state.facts import Diagnosis, DueType
 from onward.state.figures import FigureStatements
+from onward.state.history import HistoryStatements
 from onward.state.limits import read_limit
 from onward.state.refusals import PROBLEMS, Problem, refuse, refuse_lost
 from onward.state.rows import REASON, STATUS, read_blocker, read_chain, read_job, write_error
@@ -114,6 +115,7 @@ class PostgresState:
         self.workers = WorkerStatements(
             self.sql, signs=("sign_life",), now=lambda: self.clock(), read_time=_as_is, read_id=_as_is
         )
+        self.history = HistoryStatements(self.sql, now=lambda: self.clock())
 
     # -- schema
 
@@ -513,6 +515,7 @@ class PostgresState:
     ) -> Operation[Pruned]:
         parameters = {
             **self._keeping(rules, place),
+            "keep_history": _history(rules),
             "before": _storable(before),
             "most_chains": min(chains, _MOST),
             "most_rows": rows,
@@ -718,6 +721,12 @@ def _claimed(types: Sequence[TypeClaim]) -> dict[str, Any]:
 
 def _storable(seconds: float | None) -> float | None:
     return None if seconds is None else min(seconds, _LONGEST_WINDOW)
+
+
+def _history(rules: Sequence[Keeping]) -> list[float | None] | None:
+    """For how long of each type; None where there is none to keep."""
+    kept = [_storable(rule.history) for rule in rules]
+    return None if all(each is None for each in kept) else kept
 
 
 def _enough(expected: float) -> int:

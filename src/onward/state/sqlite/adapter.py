@@ -78,6 +78,7 @@ class SqliteState:
     dialect: Dialect = "sqlite"
     locks_rows = False
     migrates_unasked = True
+    history = None
 
     def __init__(self, *, prefix: str = "onward_") -> None:
         self.prefix = checked_identifier(prefix, option="prefix")

@@ -1,9 +1,11 @@
 -- Delete chains of these types that ended so many seconds ago, of each type its own (NULL: never), but none that
 -- something unfinished waits for: those with ids from `place` on, up to `before`. At most so many chains, and together
--- about so many rows, unless one alone has more; ten times as many are read. Never waits for who has one locked.
+-- about so many rows, unless one alone has more; ten times as many are read. Never waits for who has one locked. Those that
+-- `keep_history` says how long to keep elsewhere are moved to the history (NULL: none).
 CREATE FUNCTION /*schema*/prune(
   type_names text[], keep_completed double precision[], keep_failed double precision[], place uuid,
-  before double precision, most_chains integer, most_rows integer, at timestamptz)
+  before double precision, most_chains integer, most_rows integer, at timestamptz,
+  keep_history double precision[] DEFAULT NULL)
 RETURNS TABLE (completed integer, failed integer, jobs integer, reached uuid, is_end boolean, problem text)
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' AS $$
 #variable_conflict use_column
@@ -82,6 +84,9 @@ BEGIN
       DELETE FROM /*schema*/blocker b WHERE b.blocked_by_chain_id = ANY(doomed);
     END IF;
 
+    IF keep_history IS NOT NULL THEN
+      PERFORM /*schema*/move_to_history(doomed, type_names, keep_history, at);
+    END IF;
     DELETE FROM /*schema*/blocker b WHERE b.job_id = ANY(ARRAY(
       SELECT j.id FROM /*schema*/job j WHERE j.id = ANY(doomed) AND j.blockers > 0
       UNION ALL

@@ -8,5 +8,3 @@ CREATE TABLE /*schema*/retention (
   walks      text NOT NULL
 );
 INSERT INTO /*schema*/retention (walks) VALUES ('{}');
-
-/*include functions/pruning*/

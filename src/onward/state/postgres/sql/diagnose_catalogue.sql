@@ -5,9 +5,11 @@ WITH place AS (
 ), relation AS (
   SELECT c.oid, c.relname::text AS name, c.relpersistence, place.dot
   FROM pg_catalog.pg_class c JOIN place ON c.relnamespace = place.oid
-  WHERE c.relkind IN ('r', 'p')
+  WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition  -- how many parts a table has is the data's business
 )
-SELECT 'table', r.name, r.name, CASE r.relpersistence WHEN 'u' THEN 'unlogged' ELSE 'logged' END FROM relation r
+SELECT 'table', r.name, r.name, concat_ws(' ',
+  CASE r.relpersistence WHEN 'u' THEN 'unlogged' ELSE 'logged' END, pg_catalog.pg_get_partkeydef(r.oid))
+FROM relation r
 UNION ALL
 SELECT 'column', r.name, a.attname::text,
   concat_ws(' ', pg_catalog.format_type(a.atttypid, a.atttypmod),
@@ -23,7 +25,8 @@ UNION ALL
 SELECT 'constraint', r.name, k.conname::text, pg_catalog.pg_get_constraintdef(k.oid)
 FROM relation r JOIN pg_catalog.pg_constraint k ON k.conrelid = r.oid AND k.contype IN ('c', 'p', 'u', 'f')
 UNION ALL
-SELECT 'index', r.name, i.relname::text, pg_catalog.replace(pg_catalog.pg_get_indexdef(i.oid), ' ON ' || r.dot, ' ON ')
+SELECT 'index', r.name, i.relname::text, pg_catalog.replace(
+  pg_catalog.replace(pg_catalog.pg_get_indexdef(i.oid), ' ON ONLY ' || r.dot, ' ON '), ' ON ' || r.dot, ' ON ')
 FROM relation r
   JOIN pg_catalog.pg_index x ON x.indrelid = r.oid
   JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid

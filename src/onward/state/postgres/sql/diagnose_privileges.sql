@@ -7,7 +7,7 @@ SELECT wanted.privilege, 'table ' || c.relname::text
 FROM pg_catalog.pg_class c
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
   CROSS JOIN (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('DELETE')) AS wanted(privilege)
-WHERE n.nspname = :schema::text AND c.relkind IN ('r', 'p')
+WHERE n.nspname = :schema::text AND c.relkind IN ('r', 'p') AND NOT c.relispartition
   AND NOT pg_catalog.has_table_privilege(c.oid, wanted.privilege)
   AND NOT (c.relname = 'migration' AND wanted.privilege <> 'SELECT')
 UNION ALL

@@ -1,5 +1,5 @@
 -- Be the one who prunes for an app for a while longer, or from now on if nobody is; how far whoever did came, or how long
--- to wait.
+-- to wait; and whether there is history that nobody wants any more.
 WITH told AS MATERIALIZED (
   SELECT coalesce(:now::timestamptz, statement_timestamp()) AS now
 ), first AS (
@@ -22,5 +22,6 @@ WITH told AS MATERIALIZED (
 SELECT coalesce((SELECT walks FROM held), (SELECT walks FROM first)),
   -- Whoever asks at this moment has the row locked.
   greatest(coalesce(extract(epoch FROM /*schema*/readable(r.held_until) - told.now), 1), 0.1)::double precision,
-  extract(epoch FROM told.now)::double precision
+  extract(epoch FROM told.now)::double precision,
+  EXISTS (SELECT FROM /*schema*/history_part p WHERE p.kept_until <= told.now)
 FROM told LEFT JOIN /*schema*/retention r ON r.whose = :whose::text

@@ -1,0 +1,1 @@
+/*include fragments/stored_columns*/, /*schema*/history_problem(job)
