@@ -32,9 +32,12 @@ class Threads:
         self._ended: deque[Callable[[], object]] = deque()
         self._is_told = False
         """Whether the event loop was told that something has ended, and has not looked yet."""
+        self._is_closed = False
 
     def begin(self, run: Callable[[], object], then: Callable[[], object]) -> None:
         """Have the one called in a thread and then the other on the running event loop. Neither may raise."""
+        if self._is_closed:
+            raise RuntimeError("nothing more is begun: these threads were closed")
         self._loop = asyncio.get_running_loop()
         self._waiting.append(piece := (run, then))
         try:
@@ -48,6 +51,7 @@ class Threads:
 
     def close(self, *, wait: bool = True) -> None:
         """Begin nothing more; what waits is still run. `wait` for all of it."""
+        self._is_closed = True
         self._threads.shutdown(wait=wait)
 
     def _call_thread(self) -> None:
