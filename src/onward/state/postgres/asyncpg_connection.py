@@ -203,7 +203,9 @@ class AsyncpgConnection:
         if not (more or begin or commit):
             return first.read(await self.fetch(first.sql, first.parameters))
         in_turn = more or begin == commit or first.needs == "rows" or not self._prepared
-        if in_turn or not is_plain(self._raw):
+        # asyncpg sends values in UTF-8 all the same, and in another encoding a backslash, say, may be half of a sign:
+        # what is quoted here would not be for the server.
+        if in_turn or self._raw.is_closed() or self._raw.get_settings().client_encoding != "UTF8":
             return await run_in_turn(self, first, *more, begin=begin, commit=commit)
         # In one message.
         try:
@@ -216,9 +218,9 @@ class AsyncpgConnection:
         except BaseException:
             await self.rollback()  # it may have begun, or the statement failed so that COMMIT was not even tried
             raise
-        if commit:
+        if commit and self._is_noted:
             self._note_ended()
-        elif self.native is not None:
+        elif begin and self.native is not None:
             self._note_begun()
         return first.read([()] * _changed(answer) if begin else ())
 
@@ -252,7 +254,8 @@ class AsyncpgConnection:
         try:
             answer = await self._ask(self._raw.execute("COMMIT"))
         finally:
-            self._note_ended()
+            if self._is_noted:
+                self._note_ended()
         if answer == "ROLLBACK":
             raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
 
@@ -355,13 +358,6 @@ def user_of(raw: Any) -> str | None:
     """Whom the server takes us for."""
     user: str | None = getattr(raw.get_settings(), "session_authorization", None)
     return user
-
-
-def is_plain(raw: Any) -> bool:
-    """Whether values may be written out in a statement: asyncpg sends it in UTF-8 all the same, and in another encoding
-    a backslash, say, may be half of a sign, so that what is quoted here would not be for the server.
-    """
-    return not raw.is_closed() and bool(raw.get_settings().client_encoding == "UTF8")
 
 
 def _reads_only(raw: Any) -> bool | None:

@@ -25,11 +25,10 @@ def takes_one_message(connection: Connection) -> bool:
     """Whether its client can be asked like this: in UTF-8, and with nothing about transactions that we cannot spell."""
     driver = connection.dialect.driver
     if driver == "asyncpg":
-        from onward.state.postgres.asyncpg_connection import is_plain
-
         adapted: Any = connection.connection.dbapi_connection
-        takes = is_plain(adapted.driver_connection) and _keeps_account(adapted)
-        return takes and not (adapted.readonly or adapted.deferrable)
+        raw = adapted.driver_connection
+        is_plain = not raw.is_closed() and raw.get_settings().client_encoding == "UTF8"
+        return is_plain and _keeps_account(adapted) and not (adapted.readonly or adapted.deferrable)
     if driver == "psycopg":
         from onward.state.postgres import psycopg_connection
 
