@@ -67,9 +67,9 @@ class ConnectedNotify(ABC, Generic[C]):
     crosses_processes = True
     sees_commits = False
     hears_commands = False
-    command: Callable[[Sequence[Hint]], Command[None] | None] = staticmethod(no_command)
 
     def __init__(self) -> None:
+        self.command: Callable[[Sequence[Hint]], Command[None] | None] = no_command
         self._listeners = Listeners(self._pass_on)
         self._connection: C | None = None
         self._unsent: list[Hint] = []

@@ -94,7 +94,7 @@ class NotifyAdapter(Protocol):
 
     async def close(self) -> None: ...
 
-    def command(self, hints: Sequence[Hint]) -> Command[None] | None:
+    def command(self, hints: Sequence[Hint], /) -> Command[None] | None:
         """Sends hints when its transaction commits; None where there is no such thing."""
         ...
 

@@ -18,9 +18,9 @@ class LocalNotify(ABC):
     sees_commits = False
     hears_commands = False
     is_up = True
-    command: Callable[[Sequence[Hint]], Command[None] | None] = staticmethod(no_command)
 
     def __init__(self) -> None:
+        self.command: Callable[[Sequence[Hint]], Command[None] | None] = no_command
         self._listeners = Listeners()
 
     async def open(self, tasks: asyncio.TaskGroup, changed: Changed = ignore) -> None:
