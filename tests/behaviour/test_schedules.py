@@ -125,6 +125,17 @@ async def test_a_type_may_have_its_own(running: Any, recorder: Recorder) -> None
     assert (found.type_name, found.every, found.input, found.is_declared) == ("own", OFTEN, "x", True)
 
 
+async def test_the_name_of_one_may_be_of_a_kind_of_text_of_the_applications_own(opened: Any) -> None:
+    class Name(str):
+        __slots__ = ()
+
+    app: Onward = await opened(note, schedules=[often("nightly")])
+
+    await app.schedules.pause(Name("nightly"))
+
+    assert [(one.name, one.paused_at is not None) for one in await app.schedules.list()] == [("nightly", True)]
+
+
 async def test_types_registered_later_bring_theirs(opened: Any, recorder: Recorder) -> None:
     @job("own", schedule=Schedule(input="x", every=OFTEN))
     async def own(attempt: Attempt[str]) -> str:

@@ -8,7 +8,7 @@ from onward.cli.console import say, set_up_logging
 from onward.cli.failures import in_words
 from onward.cli.loading import load_app
 from onward.cli.options import App, AppDir, Debug, Json, Prefix, Schema, option
-from onward.cli.place import at, run
+from onward.cli.place import of_app, run
 from onward.cli.printing import print_json, print_line
 from onward.client.app import Onward
 from onward.client.checking import Verdict, check_stored
@@ -39,7 +39,7 @@ def check(
     set_up_logging("warning")
     with in_words(debug=debug):
         code = load_app(app)
-        stored = code if database is None else at(database, schema=schema, prefix=prefix)
+        stored = of_app(code, database, schema=schema, prefix=prefix)
 
         async def look(opened: Onward) -> Verdict:
             return await check_stored(code.registry, opened.store, declared=code.declared_schedules, limit=limit)

@@ -8,7 +8,7 @@ from onward.cli.console import set_up_logging
 from onward.cli.failures import in_words
 from onward.cli.loading import load_app
 from onward.cli.options import App, AppDir, Debug, Json, Prefix, Schema, option
-from onward.cli.place import at, run
+from onward.cli.place import of_app, run
 from onward.cli.printing import print_json, print_line
 from onward.client.app import Onward
 from onward.client.declared import continuations, waits
@@ -35,9 +35,9 @@ def graph(
     set_up_logging("warning")
     with in_words(debug=debug):
         found = load_app(app)
+        stored = of_app(found, database, schema=schema, prefix=prefix)
         counted: Counts = {}
         if database is not None or counts:
-            stored = found if database is None else at(database, schema=schema, prefix=prefix)
             names = list(found.registry)
 
             async def count(opened: Onward) -> Counts:

@@ -43,10 +43,17 @@ def found(place: Place) -> Onward:
             raise CommandFailed(
                 "which jobs? Say --database URL or --app MODULE:APP (or set ONWARD_DATABASE, ONWARD_APP)"
             )
-        if place.schema is not None or place.prefix is not None:
-            raise CommandFailed("--schema and --prefix go with --database; an app says itself where its tables are")
-        return load_app(place.app)
+        return of_app(load_app(place.app), None, schema=place.schema, prefix=place.prefix)
     return at(place.database, schema=place.schema, prefix=place.prefix)
+
+
+def of_app(code: Onward, database: str | None, *, schema: str | None, prefix: str | None) -> Onward:
+    """Where the jobs of an app are looked at: the database that is named, or its own."""
+    if database is not None:
+        return at(database, schema=schema, prefix=prefix)
+    if schema is not None or prefix is not None:
+        raise CommandFailed("--schema and --prefix go with --database; an app says itself where its tables are")
+    return code
 
 
 def at(address: str, *, schema: str | None, prefix: str | None) -> Onward:

@@ -54,14 +54,14 @@ class ScheduleOperations:
         return (await start_jobs(store, jobs, tx=tx))[0].id, ours
 
     def _ours(self, name: str) -> Declared:
-        require(wrong_text("name", name, most=LONGEST_NAME))
+        name = _plain(name)
         try:
             return self._declared()[name]
         except KeyError:
             raise ScheduleNotFound(name, self._declared()) from None
 
     async def _write(self, name: str, change: Callable[..., Any], *, tx: object, doing: str) -> None:
-        require(wrong_text("name", name, most=LONGEST_NAME))
+        name = _plain(name)
         effects = Effects(hints=[Hint(HintKind.DEFERRED, CHORE)])
         doing = f"{doing} a schedule"
 
@@ -106,6 +106,11 @@ class ScheduleOperations:
             await connection.run(rows.declare(declarations([self._ours(name)], found)))
             found = await connection.run(rows.find([name]))
         return found.rows[0], found.now
+
+
+def _plain(name: str) -> str:
+    require(wrong_text("name", name, most=LONGEST_NAME))
+    return str.__str__(name)  # a member of an enum shows as something else
 
 
 class Schedules:

@@ -223,3 +223,14 @@ def store_schedules(module: Any, source: str) -> None:
     with code.app.sync as client:
         for schedule in code.app.declared_schedules:
             client.schedules.resume(schedule)
+
+
+@pytest.mark.parametrize("command", ["check", "graph"])
+def test_where_the_tables_of_another_database_are_is_not_said_of_the_apps_own(
+    module: Any, onward: Any, command: str
+) -> None:
+    *path, app = module(BEFORE)
+
+    refused = onward(command, app, *path, "--schema", "elsewhere", code=1)
+
+    assert "--schema and --prefix go with --database" in refused.words
