@@ -23,7 +23,9 @@ from onward.state.postgres.patience import PoolWatch, is_busy
 from onward.state.postgres.settings import FORGOTTEN, fault_of_code, fault_of_libpq, session_settings
 from onward.state.process import HomeProcess
 from onward.state.sqlalchemy.checks import address_of, causes, check_connection, check_session, dialect_of, sqlstate
-from onward.state.sqlalchemy.connection import DirectConnection, JoinedConnection, PooledConnection, Turns, entered
+from onward.state.sqlalchemy.direct import DirectConnection
+from onward.state.sqlalchemy.joined import JoinedConnection
+from onward.state.sqlalchemy.pooled import PooledConnection, Turns, entered
 from onward.state.sqlalchemy.reaching import conninfo_of
 from onward.state.sqlalchemy.work import client, do, end_of, keep_write_ahead_log, reads_only, rows
 from onward.state.sqlite.connection import fault_of

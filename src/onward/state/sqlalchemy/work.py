@@ -5,20 +5,22 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from traceback import clear_frames
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
 
 from onward.errands import to_the_end
 from onward.errors import TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows
-from onward.state.driver import Result, run_in_turn, run_now
+from onward.state.driver import Fault, Result, run_in_turn, run_now
 from onward.state.postgres.session import reads_only as said_to_read_only
-from onward.state.postgres.settings import ask_safely, hide_row
+from onward.state.postgres.settings import FORGOTTEN, ask_safely, fault_of_code, hide_row
+from onward.state.sqlalchemy.checks import sqlstate
 from onward.state.sqlalchemy.one_message import ask_past
 from onward.state.sqlite.connection import SyncSqliteConnection, is_busy, writes
 from onward.state.sqlite.gate import LockLimit
@@ -26,6 +28,8 @@ from onward.state.statement import ParameterStyle, spell
 from onward.transport import cut_off
 
 T = TypeVar("T")
+MakePatience: TypeAlias = Callable[[Connection], AbstractContextManager[None]]
+"""How long statements of ours may take on a connection."""
 STYLES: dict[str, ParameterStyle] = {
     "asyncpg": "dollar",
     "psycopg": "percent",
@@ -314,3 +318,36 @@ def refuse_poisoned(connection: Connection) -> None:
                 raise
     if poisoned:
         raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
+
+
+def nothing() -> None:
+    """In place of what ends a wait, where nobody can."""
+
+
+def discard_useless(connection: Connection, error: DBAPIError) -> None:
+    """Have the pool not lend a connection again that leads to a server which cannot write, or has forgotten what the
+    client goes on asking for.
+    """
+    code = sqlstate(error)
+    is_refused = fault_of_code(code) is Fault.READ_ONLY
+    if not (is_refused or code == FORGOTTEN) or connection.closed or connection.invalidated:
+        return
+    if not is_refused or connection.dialect.name == "sqlite" or reads_only(connection) is not False:
+        connection.invalidate(error)
+
+
+def roll_back(target: Connection | Session, connection: Connection | None = None) -> None:
+    """Undo what is open, and have nobody lent a connection where that could not be. `connection`: that of a session."""
+    is_lent = connection is not None and not (connection.closed or connection.invalidated)
+    lent: Any = connection.connection if connection is not None and is_lent else None
+    record = lent and lent._connection_record
+    try:
+        target.rollback()
+    except (DBAPIError, OSError) as error:
+        # It is broken, or in the middle of a statement that the application has left behind, and SQLAlchemy takes the
+        # transaction for ended all the same: whoever is lent the connection next would write in it.
+        with suppress(DBAPIError, OSError):
+            if isinstance(target, Connection):
+                target.invalidate(error)
+            elif record is not None:  # the session has given it back
+                record.invalidate(error)
