@@ -187,8 +187,8 @@ MUTANTS = [
     Mutant(
         "a rollback does not let others in",
         "state/sqlite/connection.py",
-        'self.raw.execute("ROLLBACK")\n        finally:\n            self._leave()',
-        'self.raw.execute("ROLLBACK")\n        finally:\n            pass',
+        'self._raw.execute("ROLLBACK")\n        finally:\n            self._leave()',
+        'self._raw.execute("ROLLBACK")\n        finally:\n            pass',
         CLIENT,
     ),
     # -- what is above the adapters
@@ -237,8 +237,8 @@ MUTANTS = [
     Mutant(
         "hints do not leave after the commit",
         "lifecycle/store.py",
-        "        if effects.hints:\n            self._announcer.post(effects.hints)",
-        "        if effects.hints:\n            return",
+        "            self._announcer.post(effects.hints)",
+        "            return",
         BEHAVIOUR,
     ),
 ]
