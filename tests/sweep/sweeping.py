@@ -404,7 +404,7 @@ def _tasks(bench: Bench) -> set[Any]:
 async def _left_running(bench: Bench, before: set[Any], *, also: Iterable[str] = _APPS_OWN) -> list[str]:
     if bench.is_sync:
         return []
-    for _ in range(200):
+    for _ in range(600):  # psycopg's pool tries for a second to connect again
         left = [task for task in asyncio.all_tasks() - before if task.get_name() not in also]
         if not left:
             return []
