@@ -8,8 +8,9 @@ from sqlalchemy.orm import Session
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.options import storable
-from onward.state.driver import Dialect
-from onward.state.sqlalchemy.work import STYLES, is_autocommit
+from onward.state.driver import Dialect, Fault
+from onward.state.postgres.settings import FORGOTTEN, fault_of_code
+from onward.state.sqlalchemy.work import STYLES, is_autocommit, reads_only
 from onward.state.sqlite.version import require_version
 
 _SPOKEN_BY_ALL = {
@@ -105,6 +106,18 @@ def sqlstate(error: BaseException) -> str | None:
     """Postgres' code for the error, if it comes from there."""
     codes = [getattr(each, "sqlstate", None) for each in causes(error)]
     return next(filter(None, codes), None)
+
+
+def discard_useless(connection: Connection, error: DBAPIError) -> None:
+    """Have the pool not lend a connection again that leads to a server which cannot write, or has forgotten what the
+    client goes on asking for.
+    """
+    code = sqlstate(error)
+    is_refused = fault_of_code(code) is Fault.READ_ONLY
+    if not (is_refused or code == FORGOTTEN) or connection.closed or connection.invalidated:
+        return
+    if not is_refused or connection.dialect.name == "sqlite" or reads_only(connection) is not False:
+        connection.invalidate(error)
 
 
 def address_of(url: URL) -> str | None:

@@ -13,9 +13,9 @@ from onward.state.driver import (
     PlainConnection,
     Result,
 )
+from onward.state.sqlalchemy.checks import discard_useless
 from onward.state.sqlalchemy.work import (
     WriterBusy,
-    discard_useless,
     do,
     is_autocommit,
     is_locked,

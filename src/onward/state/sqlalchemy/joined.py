@@ -22,12 +22,12 @@ from onward.state.driver import (
     run_now,
 )
 from onward.state.sqlalchemy.after_commit import after_commit, has_ended
+from onward.state.sqlalchemy.checks import discard_useless
 from onward.state.sqlalchemy.one_message import begin_with, commit_with, has_begun, takes_one_message
 from onward.state.sqlalchemy.work import (
     MakePatience,
     WriterBusy,
     client,
-    discard_useless,
     do,
     end_of,
     has_thread,

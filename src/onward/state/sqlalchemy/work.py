@@ -17,10 +17,9 @@ from sqlalchemy.orm import Session
 from onward.errands import to_the_end
 from onward.errors import TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows
-from onward.state.driver import Fault, Result, run_in_turn, run_now
+from onward.state.driver import Result, run_in_turn, run_now
 from onward.state.postgres.session import reads_only as said_to_read_only
-from onward.state.postgres.settings import FORGOTTEN, ask_safely, fault_of_code, hide_row
-from onward.state.sqlalchemy.checks import sqlstate
+from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.sqlalchemy.one_message import ask_past
 from onward.state.sqlite.connection import SyncSqliteConnection, is_busy, writes
 from onward.state.sqlite.gate import LockLimit
@@ -322,18 +321,6 @@ def refuse_poisoned(connection: Connection) -> None:
 
 def nothing() -> None:
     """In place of what ends a wait, where nobody can."""
-
-
-def discard_useless(connection: Connection, error: DBAPIError) -> None:
-    """Have the pool not lend a connection again that leads to a server which cannot write, or has forgotten what the
-    client goes on asking for.
-    """
-    code = sqlstate(error)
-    is_refused = fault_of_code(code) is Fault.READ_ONLY
-    if not (is_refused or code == FORGOTTEN) or connection.closed or connection.invalidated:
-        return
-    if not is_refused or connection.dialect.name == "sqlite" or reads_only(connection) is not False:
-        connection.invalidate(error)
 
 
 def roll_back(target: Connection | Session, connection: Connection | None = None) -> None:
