@@ -401,11 +401,18 @@ def _tasks(bench: Bench) -> set[Any]:
     return set() if bench.is_sync else asyncio.all_tasks()
 
 
+def _is_pools_own(task: asyncio.Task[Any]) -> bool:
+    """Before Python 3.12 psycopg's pool makes another whenever it waits for what is to be done next."""
+    frame = getattr(task.get_coro(), "cr_frame", None)
+    waited_for = None if frame is None else frame.f_locals.get("self")
+    return type(waited_for).__module__.startswith("psycopg_pool.")
+
+
 async def _left_running(bench: Bench, before: set[Any], *, also: Iterable[str] = _APPS_OWN) -> list[str]:
     if bench.is_sync:
         return []
-    for _ in range(600):  # psycopg's pool tries for a second to connect again
-        left = [task for task in asyncio.all_tasks() - before if task.get_name() not in also]
+    for _ in range(200):
+        left = [task for task in asyncio.all_tasks() - before if not (task.get_name() in also or _is_pools_own(task))]
         if not left:
             return []
         await asyncio.sleep(0.005)
