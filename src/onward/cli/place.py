@@ -43,7 +43,8 @@ def found(place: Place) -> Onward:
             raise CommandFailed(
                 "which jobs? Say --database URL or --app MODULE:APP (or set ONWARD_DATABASE, ONWARD_APP)"
             )
-        return of_app(load_app(place.app), None, schema=place.schema, prefix=place.prefix)
+        _refuse_tables(place.schema, place.prefix)
+        return load_app(place.app)
     return at(place.database, schema=place.schema, prefix=place.prefix)
 
 
@@ -51,9 +52,13 @@ def of_app(code: Onward, database: str | None, *, schema: str | None, prefix: st
     """Where the jobs of an app are looked at: the database that is named, or its own."""
     if database is not None:
         return at(database, schema=schema, prefix=prefix)
+    _refuse_tables(schema, prefix)
+    return code
+
+
+def _refuse_tables(schema: str | None, prefix: str | None) -> None:
     if schema is not None or prefix is not None:
         raise CommandFailed("--schema and --prefix go with --database; an app says itself where its tables are")
-    return code
 
 
 def at(address: str, *, schema: str | None, prefix: str | None) -> Onward:
