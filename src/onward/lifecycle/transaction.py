@@ -1,8 +1,8 @@
 """An open transaction: what `app.transaction()` and the phases of a handler hand out."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar, Token
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias, TypeVar
 
 from msgspec.structs import astuple
@@ -215,14 +215,6 @@ class NothingElse:
 Mark: TypeAlias = OpenTransaction | NothingElse | None
 open_here: ContextVar[Mark] = ContextVar("onward_transaction", default=None)
 """The transaction that is open around a call."""
-
-
-def unmark(mark: Token[Mark]) -> None:
-    """The block is left. Whoever leaves it in another task or thread than it was entered in has no mark to take away,
-    and the one that stays behind is of a transaction that has ended.
-    """
-    with suppress(ValueError):
-        open_here.reset(mark)
 
 
 def refuse_inside_transaction(doing: str, *, joins: bool = True) -> None:
