@@ -2,12 +2,18 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
+
+from onward.errands import to_the_end
 
 W = TypeVar("W")
 _BETWEEN_FILLS = 0.005
 """Seconds between fills that bring little: when slots become free one by one, it is cheaper to fill several at once."""
+_LAST_TRY = 2.0
+"""Seconds in which a loop that was cancelled gives back what it has not begun."""
 
 
 class Source(Protocol[W]):
@@ -18,7 +24,7 @@ class Source(Protocol[W]):
         ...
 
     async def hand_back(self, work: Sequence[W]) -> None:
-        """What came while the loop was being stopped is not begun."""
+        """What came while the loop was being stopped, or cancelled, is not begun."""
         ...
 
     def run_piece(self, piece: W, /) -> Awaitable[None]:
@@ -52,6 +58,8 @@ class SlotLoop(Generic[W]):
         self._idle = asyncio.Event()
         self._wants_slot = False
         self._filled_at = 0.0
+        self._unbegun = deque[W]()
+        """Whose tasks have been made and not begun: in this order they will, unless they are cancelled before."""
 
     @property
     def is_stopping(self) -> bool:
@@ -88,13 +96,22 @@ class SlotLoop(Generic[W]):
     async def run(self) -> None:
         """Until stopped; returns when the last slot is free."""
         self._task = asyncio.current_task()
-        async with asyncio.TaskGroup() as slots:
-            try:
-                await self._fill_until_stopped(slots)
-                await self._drain()
-            except asyncio.CancelledError:
-                self._was_cancelled = True
-                raise
+        try:
+            async with asyncio.TaskGroup() as slots:
+                try:
+                    await self._fill_until_stopped(slots)
+                    await self._drain()
+                except asyncio.CancelledError:
+                    self._was_cancelled = True
+                    raise
+        finally:
+            if self._unbegun:
+                await to_the_end(self._hand_back_unbegun())
+
+    async def _hand_back_unbegun(self) -> None:
+        with suppress(Exception):  # whoever held it lets it go in time
+            async with asyncio.timeout(_LAST_TRY):
+                await self._source.hand_back(list(self._unbegun))
 
     async def _fill_until_stopped(self, slots: asyncio.TaskGroup) -> None:
         more = True
@@ -109,6 +126,7 @@ class SlotLoop(Generic[W]):
                         await self._source.hand_back(work)
                         break
                     more = len(work) == free
+                    self._unbegun.extend(work)
                     for piece in work:
                         self.free -= 1
                         slots.create_task(self._occupy(piece))
@@ -139,6 +157,7 @@ class SlotLoop(Generic[W]):
         timer.cancel()
 
     async def _occupy(self, piece: W) -> None:
+        self._unbegun.popleft()
         try:
             await self._source.run_piece(piece)
         finally:

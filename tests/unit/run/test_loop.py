@@ -1,4 +1,4 @@
-"""The slot loop: how often it fills."""
+"""The slot loop: how often it fills, and what becomes of what it has not begun."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ class Source:
         self.left = pieces
         self.fills: list[int] = []
         self.running: list[asyncio.Event] = []
+        self.handed_back: list[asyncio.Event] = []
         self._woken = asyncio.Event()
 
     async def fill(self, free: int) -> Sequence[asyncio.Event]:
@@ -22,7 +23,7 @@ class Source:
         return [asyncio.Event() for _ in range(count)]
 
     async def hand_back(self, work: Sequence[asyncio.Event]) -> None:
-        raise AssertionError
+        self.handed_back += work
 
     async def run_piece(self, piece: asyncio.Event) -> None:
         self.running.append(piece)
@@ -95,3 +96,34 @@ async def test_one_slot_is_filled_as_soon_as_it_is_free() -> None:
         loop.stop()
 
     assert source.fills[:3] == [1, 1, 1]
+
+
+async def test_what_has_not_begun_when_everything_is_cancelled_is_handed_back() -> None:
+    class Sudden(Source):
+        async def fill(self, free: int) -> Sequence[asyncio.Event]:
+            work = await super().fill(free)
+            # As asyncio.run() does at its end, between the making of the tasks and their first step.
+            asyncio.get_running_loop().call_soon(lambda: [task.cancel() for task in asyncio.all_tasks() - {here}])
+            return work
+
+    here, source = asyncio.current_task(), Sudden(pieces=3)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(SlotLoop(source, concurrency=4).run())
+        await asyncio.wait([running])
+
+    assert running.cancelled()
+    assert not source.running
+    assert len(source.handed_back) == 3
+
+
+async def test_what_has_begun_is_not_handed_back() -> None:
+    source = Source(pieces=3)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(SlotLoop(source, concurrency=4).run())
+        while not source.running:
+            await asyncio.sleep(0)
+        running.cancel()
+
+    assert running.cancelled()
+    assert len(source.running) == 3
+    assert not source.handed_back
