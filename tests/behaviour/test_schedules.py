@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onward import Attempt, JobType, Onward, Schedule, StoredSchedule, job
+from onward import Attempt, JobType, Limit, Onward, Schedule, StoredSchedule, job
 from onward.client.checking import check_stored
 from onward.errors import ConfigurationError, DefinitionError, ScheduleNotFound, TransactionError
 from onward.observe import events
@@ -586,6 +586,24 @@ async def test_an_input_that_raises_a_cancellation_ends_nothing(running: Any, re
     await recorder.next(events.ScheduleTicked, count=2)
 
     assert "CancelledError" in str((await stored(app, "broken")).error)
+
+
+@pytest.mark.parametrize("wrong", [asyncio.CancelledError, SystemExit])
+async def test_a_limits_key_that_wants_to_end_the_program_ends_nothing(
+    running: Any, recorder: Recorder, wrong: type[BaseException]
+) -> None:
+    def key(input: str) -> str:
+        raise wrong
+
+    @job("limited", limit=Limit(concurrency=1, key=key))
+    async def limited(attempt: Attempt[str]) -> None: ...
+
+    broken = Schedule("broken", limited, "input", every=OFTEN)
+    app: Onward = await running(note, limited, schedules=[broken, often()])
+    await recorder.next(events.ScheduleFailed)
+    await recorder.next(events.ScheduleTicked, count=2)
+
+    assert "StartRefused: 'limited': the key= of its limit 'limited' raised" in str((await stored(app, "broken")).error)
 
 
 async def test_an_app_that_is_opened_again_declares_at_once(

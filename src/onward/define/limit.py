@@ -105,7 +105,9 @@ class TypeLimit:
         try:
             key: object = self.limit.key(input)
             text = key_text(key)  # an integer may be too long to be shown
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a CancelledError, too: nothing is awaited here, so nobody has cancelled us
             raise StartRefused(
                 f"{self.type_name!r}: the key= of its limit {self.name!r} raised {type(error).__name__}: {error}"
             ) from error
