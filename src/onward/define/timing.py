@@ -14,7 +14,6 @@ SHORTEST = timedelta(milliseconds=100)
 _NO_TIME = timedelta(0)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_COUNTED = 1_000
-_LOOK_BACK = timedelta(minutes=1)
 
 
 class Due(NamedTuple):
@@ -87,18 +86,18 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return Due([last], count, self.after(last))
 
     def _newest(self, since: datetime, now: datetime) -> datetime:
-        """The last tick until now, searched from near now on: the walk from `since` could be a long one."""
-        back = _LOOK_BACK
-        while (start := max(since, now - back)) > since:
-            found = since
-            for tick in self._after(start):
-                if tick > now:
-                    break
-                found = tick
-            if found > since:
-                return found
-            back *= 2
-        return since
+        """The last tick until now, from one that has come. By halves: the walk from there could be a long one, and
+        there may have been none for long.
+        """
+        last, end = since, now
+        while (following := self.after(last)) is not None and following <= now:
+            middle = max(following, last + (end - last) / 2)
+            tick = self.after(middle)
+            if tick is None or tick > now:
+                last, end = following, middle
+            else:
+                last = tick
+        return last
 
     def _after(self, moment: datetime) -> Iterator[datetime]:
         moment = moment.astimezone(UTC)

@@ -161,6 +161,21 @@ def test_the_last_of_very_many_is_found_without_a_walk_through_all_of_them(cron:
 
 
 @pytest.mark.parametrize(
+    ("timing", "first", "now", "last"),
+    [
+        (Timing(cron="* * * 1 *"), "2030-01-20", "2030-12-31", "2030-01-31 23:59"),
+        (Timing(cron="* * 9 * * *"), "2030-01-01 09:00", "2030-01-02 08:00", "2030-01-01 09:59:59"),
+        (Timing(cron="* * * * * *", end=at("2030-02-01")), "2030-01-01", "2031-02-01", "2030-02-01"),
+    ],
+    ids=["month", "hour", "end"],
+)
+def test_the_last_of_very_many_is_found_where_there_were_none_for_long(
+    timing: Timing, first: str, now: str, last: str
+) -> None:
+    assert timing.due(at(first), at(now), most=None) == ([at(last)], 1_000, timing.after(at(last)))
+
+
+@pytest.mark.parametrize(
     ("options", "complaint"),
     [
         ({}, "give cron= or every=, and not both"),
