@@ -264,6 +264,27 @@ async def test_a_part_that_was_detached_is_not_dropped(running: Callable[..., An
     assert by_hand(app, target, "SELECT 1 FROM onward.history_part") == []
 
 
+async def test_a_part_that_cannot_be_dropped_keeps_nothing_from_being_pruned(
+    make_app: Callable[..., Onward], recorder: Recorder, target: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(note, keep, retention=YEAR)
+    async with app:
+        async with app.worker():
+            await done(app, note, 1)
+        by_hand(app, target, "INSERT INTO onward.history_part VALUES ('2020-01-01 00:00+00', '2021-01-01')")
+        by_hand(app, target, "SELECT onward.make_history_parts()")
+        by_hand(app, target, "CREATE VIEW onward.report AS SELECT id FROM onward.history_2020_01")
+        later(app, 8 * DAY)
+        prune_at_once(app)
+        async with app.worker():
+            await recorder.next(events.ChainsPruned)
+
+        assert len(await app.history()) == 1
+        assert "history_2020_01" in parts(app, target)
+    (told,) = [record for record in caplog.records if "could not drop" in record.message]
+    assert "report depends on table" in str(told.exc_info and told.exc_info[1])
+
+
 async def test_what_the_page_says_to_do_by_hand_can_be_done(running: Callable[..., Any], target: str) -> None:
     app = await running(note, keep, retention=YEAR)
     by_hand(

@@ -105,6 +105,8 @@ class Pruning:
         self._round_ends = 0.0
         self._size = _SIZE if store.state.locks_rows else _SIZE_UNDER_ONE_LOCK
         self._rows, self._pace = self._size.fewest, Pace(self._size.pause)
+        self._told = ""
+        """Why a part of the history could not be dropped."""
 
     async def look(self, reserved: Reserved) -> float:
         if self._begins_at is None:
@@ -154,9 +156,20 @@ class Pruning:
         return self._walks, 0.0
 
     async def _drop_history(self, reserved: Reserved) -> None:
-        """One part in a round; where somebody looks at the history at this moment, in a later one."""
+        """One part in a round; where somebody looks at the history at this moment, in a later one. One that cannot be
+        dropped, say because a view needs it, keeps nobody from pruning; it is told once.
+        """
         history = self._store.state.history
-        began_at = None if history is None else await reserved.run(history.drop())
+        try:
+            began_at = None if history is None else await reserved.run(history.drop())
+        except Exception as error:
+            if self._store.is_transient(error):
+                raise
+            if (problem := str(error)) != self._told:
+                self._told = problem
+                logger.exception("a worker could not drop a part of the history that nobody wants any more")
+            return
+        self._told = ""
         if began_at is not None:
             logger.info("dropped the history of %s: nobody wants it any more", f"{began_at.astimezone(UTC):%Y-%m}")
 
