@@ -504,6 +504,17 @@ class TestRates:
 
         assert (len(taken), admitted.next_in) == (2, 1.0)
 
+    async def test_a_burst_of_more_than_fits_into_one_look_is_let_in_soon(self, store: Store) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("tenant", every=3600.0, burst=1_300))
+            await session.start(*(store.job(limit_key=KEY) for _ in range(1_500)))
+
+            looks = [await admit(session), await admit(session), await admit(session)]
+
+        assert [look.types.get("work", 0) for look in looks] == [1_000, 300, 0]
+        assert looks[0].next_in is not None
+        assert looks[0].next_in < 0.1
+
     async def test_a_rate_that_nobody_waits_for_any_more_wakes_nobody(self, store: Store) -> None:
         async with store.connect() as session:
             await limited(session, LimitRule("tenant", every=1.0))

@@ -89,8 +89,9 @@ class Admission:
         free = _MOST_AT_ONCE if places is None else min(places - placed, _MOST_AT_ONCE)
         if every is None:
             admitted = await self._place(key, free)
-            if tat is not None or admitted == _MOST_AT_ONCE:
-                await self._rest(key, tat, again=admitted == _MOST_AT_ONCE)
+            if tat is not None:  # it had a rate
+                await self._pace(key, tat, None)
+            await self._go_on(key, admitted)
             return
         # What has not started yet counts as if it started now: workers may have been away.
         # And not more than a burst ahead, whatever the clock was.
@@ -101,12 +102,11 @@ class Admission:
         more = admitted >= slots and await self._has_more(key)
         wake_at = tat - duration(every * (burst - 1)) if more else None
         await self._pace(key, tat, wake_at, self._now + duration(every) if waiting + admitted else None)
+        await self._go_on(key, admitted)
 
-    async def _rest(self, key: str, tat: int | None, *, again: bool) -> None:
-        """Of a key without a rate: it had one, or more are held than can be admitted at once."""
-        if tat is not None:
-            await self._pace(key, tat, None)
-        if again and await self._has_more(key):
+    async def _go_on(self, key: str, admitted: int) -> None:
+        """There may be room for more than can be admitted at once."""
+        if admitted == _MOST_AT_ONCE and await self._has_more(key):
             await wake_keys(self._connection, self._sql, [key])
 
     async def _place(self, key: str, most: int) -> int:
