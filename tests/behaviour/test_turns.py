@@ -61,6 +61,19 @@ def in_line(driver: SyncPsycopgDriver) -> int:
     return len(driver._turns._line)
 
 
+def test_a_connection_says_whether_it_was_awaited(driver: SyncPsycopgDriver, threads: ThreadPoolExecutor) -> None:
+    def use() -> bool:
+        with lent(driver) as connection:
+            return connection.was_awaited
+
+    with lent(driver):
+        second = threads.submit(use)
+        until(lambda: in_line(driver) == 1)
+
+    assert second.result(timeout=5) is True
+    assert use() is False
+
+
 def test_who_waits_gets_the_connection_that_is_given_back(
     driver: SyncPsycopgDriver, threads: ThreadPoolExecutor
 ) -> None:

@@ -115,6 +115,11 @@ class Connection(Protocol):
     @property
     def in_transaction(self) -> bool: ...
 
+    @property
+    def was_awaited(self) -> bool:
+        """Whether all were lent when it was asked for; False where the driver does not know."""
+        ...
+
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         """Run one of Onward's statements (`:name` parameters); its rows."""
         ...
@@ -179,6 +184,8 @@ class PlainConnection:
 
     Nor do they wait for what may never come: who does can be cut off.
     """
+
+    was_awaited = False
 
     async def run(
         self: Connection, first: Operation[T], *more: Command[Any], begin: bool = False, commit: bool = False

@@ -278,7 +278,11 @@ class Runner:
             attempt.cancel(LossReason.STOPPING)  # heard only if it has not been told to stop yet
             return False
 
-        return await in_thread(self._threads, lambda: run_now(attempt.perform()), leaves=tell)
+        def had_to_wait() -> bool:
+            # As others still do: once there are as few threads as connections, all who had to wait need not leave.
+            return attempt.phases.had_to_wait and bool(self._attempts.workplace.queueing)
+
+        return await in_thread(self._threads, lambda: run_now(attempt.perform()), leaves=tell, had_to_wait=had_to_wait)
 
     def after_cancel(self, attempt: RunningAttempt) -> Settlement | None:
         """What follows when a handler ended because it was told to."""

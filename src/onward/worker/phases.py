@@ -85,6 +85,8 @@ class Phases:
     """Whether to wait for a database that is away; not if the handler was told to stop."""
     is_held_up = False
     """Whether the handler waits for a phase to begin or to commit: for the database, or for a connection to it."""
+    had_to_wait = False
+    """Whether a connection of the pool had to be given back first, as far as its driver tells."""
     tx: OpenTransaction | None = None
     settled: Settlement | None = None
     """What was committed with the handler's writes."""
@@ -188,6 +190,7 @@ class Phases:
             link = await lending.__aenter__()
         finally:
             queueing.discard(self)
+        self.had_to_wait = self.had_to_wait or link.was_awaited
         if events.PoolWaited in store.observers.wanted:
             seconds = time.monotonic() - began
             store.observers.emit(events.PoolWaited(type_name=self._job.type_name, seconds=seconds))

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import threading
+import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -194,3 +195,74 @@ async def test_many_at_a_time_all_end() -> None:
 
     assert [task.result() for task in done] == list(range(1_000))
     threads.close()
+
+
+class Pool:
+    """What functions wait for in turn, so many at a time."""
+
+    def __init__(self, size: int) -> None:
+        self._free = threading.Semaphore(size)
+
+    def use(self) -> bool:
+        """Whether it had to be waited for."""
+        had_to_wait = not self._free.acquire(blocking=False)
+        if had_to_wait:
+            self._free.acquire()
+        time.sleep(0.001)
+        self._free.release()
+        return had_to_wait
+
+
+async def _use(pool: Pool, threads: Threads, awake: list[int]) -> None:
+    waited = False
+
+    def use() -> None:
+        nonlocal waited
+        waited = pool.use()
+        awake.append(threads._awake)
+
+    await in_thread(threads, use, had_to_wait=lambda: waited)
+
+
+async def test_threads_that_wait_for_each_other_become_fewer() -> None:
+    threads, pool, awake = Threads(20, name="test"), Pool(2), list[int]()
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(300):
+            tasks.create_task(_use(pool, threads, awake))
+
+    assert sum(awake[-200:]) / 200 < 6
+    threads.close()
+
+
+async def test_and_come_back_for_what_would_have_to_wait_for_one_that_blocks() -> None:
+    threads, pool, awake = Threads(20, name="test"), Pool(2), list[int]()
+    blocking = [Blocking() for _ in range(15)]
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(100):
+            tasks.create_task(_use(pool, threads, awake))
+        for one in blocking:
+            tasks.create_task(in_thread(threads, one))
+        last = tasks.create_task(in_thread(threads, lambda: "done"))
+        try:
+            async with asyncio.timeout(5):
+                await asyncio.wait([last])
+                for one in blocking:
+                    await one.began.wait()
+        finally:
+            for one in blocking:
+                one.go_on.set()
+
+    threads.close()
+
+
+async def test_one_that_had_to_wait_goes_on_where_no_other_is_awake(
+    threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.run.threads._LOOK", 600.0)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        done = [
+            tasks.create_task(in_thread(threads, lambda number=number: number, had_to_wait=lambda: True))
+            for number in range(100)
+        ]
+
+    assert [task.result() for task in done] == list(range(100))

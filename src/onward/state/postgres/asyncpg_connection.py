@@ -50,6 +50,8 @@ class OwnConnection(asyncpg.Connection):
 class AsyncpgConnection:
     """A connection of asyncpg's."""
 
+    was_awaited = False
+
     def __init__(
         self,
         raw: Any,

@@ -55,14 +55,15 @@ class Turns:
                 self._free -= 1
             else:
                 self._line.append(waiting)
-        handed = None if waiting is None else await self._wait(waiting)
-        if handed is not None:
-            return handed
-        try:
-            return await self._acquire()
-        except BaseException:
-            self._pass_on(None)
-            raise
+        connection = None if waiting is None else await self._wait(waiting)
+        if connection is None:
+            try:
+                connection = await self._acquire()
+            except BaseException:
+                self._pass_on(None)
+                raise
+        connection.was_awaited = waiting is not None
+        return connection
 
     async def _wait(self, waiting: _Waiting) -> PsycopgConnection | None:
         try:
