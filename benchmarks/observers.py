@@ -1,13 +1,15 @@
 """What observers cost: how fast jobs are drained with each of them, and the worker's processor time, beside none.
 
 `python -m benchmarks.observers`, on a private Postgres: every round has each case once, in a process of its own, in
-every other round backwards. Jobs do nothing, or write a row in the phase's transaction; each carries a trace of its
+every other round backwards. Jobs do nothing, or write a row in the phase's transaction; or there are none, and
+observers are told of attempts all the same (`--work none`): look at that on a busy machine. Each carries a trace of its
 own. The log goes to a file as the command line writes it, spans through the SDK's batches to an exporter that drops
 them, figures to a reader that asks every second. `--against` measures another checkout in between.
 """
 
 import argparse
 import json
+import logging
 import os
 import random
 import secrets
@@ -17,8 +19,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import uvloop
 from opentelemetry.sdk.metrics import MeterProvider
@@ -29,18 +33,26 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from onward import Attempt, LogObserver, Onward, job
 from onward.cli.console import set_up_logging
+from onward.observe import events
+from onward.observe.logs import LINE
+from onward.observe.observer import Observers
 from onward.observe.otel import OpenTelemetryObserver
 from onward.observe.prometheus import PrometheusObserver
 
 ROOT = Path(__file__).parent.parent
-SAMPLED = {"unsampled": 0.0, "spans-1%": 0.01, "spans-10%": 0.1, "all-1%": 0.01, "all-10%": 0.1}
+SAMPLED = {"unsampled": 0.0, "spans-1%": 0.01, "spans-10%": 0.1, "all-1%": 0.01, "all-10%": 0.1, "lean": 0.01}
 """The share of traces that are, where it is not all of them; decided where chains are started, as samplers do."""
-CASES = ("off", "log", "json", "prometheus", "spans", "figures", "otel", "all", *SAMPLED)
-"""`json` is the log in that format, `otel` both spans and figures; `all` is log, prometheus and otel."""
-WORK = ("empty", "write")
+BARE = ("bare-log", "bare-spans", "bare-figures", "bare-all")
+CASES = ("off", "log", "json", "prometheus", "spans", "figures", "otel", "all", *SAMPLED, *BARE)
+"""`json` is the log in that format, `otel` both spans and figures; `all` is log, prometheus and otel; `lean` is the log
+of warnings, prometheus, and spans of which one in a hundred is sampled. What is bare is the least that anybody could do
+for a job that ends: one line that says nothing, one span without attributes, two values of histograms; `bare-all` is
+these three."""
+WORK = ("empty", "write", "none")
 CONCURRENCY, BATCH, WARM_UP = 100, 1_000, 1_000
 TABLE = "CREATE TABLE IF NOT EXISTS written (n bigint NOT NULL)"
 SETTINGS = {"fsync": "on"}
+LABELS = {"type": "empty"}
 
 
 # -- one case, in a process of its own
@@ -77,20 +89,57 @@ class NoFigures(MetricExporter):
         return None
 
 
+class Bare:
+    """What others' libraries take of any observer that uses them."""
+
+    def __init__(self, *, tracer: Any = None, histograms: Sequence[Any] = (), logger: Any = None) -> None:
+        self._tracer, self._histograms, self._logger = tracer, histograms, logger
+
+    def wants(self, kind: type[events.Event]) -> bool:
+        return kind is events.AttemptEnded
+
+    def observe(self, event: Any) -> None:
+        if self._tracer is not None:
+            self._tracer.start_span("process").end()
+        for histogram in self._histograms:
+            histogram.record(event.ran, LABELS)
+        if self._logger is not None:
+            self._logger.info("ended")
+
+
+def bare(part: str) -> Iterable[Any]:
+    tracers, meters = providers(1.0)
+    if part in ("log", "all"):
+        logging.basicConfig(level=logging.INFO, format=LINE)
+        yield Bare(logger=logging.getLogger("onward"))
+    if part in ("spans", "all"):
+        yield Bare(tracer=tracers.get_tracer("bare"))
+    if part in ("figures", "all"):
+        meter = meters.get_meter("bare")
+        yield Bare(histograms=[meter.create_histogram(name, "s") for name in ("wait", "run")])
+
+
+def providers(share: float) -> tuple[TracerProvider, MeterProvider]:
+    tracers = TracerProvider(sampler=ParentBased(TraceIdRatioBased(share)))
+    tracers.add_span_processor(BatchSpanProcessor(NoSpans()))
+    return tracers, MeterProvider([PeriodicExportingMetricReader(NoFigures(), export_interval_millis=1_000)])
+
+
 def observers(case: str) -> Iterable[Any]:
+    if case in BARE:
+        yield from bare(case.removeprefix("bare-"))
+        return
     case, share = "spans" if case == "unsampled" else case.partition("-")[0], SAMPLED.get(case, 1.0)
-    if case in ("log", "json", "all"):
-        set_up_logging("info", format="json" if case == "json" else "text")
+    if case in ("log", "json", "all", "lean"):
+        set_up_logging("warning" if case == "lean" else "info", format="json" if case == "json" else "text")
         yield LogObserver()
-    if case in ("prometheus", "all"):
+    if case in ("prometheus", "all", "lean"):
         yield PrometheusObserver(registry=None)
-    if case in ("spans", "figures", "otel", "all"):
-        tracers = TracerProvider(sampler=ParentBased(TraceIdRatioBased(share)))
-        tracers.add_span_processor(BatchSpanProcessor(NoSpans()))
-        meters = MeterProvider([PeriodicExportingMetricReader(NoFigures(), export_interval_millis=1_000)])
+    if case in ("spans", "figures", "otel", "all", "lean"):
+        tracers, meters = providers(share)
         yield OpenTelemetryObserver(
             tracer_provider=None if case == "figures" else tracers,
-            meter_provider=None if case == "spans" else meters,
+            meter_provider=None if case in ("spans", "lean") else meters,
         )
 
 
@@ -112,6 +161,33 @@ async def measure(case: str, work: str, url: str, count: int) -> dict[str, float
         await drain(WARM_UP)
         seconds, used = await drain(count)
     return {"rate": count / seconds, "cpu": used / count * 1e6}
+
+
+def told(case: str, count: int) -> dict[str, float]:
+    """What observers take of attempts that begin and end, a hundred at a time, each in a context of its own."""
+    watching, ids = Observers(observers(case)), [uuid4() for _ in range(count)]
+    watching.wants(events.AttemptEnded)
+    metas = [trace(SAMPLED.get(case, 1.0)) for _ in range(count)]
+
+    def tell(event: type[Any], number: int, **more: Any) -> None:
+        if event in watching.wanted:
+            job_id = ids[number]
+            said = {"job_id": job_id, "chain_id": job_id, "type_name": "empty", "attempt": 1, "worker": "worker-1"}
+            watching.emit(event(**said, **more))
+
+    def run() -> None:
+        for first in range(0, count, CONCURRENCY):
+            some = range(first, min(first + CONCURRENCY, count))
+            for number in some:
+                copy_context().run(tell, events.AttemptStarted, number, meta=metas[number])
+            for number in some:
+                tell(events.AttemptEnded, number, outcome="completed", waited=0.0123, ran=0.00004)
+
+    run()
+    used = time.process_time()
+    run()
+    used = time.process_time() - used
+    return {"rate": count / used, "cpu": used / count * 1e6}
 
 
 def trace(sampled: float) -> dict[str, str]:
@@ -152,7 +228,8 @@ def main() -> None:
     options = parse()
     if options.one:
         case, work, url, count = options.one
-        print(json.dumps(uvloop.run(measure(case, work, url, int(count)))))
+        measured = told(case, int(count)) if work == "none" else uvloop.run(measure(case, work, url, int(count)))
+        print(json.dumps(measured))
         return
     sys.path.insert(0, str(ROOT / "tests"))
     import servers  # type: ignore[import-not-found,unused-ignore]
@@ -163,11 +240,11 @@ def main() -> None:
     with servers.private_postgres(**SETTINGS) as postgres, tempfile.TemporaryDirectory() as folder:
         for number in range(options.rounds):
             for case in cases[:: -1 if number % 2 else 1]:
-                count = options.jobs if case.work == "empty" else options.jobs // 4
+                count = options.jobs // 4 if case.work == "write" else options.jobs
                 figures = run(case, postgres.dsn, count, Path(folder))
                 found[case].append(figures)
-                told = f"{case.label(checkouts):28}{figures['rate']:8.0f}/s {figures['cpu']:8.1f} µs"
-                print(f"round {number + 1}: {told}", file=sys.stderr, flush=True)
+                line = f"{case.label(checkouts):28}{figures['rate']:8.0f}/s {figures['cpu']:8.1f} µs"
+                print(f"round {number + 1}: {line}", file=sys.stderr, flush=True)
     show(found, checkouts)
 
 
@@ -187,7 +264,7 @@ def show(found: dict[Case, list[dict[str, float]]], checkouts: Sequence[Path]) -
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.observers", description=__doc__)
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)} (default: all of them)")
-    parser.add_argument("--work", nargs="+", choices=WORK, default=WORK, help="what jobs do (default: both)")
+    parser.add_argument("--work", nargs="+", choices=WORK, default=WORK[:2], help="what jobs do (default: both)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=10_000, help="that do nothing; a quarter as many that write")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="measure that one, too")

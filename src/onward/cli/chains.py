@@ -12,7 +12,7 @@ from onward.cli.console import say
 from onward.cli.help import WholeHelp
 from onward.cli.options import Choice, Json, Place, duration, option, spread
 from onward.cli.place import as_id, chain_of, job_of, with_app
-from onward.cli.printing import HIDDEN, Shows, plain, print_json, print_line, print_table
+from onward.cli.printing import HIDDEN, Shows, in_json, plain, print_json, print_line, print_table
 from onward.cli.watching import watch_chain
 from onward.client.app import Onward
 from onward.client.arguments import AMONG_CHAINS, Filters
@@ -234,8 +234,8 @@ def _facts(story: Story, shows: Shows) -> Sequence[tuple[str, object]]:
         ("attempts", f"{job.attempt}, of which {job.failures} failed"),
         ("priority", job.priority or ""),
         ("deduplication", job.deduplication_key or ""),
-        ("input", job.input if payloads else HIDDEN),
-        ("output", "" if output is None else output if payloads else HIDDEN),
+        ("input", in_json(job.input) if payloads else HIDDEN),
+        ("output", "" if output is None else in_json(output) if payloads else HIDDEN),
         ("problem", job.problem or ""),
     )
 

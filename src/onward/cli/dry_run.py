@@ -18,11 +18,13 @@ from onward.cli.options import AppDir, Debug, Json, option
 from onward.cli.place import as_id, job_of, run
 from onward.cli.printing import print_json, print_line
 from onward.client.app import Onward
+from onward.client.words import moment, span
 from onward.define.registry import RegisteredType, Registry
 from onward.lifecycle.effects import describe, frames_of
+from onward.lifecycle.transaction import refusing_all_else
 from onward.model import Job
 from onward.state.contract import NewJob
-from onward.worker.rehearsal import Rehearsal
+from onward.worker.rehearsal import ONLY_INSIDE, Rehearsal
 
 _ENDED = "the handler ended its transaction itself: what it has committed is kept"
 HIDDEN = "hidden: this job type has secrets; --payloads shows it"
@@ -53,7 +55,7 @@ def run_dry(
         async def work(opened: Onward) -> Rehearsal:
             kind = opened.registry.get((await job_of(opened, id)).type_name)
             in_thread = kind is not None and not kind.step.signature.is_async
-            with _ended_by_ctrl_c() if in_thread else nullcontext():
+            with refusing_all_else(ONLY_INSIDE), _ended_by_ctrl_c() if in_thread else nullcontext():
                 return await opened.rehearse(asked)
 
         rehearsal = run(found, work)
@@ -143,6 +145,10 @@ def _plain(value: Any) -> Any:
         return repr(value)
 
 
+def _when(again: dict[str, Any]) -> str:
+    return f"to {moment(again['at'])}" if again["at"] else f"in {span(again['delay'])}"
+
+
 def _print(shown: dict[str, Any]) -> None:
     def text(value: Any) -> str:
         return value if value == HIDDEN else msgspec.json.encode(value).decode()
@@ -161,7 +167,7 @@ def _print(shown: dict[str, Any]) -> None:
     elif step := shown.get("continues"):
         print_line(f"continues  with {step['type']} {text(step['input'])}")
     elif again := shown.get("rescheduled"):
-        print_line(f"reschedule {text(again)}")
+        print_line(f"rescheduled {_when(again)}")
     else:
         print_line(f"returned   {text(shown['returned'])}")
     print_line(_ENDED if shown["ended_by_hand"] else "nothing of this was kept")

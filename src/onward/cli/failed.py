@@ -19,7 +19,7 @@ from onward.client.words import ago
 from onward.model import JobStatus
 
 failed = typer.Typer(cls=WholeHelp, no_args_is_help=True, rich_markup_mode=None, help="What failed, grouped by cause.")
-_MOST = 10_000
+_MOST = 5_000
 Most = Annotated[int, option("--among", "Look at so many failed jobs at most, the newest.", min=1, metavar="N")]
 
 
@@ -45,7 +45,7 @@ def list_causes(place: Place, choice: Choice, among: Most = _MOST, json: Json = 
         )
         print_line("")
     if not is_all:
-        say(f"among the newest {among:,} failed jobs; --among looks at more")
+        say(_among(among))
 
 
 @failed.command("retry", epilog="Example: onward failed retry 3f2a9c1e")
@@ -60,16 +60,22 @@ def retry_group(
     """Run the chains again that failed for one cause."""
 
     async def work(app: Onward) -> int:
-        groups, _ = await causes(app, _filters(choice), most=among)
+        groups, is_all = await causes(app, _filters(choice), most=among)
         chosen = [one for one in groups if one.cause.id == group]
         if not chosen:
             raise CommandFailed(f"no failed jobs of group {group!r}: `onward failed list` shows which there are")
+        if not is_all:
+            say(_among(among))
         doing = Doing(word="retry", done="retried", statuses=(JobStatus.FAILED,), change=app.retry)
         return await change_all(app, doing, chosen[0].chain_ids[::-1], bulk, ask=True)
 
     code = with_app(place, work)
     if code:
         raise typer.Exit(code)
+
+
+def _among(count: int) -> str:
+    return f"among the newest {count:,} failed jobs; --among looks at more"
 
 
 def _filters(choice: Choice) -> Filters:

@@ -35,6 +35,11 @@ def print_json(value: Any) -> None:
         sys.stdout.buffer.flush()
 
 
+def in_json(value: Any) -> str:
+    """A payload within a line, as one would write it for `onward start`."""
+    return msgspec.json.encode(value).decode()
+
+
 def print_text(text: str) -> None:
     """Text as it stands, for a file."""
     with writing():

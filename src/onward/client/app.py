@@ -571,6 +571,18 @@ class Onward:
         here = self._here
         return _listing(lambda place: here().jobs(wanted, after=place, limit=limit, tx=tx), after, limit)
 
+    async def newest_failed(self, *, most: int = 5_000, **filters: Unpack[Filters]) -> tuple[Sequence[Job], bool]:
+        """The jobs that failed, newest first, all at once; `most` of them are looked at, and it says whether those are
+        all that there are. Filters: those of `jobs`.
+
+        >>> from onward import Onward
+        >>> async def reasons(app: Onward) -> set[str]:
+        ...     failed, is_all = await app.newest_failed(error_text="declined")
+        ...     return {job.last_error.type for job in failed if job.last_error}
+        """
+        require(wrong_number("most", most, least=1, most=1_000_000))
+        return await self._here().newest_failed(filter_of(filters), most=most)
+
     def chains(
         self, *, after: ChainId | None = None, limit: int = 100, tx: object = None, **filters: Unpack[Filters]
     ) -> Listing[Chain]:

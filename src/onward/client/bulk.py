@@ -8,7 +8,7 @@ from onward.client.app import Onward
 from onward.client.arguments import Filters
 from onward.client.causes import Group, grouped
 from onward.errors import ChainError, ChainNotFailed
-from onward.model import ChainId, Job, JobStatus
+from onward.model import ChainId
 
 BATCH = 200
 _LOOKED_THROUGH = 20_000
@@ -59,10 +59,5 @@ async def matching(app: Onward, filters: Filters) -> AsyncIterator[ChainId]:
 
 async def causes(app: Onward, filters: Filters, *, most: int) -> tuple[list[Group], bool]:
     """Why jobs failed, among the newest `most` of them; and whether those are all."""
-    found: list[Job] = []
-    wanted: Any = {**filters, "status": JobStatus.FAILED}
-    async for job in app.jobs(limit=min(most, 1000), **wanted):
-        if len(found) == most:
-            return grouped(found), False
-        found.append(job)
-    return grouped(found), True
+    found, is_all = await app.newest_failed(most=most, **filters)
+    return grouped(found), is_all

@@ -258,6 +258,18 @@ class Operations:
         look = page_of(state, state.list_jobs, filter, after=after, limit=limit, by_chain=True)
         return shown(await self.store.read(look, tx=tx), self.shown_job)
 
+    async def newest_failed(self, filter: Filter, *, most: int) -> tuple[Sequence[Job], bool]:
+        """What matches among the jobs that failed, of which so many are looked at; and whether those are all."""
+        state = self.store.state
+        failed = msgspec.structs.replace(filter, statuses=[JobStatus.FAILED], indexed=True, newest=most)
+
+        async def look(connection: Connection) -> tuple[Sequence[Job], bool]:
+            found = await connection.run(state.list_jobs(failed, after=None, limit=most))
+            return found, await connection.run(state.count_indexed(failed, most=most + 1)) <= most
+
+        found, is_all = await self.store.read(Steps(look))
+        return [self.shown_job(job) for job in found], is_all
+
     async def chains(self, filter: Filter, *, after: ChainId | None, limit: int, tx: object) -> Page[Chain]:
         state = self.store.state
         look = page_of(state, state.list_chains, filter, after=after, limit=limit, by_chain=False)

@@ -52,7 +52,7 @@ def settlement_of(
         following = plan_continuation(registry, outcome, after)
         return _settlement(job, worker, "continue", completed_by=worker, next=following)
     if isinstance(outcome, Rescheduled):
-        return _rescheduled(job, worker, outcome)
+        return rescheduled(job, worker, outcome)
     raise PhaseError(f"{job_type.name!r} returned {outcome!r}; return an output, Done(…) or attempt.continue_with(…)")
 
 
@@ -76,7 +76,7 @@ def new_version(job_type: RegisteredType, stored: int) -> int | None:
 def settlement_of_error(job: TakenJob, worker: WorkerId, error: BaseException, policy: RetryPolicy) -> Settlement:
     """What follows from an exception that left the handler."""
     if isinstance(error, Reschedule):
-        return _rescheduled(job, worker, error)
+        return rescheduled(job, worker, error)
     if isinstance(error, Permanent) or (isinstance(error, HandlerFailed) and error.permanent):
         return _failed(job, worker, FailureReason.PERMANENT, describe(error))
     if isinstance(error, DecryptionError):
@@ -168,7 +168,8 @@ def _failed(job: TakenJob, worker: WorkerId, reason: FailureReason, error: JobEr
     return _settlement(job, worker, "fail", failures=failures, reason=reason, errors=_errors(job, error))
 
 
-def _rescheduled(job: TakenJob, worker: WorkerId, outcome: Rescheduled | Reschedule) -> Settlement:
+def rescheduled(job: TakenJob, worker: WorkerId, outcome: Rescheduled | Reschedule) -> Settlement:
+    """The handler said when to run it again, by returning or by raising that."""
     delay = (outcome.delay or timedelta(0)).total_seconds()
     return _settlement(job, worker, "requeue", delay=max(delay, 0.0), at=outcome.at)
 

@@ -217,9 +217,23 @@ open_here: ContextVar[Mark] = ContextVar("onward_transaction", default=None)
 """The transaction that is open around a call."""
 
 
+_open_in_process: list[NothingElse] = []
+
+
+@contextmanager
+def refusing_all_else(refusal: str) -> Iterator[None]:
+    """Let this process write nowhere but in its open transactions: threads of a handler's own know of no context."""
+    mark = NothingElse(refusal)
+    _open_in_process.append(mark)
+    try:
+        yield
+    finally:
+        _open_in_process.remove(mark)
+
+
 def refuse_inside_transaction(doing: str, *, joins: bool = True) -> None:
     """Raise TransactionOpen if an Onward transaction is open in this context; `joins`: there is a tx= to join it."""
-    mark = open_here.get()
+    mark = open_here.get() or next(iter(_open_in_process), None)
     if isinstance(mark, NothingElse):
         raise TransactionOpen(f"{doing}: {mark.refusal}")
     if mark is not None and mark.is_open:

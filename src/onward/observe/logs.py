@@ -3,6 +3,7 @@
 import logging
 import re
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -189,14 +190,27 @@ def seen(text: str) -> str:
     >>> seen("\\x1b[2Jall is well")
     '␛[2Jall is well'
     """
-    return text.translate(_SEEN)
+    # Of what is translated nothing is printable, and to look is quicker: most lines are.
+    return text if text.isprintable() else text.translate(_SEEN)
 
 
 class TextFormatter(logging.Formatter):
     """Lines for people; those of a job's handler end with whose they are."""
 
+    _last = (-1, "")
+    """The second of the last line, and how it is spelled: a busy worker has many lines in one."""
+
     def format(self, record: logging.LogRecord) -> str:
         return seen(super().format(record))
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging's
+        if datefmt is not None or self.default_msec_format is None:
+            return super().formatTime(record, datefmt)
+        second, spelled = self._last
+        if second != int(record.created):
+            spelled = time.strftime(self.default_time_format, self.converter(record.created))
+            self._last = int(record.created), spelled
+        return self.default_msec_format % (spelled, record.msecs)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's
         line = super().formatMessage(record)

@@ -453,6 +453,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     indexed: bool = False
     """Look through the indexes of what waits, runs and failed: of those alone, in `statuses`; or of chains, where jobs
     are listed by `chain_ids`. Worth it where they are few: all are read, and sorted."""
+    newest: int | None = None
+    """With `indexed`, of jobs: look at so many of them and no more, the newest; so it is quick where they are many."""
 
     @property
     def possible(self) -> Sequence[JobStatus] | None:

@@ -146,6 +146,10 @@ class Connection(Protocol):
 
     async def begin(self) -> None: ...
 
+    async def flush(self) -> None:
+        """Have the database try what the client library keeps back until the commit, as a session does."""
+        ...
+
     async def commit(self) -> None:
         """Raises if a failed statement has poisoned the transaction, where a database would quietly roll back."""
         ...
@@ -194,6 +198,9 @@ class PlainConnection:
 
     async def execute(self: Connection, sql: str, parameters: Mapping[str, Any]) -> int:
         return (await self.query(sql, parameters)).changed
+
+    async def flush(self) -> None:
+        return
 
     def check(self) -> None:
         return

@@ -10,7 +10,8 @@ from typing import Any, cast
 import msgspec
 
 from onward.define.registry import RegisteredType, Registry
-from onward.errors import ConfigurationError, JobNotFound, TransactionClosed, TransactionError
+from onward.errors import ConfigurationError, JobNotFound, Reschedule, TransactionClosed, TransactionError
+from onward.lifecycle import settle
 from onward.lifecycle.store import Store
 from onward.lifecycle.transaction import NothingElse, OpenTransaction, open_here
 from onward.model import Blocker, Job, JobId, new_id
@@ -27,7 +28,8 @@ from onward.worker.progress import ProgressBoard
 
 _WORKER = "dry-run"
 _MOST_STARTED = 100
-_OUTSIDE = NothingElse("a dry run can only undo what is done in prepare() or complete(), with tx=tx")
+ONLY_INSIDE = "a dry run can only undo what is done in prepare() or complete(), with tx=tx"
+_OUTSIDE = NothingElse(ONLY_INSIDE)
 """While the handler runs outside of its phases: what would be committed by itself cannot be undone."""
 
 
@@ -46,7 +48,7 @@ class Rehearsal:
     settlement: Settlement | None = None
     """How the job would have been settled."""
     error: BaseException | None = None
-    """What the handler raised."""
+    """What the handler raised, but for `Reschedule`, which is an outcome."""
     ended_by_hand: bool = False
     """Whether the handler ended its transaction itself, so that what it had committed cannot be undone."""
 
@@ -105,7 +107,9 @@ class RehearsedPhases:
             assert self.tx is not None
             try:
                 self.tx.check()
-            except TransactionError as ended:
+                if phase == "prepare":
+                    await self.tx.link.flush()
+            except BaseException as ended:
                 await self._fail(ended)
                 raise
             self.stage = "completed" if phase == "complete" else self.stage
@@ -117,6 +121,8 @@ class RehearsedPhases:
         await self.discard()
 
     async def settle(self, settlement: Settlement) -> Settlement:
+        if self.tx is not None:
+            await self.tx.link.flush()
         return settlement
 
     async def discard(self) -> None:
@@ -217,6 +223,8 @@ async def _perform(
         rehearsal.started = await _started(phases.store, await phases.begin(), job, since=began)
     except KeyboardInterrupt:
         raise
+    except Reschedule as outcome:
+        rehearsal.settlement = settle.rescheduled(job, _WORKER, outcome)
     except BaseException as error:
         if is_cancelled():
             raise

@@ -167,7 +167,12 @@ def test_what_failed_is_grouped_by_cause_and_retried_by_group(onward: Any, modul
     assert "among the newest 2 failed jobs" in onward("failed", "list", "--app", app, "--among", 2).words
     only = onward("failed", "list", "--app", app, "--json", "--error", "order 3").json["groups"]
     assert [one["count"] for one in only] == [1]
+    newest = onward("failed", "list", "--app", app, "--json", "--error", "order 0", "--among", 4).json
+    assert (newest["groups"], newest["complete"]) == ([], False)  # it is the oldest of five, and is not looked at
 
+    few = onward("failed", "retry", groups[0]["group"], "--app", app, "--dry-run", "--among", 2)
+    assert "among the newest 2 failed jobs" in few.words
+    assert "among" not in onward("failed", "retry", groups[0]["group"], "--app", app, "--dry-run").words
     assert "would retry 2 chains" in onward("failed", "retry", groups[1]["group"], "--app", app, "--dry-run").words
     assert "say --yes" in onward("failed", "retry", groups[1]["group"], "--app", app, code=1).words
     assert "retried 2 chains" in onward("failed", "retry", groups[1]["group"], "--app", app, "--yes").words

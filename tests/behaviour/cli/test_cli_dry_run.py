@@ -16,7 +16,9 @@ import pytest
 from onward import SyncOnward
 
 SHOP = """
+import threading
 from contextlib import suppress
+from datetime import UTC, datetime
 @dataclass
 class Order:
     id: int
@@ -61,6 +63,30 @@ def threaded(attempt: Attempt[Order, SyncTransaction]) -> int:
 @job("again")
 async def again(attempt: Attempt[Order]) -> int:
     return attempt.reschedule(delay=timedelta(minutes=5))
+
+@job("later")
+async def later(attempt: Attempt[Order]) -> int:
+    async with attempt.complete() as tx:
+        await tx.execute("insert into paid (id) values (1)")
+        raise Reschedule(at=datetime(2040, 1, 2, 3, 4, 5, tzinfo=UTC))
+
+@job("sooner")
+def sooner(attempt: Attempt[Order]) -> int:
+    raise Reschedule(delay=timedelta(minutes=5))
+
+@job("in_a_bare_thread")
+async def in_a_bare_thread(attempt: Attempt[Order]) -> str:
+    said = []
+    def write() -> None:
+        try:
+            with app.sync as own:
+                said.append(own.start(note, "from a thread").id)
+        except Exception as error:
+            said.append(str(error))
+    thread = threading.Thread(target=write)
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    return str(said[0])
 
 @job("raises")
 async def raises(attempt: Attempt[Order]) -> int:
@@ -126,7 +152,7 @@ async def blocked(attempt: Attempt[Order]) -> int:
     return sum(attempt.outputs_of(fetch))
 
 jobs = [note, ship, phases, atomic, threaded, again, raises, poisoned, alone, beside, by_hand, wrong, fetch, blocked]
-jobs += [cancelled, cancels_itself, in_a_process, too_much]
+jobs += [cancelled, cancels_itself, in_a_process, too_much, later, sooner, in_a_bare_thread]
 """
 
 
@@ -212,7 +238,19 @@ def test_a_handler_that_runs_in_a_process_is_run_too(dry: Any) -> None:
 
 
 def test_a_handler_that_wants_to_run_again_is_not_rescheduled(dry: Any) -> None:
-    assert dry("again")[0]["rescheduled"] == {"delay": 300.0, "at": None}
+    shown, told = dry("again")
+
+    assert shown["rescheduled"] == {"delay": 300.0, "at": None}
+    assert "rescheduled in 5m" in told
+
+
+def test_to_raise_reschedule_is_an_outcome_and_no_error(dry: Any) -> None:
+    shown, told = dry("later")
+
+    assert shown["rescheduled"] == {"delay": 0.0, "at": "2040-01-02T03:04:05Z"}
+    assert "raised" not in shown
+    assert "rescheduled to 2040-01-02 03:04:05 UTC" in told
+    assert dry("sooner")[0]["rescheduled"] == {"delay": 300.0, "at": None}
 
 
 def test_what_a_handler_raises_is_shown_with_where(dry: Any) -> None:
@@ -237,6 +275,10 @@ def test_what_could_not_be_undone_is_refused(dry: Any, type: str) -> None:
 
     assert raised["type"] == "TransactionOpen"
     assert "a dry run can only undo" in raised["message"]
+
+
+def test_a_thread_of_the_handlers_own_cannot_write_either(dry: Any) -> None:
+    assert "a dry run can only undo" in dry("in_a_bare_thread")[0]["returned"]
 
 
 def test_it_is_said_where_a_handler_commits_by_hand_and_so_keeps_something(
@@ -323,6 +365,71 @@ def test_a_session_of_sqlalchemy_is_rolled_back_too(
 
     assert tables() == before
     assert (shown["statements"], shown["returned"], shown["started"][0]["type"]) == (None, 1, "note")
+
+
+ORM = """
+from sqlalchemy import {engine}
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+class Base(DeclarativeBase):
+    pass
+class Paid(Base):
+    __tablename__ = "paid"
+    id: Mapped[int] = mapped_column(primary_key=True)
+@job("prepares")
+async def prepares(attempt: Attempt[int, AsyncSession]) -> int:
+    async with attempt.prepare() as session:
+        session.add(Paid(id=attempt.input))
+    raise AssertionError("the commit of prepare() fails")
+@job("completes")
+async def completes(attempt: Attempt[int, AsyncSession]) -> int:
+    async with attempt.complete() as session:
+        session.add(Paid(id=attempt.input))
+        return 1
+@job("both")
+async def both(attempt: Attempt[int, AsyncSession]) -> int:
+    async with attempt.prepare() as session:
+        session.add(Paid(id=attempt.input))
+    async with attempt.complete() as session:
+        return await session.scalar(text("select count(*) from paid"))
+jobs = [prepares, completes, both]
+def Onward(_, **options):
+    import onward
+    return onward.Onward(async_sessionmaker(create_async_engine({address!r})), **options)
+"""
+
+
+@pytest.mark.slow
+def test_what_waits_in_a_session_is_written_as_a_commit_would(
+    module: Any, client: SyncOnward, tables: Any, target: str, tmp_path: Path
+) -> None:
+    address = target.replace("postgresql://", "postgresql+asyncpg://").replace("sqlite://", "sqlite+aiosqlite://")
+    app = module(ORM.format(engine="text", address=address))[-1]
+    unique = "create unique index only_once on paid (id); insert into paid (id) values (7)"
+    if "postgres" in target:
+        with psycopg.connect(target, autocommit=True) as own:
+            own.execute(unique)
+    else:
+        with sqlite3.connect(target.removeprefix("sqlite:///")) as file:
+            file.executescript(unique)
+
+    def run(*arguments: str, code: int = 0) -> str:
+        command = [sys.executable, "-m", "onward", *arguments, "--app", app]
+        done = subprocess.run(command, cwd=tmp_path, timeout=60, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done
+        return done.stdout
+
+    def dry(type: str, input: int, code: int = 0) -> Any:
+        chain = run("start", type, str(input)).strip()
+        before = tables()
+        shown = json.loads(run("run", chain, "--dry", "--json", code=code))
+        assert tables() == before
+        return shown
+
+    for type in ("prepares", "completes"):
+        assert dry(type, 7, code=3)["raised"]["type"] == "IntegrityError"
+    assert dry("completes", 8)["returned"] == 1
+    assert dry("both", 8)["returned"] == 2
 
 
 def test_secrets_are_hidden_unless_asked_for(onward: Any, module: Any, client: SyncOnward) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onward.observe.logs import AttemptFilter, JsonFormatter, LogSettings, TextFormatter, log_settings
+from onward.observe.logs import _SEEN, AttemptFilter, JsonFormatter, LogSettings, TextFormatter, log_settings, seen
 
 
 class Unspeakable:
@@ -86,3 +86,17 @@ def test_what_a_line_for_people_holds_steers_no_terminal() -> None:
     line = TextFormatter("%(message)s").format(record("a\x1b[2J\u202eb\x9bc\nd\te"))
 
     assert line == "a␛[2J\ufffdb\ufffdc\nd\te"
+
+
+def test_each_of_the_signs_that_steer_is_found_in_a_line_without_others() -> None:
+    assert [chr(code) for code in _SEEN if seen(chr(code)) == chr(code)] == []
+    assert seen("paid: 7 €, naïve") == "paid: 7 €, naïve"
+
+
+def test_each_line_has_its_own_time() -> None:
+    lines, plain = TextFormatter("%(asctime)s"), logging.Formatter("%(asctime)s")
+    for created in (1_000.25, 1_000.999, 1_001.0, 1_000.5, 86_400.001):
+        said = record("x")
+        said.created, said.msecs = created, created % 1 * 1_000
+        assert lines.format(said) == plain.format(said)
+    assert TextFormatter("%(asctime)s", "%H").format(said) == logging.Formatter("%(asctime)s", "%H").format(said)

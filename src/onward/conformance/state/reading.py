@@ -279,6 +279,23 @@ class TestListing:
 
         assert (listed.id, listed.status) == (job.id, "pending")
 
+    async def test_so_many_of_the_newest_are_looked_at_and_no_more(self, store: Store) -> None:
+        ids = new_ids(6)
+        names = ["a", "b", "b", "a", "b", "b"]
+        async with store.connect() as session:
+            await session.start(*(store.job(id=id, type_name=name) for id, name in zip(ids, names, strict=True)))
+
+            wanted = Filter(statuses=[JobStatus.PENDING], indexed=True, newest=3)
+            looked = await session.connection.run(session.state.list_jobs(wanted, after=None, limit=9))
+            oldest = replace(wanted, root_ids=ids[:1])
+            found = await session.connection.run(session.state.list_jobs(oldest, after=None, limit=9))
+            of_type = replace(wanted, type_names=["a"])
+            of_a = await session.connection.run(session.state.list_jobs(of_type, after=None, limit=9))
+
+        assert [job.id for job in looked] == ids[:2:-1]
+        assert list(found) == []
+        assert [job.id for job in of_a] == [ids[3], ids[0]]
+
     async def test_pages_are_exact_with_ids_in_any_order(self, store: Store) -> None:
         jobs = [store.job(id=id) for id in reversed(new_ids(9))]
         async with store.connect() as session:

@@ -285,6 +285,9 @@ class AsyncpgConnection:
         if self._is_noted:
             self._raw._top_xact, self._is_noted = None, False
 
+    async def flush(self) -> None:
+        return
+
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return False
 

@@ -163,6 +163,9 @@ class JoinedConnection(PlainConnection):
                 await self.rollback()  # it may have begun
             raise
 
+    async def flush(self) -> None:
+        await self._do(self.flush_now)
+
     async def commit(self) -> None:
         await self._do(self.commit_now)
 
@@ -238,6 +241,10 @@ class JoinedConnection(PlainConnection):
                 raise WriterBusy from error
             raise
         self._begun = True
+
+    def flush_now(self, target: Connection | Session) -> None:
+        if isinstance(target, Session):
+            target.flush()
 
     def commit_now(
         self, target: Connection | Session, *, is_sound: bool = False, last: Command[Any] | None = None

@@ -134,6 +134,10 @@ class PooledConnection(PlainConnection):
         self._handle = self._make_direct() if is_lone and self._is_file else self._make_joined()
         return JoinedConnection(self._handle, lent=self._make_patience, limit=self._limit)
 
+    async def flush(self) -> None:
+        if self._lent is not None:
+            await self._lent.flush()
+
     async def commit(self) -> None:
         try:
             await (await self._current()).commit()

@@ -611,6 +611,7 @@ class SqliteState:
             "stored_text": filter.stored_text,
             "after": values.cursor(after),
             "down_to": values.cursor(filter.down_to),
+            "newest": filter.newest,
             "limit": limit,
         }
 

@@ -3,6 +3,8 @@
 SELECT /*include fragments/job_columns*/
 FROM (
   /*include fragments/indexed_ids*/
+  ORDER BY id DESC
+  LIMIT :newest::bigint
 ) found, LATERAL (SELECT * FROM /*schema*/job same WHERE same.id = found.id OFFSET 0) job
 WHERE
   /*include fragments/page_of_jobs*/

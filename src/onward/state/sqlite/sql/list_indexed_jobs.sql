@@ -2,6 +2,8 @@
 SELECT /*include fragments/job_columns*/
 FROM (
   /*include fragments/indexed_ids*/
+  ORDER BY id DESC
+  LIMIT coalesce(:newest, -1)
 ) found CROSS JOIN /*schema*/job job ON job.id = found.id
 WHERE
   /*include fragments/page_of_jobs*/
