@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from onward.errands import to_the_end
+from onward.errands import after_a_moment, to_the_end
 from onward.state.command import Command, Operation, Rows, as_one
 from onward.state.driver import (
     Dialect,
@@ -203,7 +203,7 @@ class PooledConnection(PlainConnection):
 async def entered(handle: Any, options: Mapping[str, Any]) -> AsyncIterator[Any]:
     """A connection of either kind with these options, closed at the end."""
     try:
-        await open_whole(handle, options)
+        await after_a_moment(open_whole(handle, options), undo=lambda _: None)  # what is open is closed here
         yield handle
     finally:
         await _close(handle)
