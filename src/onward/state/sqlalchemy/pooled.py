@@ -202,8 +202,10 @@ class PooledConnection(PlainConnection):
 @asynccontextmanager
 async def entered(handle: Any, options: Mapping[str, Any]) -> AsyncIterator[Any]:
     """A connection of either kind with these options, closed at the end."""
+    opening = open_whole(handle, options)
     try:
-        await after_a_moment(open_whole(handle, options), undo=lambda _: None)  # what is open is closed here
+        # Cancelled in the midst of connecting, asyncpg may leave an error behind. What has been opened is closed below.
+        await (after_a_moment(opening, undo=lambda _: None) if isinstance(handle, AsyncConnection) else opening)
         yield handle
     finally:
         await _close(handle)
