@@ -10,7 +10,7 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows, as_one
-from onward.state.driver import CLOSED_BY_HAND, COMMIT_WITHIN, ENDED_BY_HAND, UNFINISHED, Result, run_in_turn
+from onward.state.driver import CLOSED_BY_HAND, COMMIT_WITHIN, ENDED_BY_HAND, POISONED, UNFINISHED, Result, run_in_turn
 from onward.state.postgres.session import UNLOCK, Session, inlined, reads_only
 from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.statement import spell
@@ -257,7 +257,7 @@ class AsyncpgConnection:
             if self._is_noted:
                 self._note_ended()
         if answer == "ROLLBACK":
-            raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
+            raise TransactionUnsuitable(POISONED)
 
     async def _insist_on_turn(self) -> None:
         with suppress(TimeoutError):

@@ -63,11 +63,21 @@ def _is_torn(url: URL) -> bool:
 
 def check_session(session: Session, engine: Engine) -> None:
     """Raise TransactionUnsuitable unless the caller's session can be used beside this engine."""
+    refuse_failed_savepoint(session)
     if not session.is_active:
         raise TransactionUnsuitable(
             "the transaction of the session passed has failed: call session.rollback() before going on"
         )
     _check_bind(session.get_bind(), engine)
+
+
+def refuse_failed_savepoint(session: Session) -> None:
+    """Of itself SQLAlchemy says to call session.rollback(), which undoes the whole transaction."""
+    if session.in_nested_transaction() and not session.is_active:
+        raise TransactionUnsuitable(
+            "a savepoint of the session has failed: leave its begin_nested() block, or roll back what begin_nested() "
+            "gave, before going on; session.rollback() would undo the whole transaction"
+        )
 
 
 def check_connection(connection: Connection | None, engine: Engine) -> None:

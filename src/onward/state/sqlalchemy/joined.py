@@ -22,7 +22,7 @@ from onward.state.driver import (
     run_now,
 )
 from onward.state.sqlalchemy.after_commit import after_commit, has_ended
-from onward.state.sqlalchemy.checks import discard_useless
+from onward.state.sqlalchemy.checks import discard_useless, refuse_failed_savepoint
 from onward.state.sqlalchemy.one_message import begin_with, commit_with, has_begun, takes_one_message
 from onward.state.sqlalchemy.work import (
     MakePatience,
@@ -79,12 +79,15 @@ class JoinedConnection(PlainConnection):
         connection = self._connection
         if self._transaction is None or connection is None or connection.invalidated:
             return
-        target = getattr(self.raw, "sync_session", None) or connection
+        session = getattr(self.raw, "sync_session", self.raw)
+        target = session if isinstance(session, Session) else connection
         if connection.closed or target.get_transaction() is not self._transaction:
             is_closed = connection.closed and target is connection
             raise TransactionClosed(CLOSED_BY_HAND if is_closed else ENDED_BY_HAND)
         if self._has_begun and not is_in_transaction(connection):
             raise TransactionClosed(ENDED_BY_HAND)
+        if isinstance(session, Session):
+            refuse_failed_savepoint(session)
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         return await self._do(self.fetch_now, sql, parameters)
@@ -285,7 +288,8 @@ class JoinedConnection(PlainConnection):
             self._is_asking = False
 
     def _enter(self, target: Connection | Session) -> Connection:
-        connection = target.connection() if isinstance(target, Session) else target
+        # That is what sets a savepoint which the application has begun and left.
+        connection = self._ask(target.connection) if isinstance(target, Session) else target
         if connection is not self._connection:  # SQLAlchemy lets nobody change it later
             if is_autocommit(connection):
                 raise TransactionUnsuitable(

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from onward.errands import to_the_end
 from onward.errors import TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows
-from onward.state.driver import Result, run_in_turn, run_now
+from onward.state.driver import POISONED, Result, run_in_turn, run_now
 from onward.state.postgres.session import reads_only as said_to_read_only
 from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.sqlalchemy.one_message import ask_past
@@ -316,7 +316,7 @@ def refuse_poisoned(connection: Connection) -> None:
             if not poisoned:
                 raise
     if poisoned:
-        raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
+        raise TransactionUnsuitable(POISONED)
 
 
 def nothing() -> None:
