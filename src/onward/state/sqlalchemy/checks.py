@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.session import SessionTransactionState
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.options import storable
@@ -73,7 +74,9 @@ def check_session(session: Session, engine: Engine) -> None:
 
 def refuse_failed_savepoint(session: Session) -> None:
     """Of itself SQLAlchemy says to call session.rollback(), which undoes the whole transaction."""
-    if session.in_nested_transaction() and not session.is_active:
+    savepoint = session.get_nested_transaction()
+    # Not active is also one that another task is just beginning.
+    if savepoint is not None and savepoint._state is SessionTransactionState.DEACTIVE:
         raise TransactionUnsuitable(
             "a savepoint of the session has failed: leave its begin_nested() block, or roll back what begin_nested() "
             "gave, before going on; session.rollback() would undo the whole transaction"

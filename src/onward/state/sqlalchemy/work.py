@@ -10,7 +10,7 @@ from traceback import clear_frames
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, StatementError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError, StatementError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -323,6 +323,15 @@ def nothing() -> None:
     """In place of what ends a wait, where nobody can."""
 
 
+def take_back(connection: Connection) -> None:
+    """Have the connection of a session go back to its pool, whatever the session says to that: a task that the
+    application has left behind may be in the midst of something with it.
+    """
+    if not connection.closed:
+        roll_back(connection)
+        connection.close()
+
+
 def roll_back(target: Connection | Session, connection: Connection | None = None) -> None:
     """Undo what is open, and have nobody lent a connection where that could not be. `connection`: that of a session."""
     is_lent = connection is not None and not (connection.closed or connection.invalidated)
@@ -330,6 +339,10 @@ def roll_back(target: Connection | Session, connection: Connection | None = None
     record = lent and lent._connection_record
     try:
         target.rollback()
+    except InvalidRequestError:
+        if connection is None:
+            raise
+        take_back(connection)
     except (DBAPIError, OSError) as error:
         # It is broken, or in the middle of a statement that the application has left behind, and SQLAlchemy takes the
         # transaction for ended all the same: whoever is lent the connection next would write in it.
