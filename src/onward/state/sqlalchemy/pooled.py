@@ -217,11 +217,20 @@ async def entered(handle: Any, options: Mapping[str, Any]) -> AsyncIterator[Any]
 async def _close(handle: Any, borrowed: Connection | None = None) -> None:
     """`borrowed`: the connection of a session."""
     if isinstance(handle, AsyncSession):
-        await to_the_end(handle.run_sync(_close_whole, borrowed))
+        await to_the_end(_close_session(handle, borrowed))
     elif not isinstance(handle, AsyncConnection):
         _close_whole(handle, borrowed)
     elif is_open(handle) and not handle.closed:
         await to_the_end(handle.run_sync(_close_idle) if is_file(handle) else handle.close())
+
+
+async def _close_session(session: AsyncSession, borrowed: Connection | None) -> None:
+    try:
+        await session.close()
+    except Exception:
+        if borrowed is None:
+            raise
+        await session.run_sync(lambda _: take_back(borrowed))
 
 
 def _close_whole(handle: Session | Connection, borrowed: Connection | None) -> None:
