@@ -253,6 +253,9 @@ class AsyncpgConnection:
             await self._insist_on_turn()
         try:
             answer = await self._ask(self._raw.execute("COMMIT"))
+        except asyncio.CancelledError:
+            await self.rollback()  # it may not have been begun
+            raise
         finally:
             if self._is_noted:
                 self._note_ended()
@@ -260,10 +263,14 @@ class AsyncpgConnection:
             raise TransactionUnsuitable(POISONED)
 
     async def _insist_on_turn(self) -> None:
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(COMMIT_WITHIN), self._turn:
                 return
-        await self.rollback()
+        except TimeoutError:
+            await self.rollback()
+        except BaseException:
+            await self.rollback()  # the connection may be the caller's own, whom nobody else would rid of it
+            raise
         raise TransactionUnsuitable(UNFINISHED)
 
     async def rollback(self) -> None:
