@@ -156,3 +156,23 @@ async def test_whoever_is_cancelled_before_the_commit_has_begun_leaves_no_transa
     assert not connection.in_transaction
     assert raw.is_closed() or raw._top_xact is None
     await raw.close()
+
+
+async def test_whoever_is_cancelled_while_a_transaction_begins_leaves_none_open(postgres_dsn: str) -> None:
+    loop, raw, driver = asyncio.get_running_loop(), await asyncpg.connect(postgres_dsn), AsyncpgDriver(postgres_dsn)
+    left = list[int]()
+    for turns in range(8):  # of the event loop: every state that it can be in
+        connection = driver.wrap(raw)
+        assert connection is not None
+        beginning = loop.create_task(connection.begin())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        beginning.cancel()
+        await asyncio.wait([beginning])
+        if beginning.cancelled():
+            await raw.execute("SELECT 1")
+            left += [turns] * raw.is_in_transaction()
+        await connection.rollback()
+    await raw.close()
+
+    assert left == []

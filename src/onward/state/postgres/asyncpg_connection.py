@@ -189,7 +189,11 @@ class AsyncpgConnection:
     # -- transactions
 
     async def begin(self) -> None:
-        await (self._begin_anew("BEGIN") if self.is_to_be_reset else self._ask(self._raw.execute("BEGIN")))
+        try:
+            await (self._begin_anew("BEGIN") if self.is_to_be_reset else self._ask(self._raw.execute("BEGIN")))
+        except asyncio.CancelledError:
+            await self.rollback()  # it may have begun
+            raise
         if self.native is not None:
             self._note_begun()
 
