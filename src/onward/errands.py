@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar
 
 logger = logging.getLogger("onward")
 T = TypeVar("T")
+_MOMENT = 0.1
+"""Seconds: as a rule a connection that is being made is there by then."""
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
@@ -26,6 +28,27 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     if not task.cancelled():
         task.exception()  # seen: what came out is of no interest any more
     raise cancelled
+
+
+async def after_a_moment(work: Coroutine[Any, Any, T], *, undo: Callable[[T], object]) -> T:
+    """Do what leaves something behind if it is cancelled at a bad moment, such as making a connection: whoever is
+    cancelled meanwhile leaves it a moment to end by itself. What it has made then is undone.
+    """
+    task = asyncio.get_running_loop().create_task(work)
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:
+        await to_the_end(_end(task, undo))
+        raise
+    return task.result()
+
+
+async def _end(task: asyncio.Task[T], undo: Callable[[T], object]) -> None:
+    await asyncio.wait((task,), timeout=_MOMENT)
+    task.cancel()
+    await asyncio.wait((task,))
+    if not task.cancelled() and task.exception() is None:
+        undo(task.result())
 
 
 class Errands:

@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, LiteralString
 
+import asyncpg
 import psycopg
 import pytest
 
+from onward.state.command import Command
+from onward.state.postgres.asyncpg import AsyncpgDriver
 from onward.state.postgres.psycopg_own import OwnConnection
 
 SOON = 10
@@ -129,3 +132,47 @@ async def test_it_does_what_is_more_than_to_read_an_answer(connection: OwnConnec
     await other.execute("NOTIFY news, 'later'")
     assert [notify.payload async for notify in connection.notifies(timeout=SOON, stop_after=1)] == ["later"]
     assert await value(connection, "SELECT 7") == 7
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+async def test_whoever_is_cancelled_before_the_commit_has_begun_leaves_no_transaction_open(
+    postgres_dsn: str, is_last: bool
+) -> None:
+    loop, raw = asyncio.get_running_loop(), await asyncpg.connect(postgres_dsn)
+    connection = AsyncpgDriver(postgres_dsn).wrap(raw)
+    assert connection is not None
+    await connection.begin()
+    before = loop.create_task(connection.fetch("SELECT pg_sleep(:s::float)", {"s": 1}))  # another task's, first in turn
+    await asyncio.sleep(0.05)
+
+    last = Command("SELECT 1", {}, len, "count")
+    committing = loop.create_task(connection.run(last, commit=True) if is_last else connection.commit())
+    await asyncio.sleep(0.05)
+    committing.cancel()
+    await asyncio.wait([committing, before])
+
+    assert committing.cancelled()
+    assert before.exception()
+    assert not connection.in_transaction
+    assert raw.is_closed() or raw._top_xact is None
+    await raw.close()
+
+
+async def test_whoever_is_cancelled_while_a_transaction_begins_leaves_none_open(postgres_dsn: str) -> None:
+    loop, raw, driver = asyncio.get_running_loop(), await asyncpg.connect(postgres_dsn), AsyncpgDriver(postgres_dsn)
+    left = list[int]()
+    for turns in range(8):  # of the event loop: every state that it can be in
+        connection = driver.wrap(raw)
+        assert connection is not None
+        beginning = loop.create_task(connection.begin())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        beginning.cancel()
+        await asyncio.wait([beginning])
+        if beginning.cancelled():
+            await raw.execute("SELECT 1")
+            left += [turns] * raw.is_in_transaction()
+        await connection.rollback()
+    await raw.close()
+
+    assert left == []

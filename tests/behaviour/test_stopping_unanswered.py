@@ -168,7 +168,7 @@ async def test_a_handler_in_a_thread_that_waits_for_a_locked_file_does_not_keep_
             return 1
 
     address = f"sqlite{library}:///{tmp_path}/jobs.db"
-    engine = create_async_engine(address, connect_args={"timeout": 0.1}) if library else None
+    engine = create_async_engine(address) if library else None
     try:
         async with Onward(engine or address, jobs=[locked_out], observers=[]) as app:
             worker = app.worker(grace=GRACE)
@@ -195,7 +195,7 @@ async def test_a_worker_that_looks_for_jobs_in_a_locked_file_stops(tmp_path: Pat
     async def locked_out(attempt: Attempt[int]) -> None: ...
 
     address = f"sqlite{library}:///{tmp_path}/jobs.db"
-    engine = create_async_engine(address, connect_args={"timeout": 0.1}) if library else None
+    engine = create_async_engine(address) if library else None
     try:
         async with Onward(engine or address, jobs=[locked_out], observers=[]) as app:
             with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as other:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Annotated, Any, Never
 
@@ -73,15 +74,27 @@ async def change_all(app: Onward, doing: Doing, ids: Sequence[ChainId], bulk: Bu
         return 0
     if ask and ids and not bulk.yes:
         confirm(f"{doing.word} {many}", json=bulk.json)
-    outcome = await _in_batches(doing, ids, show=ask)
-    changed, refused = outcome.count, outcome.refused
-    told = {doing.done: changed, "refused": [{"chain": id, "why": why} for id, why in refused]}
-    _report(bulk, f"{doing.done} {several(changed, 'chain')}", told)
+    outcome = await _in_batches(doing, ids, show=ask, interrupted=partial(_tell, bulk, doing))
+    _tell(bulk, doing, outcome)
+    return 1 if outcome.refused else 0
+
+
+def _tell(bulk: Bulk, doing: Doing, outcome: Changed) -> None:
+    """What has come of it, or how far it came before it was interrupted."""
+    words, refused = f"{doing.done} {several(outcome.count, 'chain')}", outcome.refused
+    told: dict[str, Any] = {
+        doing.done: outcome.count,
+        "refused": [{"chain": id, "why": why} for id, why in refused],
+    }
+    if outcome.in_doubt or outcome.left:
+        told |= {"in_doubt": outcome.in_doubt, "left": outcome.left}
+        doubt = f"; whether {outcome.in_doubt:,} more were is not known" if outcome.in_doubt else ""
+        words = f"interrupted: {words}{doubt}; {outcome.left:,} were not tried. The same command again goes on"
+    _report(bulk, words, told)
     for id, why in refused[:_MOST_TOLD] if not bulk.json else ():
         say(f"not {id}: {why}")
     if len(refused) > _MOST_TOLD and not bulk.json:
         say(f"and {len(refused) - _MOST_TOLD:,} more that were refused")
-    return 1 if refused else 0
 
 
 def confirm(what: str, *, json: bool) -> None:
@@ -118,11 +131,14 @@ async def _matching(app: Onward, doing: Doing, choice: Choice) -> AsyncIterator[
         yield id
 
 
-async def _in_batches(doing: Doing, ids: Sequence[ChainId], *, show: bool) -> Changed:
+async def _in_batches(
+    doing: Doing, ids: Sequence[ChainId], *, show: bool, interrupted: Callable[[Changed], None]
+) -> Changed:
     console = Console(stderr=True)
     with Progress(console=console, disable=not (show and console.is_terminal)) as bar:
         task = bar.add_task(doing.word, total=len(ids))
-        return await change_in_batches(doing.change, ids, found=show, progress=lambda done: bar.advance(task, done))
+        advance = lambda done: bar.advance(task, done)  # noqa: E731
+        return await change_in_batches(doing.change, ids, found=show, progress=advance, interrupted=interrupted)
 
 
 def _report(bulk: Bulk, words: str, data: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from onward.client.app import Onward
 from onward.client.arguments import Filters
 from onward.client.causes import Group, grouped
-from onward.errors import ChainError, ChainNotFailed
+from onward.errors import ChainError, ChainNotFailed, DatabaseUnavailable
 from onward.model import ChainId
 
 BATCH = 200
@@ -22,6 +22,10 @@ class Changed:
     """Chains that were changed, also those that changed with the ones asked for."""
     refused: list[tuple[ChainId, str]] = field(default_factory=list)
     """Which were not, and why."""
+    in_doubt: int = 0
+    """How many were under way when it was interrupted: whether they were changed is not known."""
+    left: int = 0
+    """How many were not tried then."""
 
 
 async def change_in_batches(
@@ -30,9 +34,10 @@ async def change_in_batches(
     *,
     found: bool,
     progress: Callable[[int], None] = lambda done: None,
+    interrupted: Callable[[Changed], None] = lambda changed: None,
 ) -> Changed:
     """Change chains; `progress` is told of how many each time. `found`: by a filter, so that one which has come back
-    with what it waits for is no surprise."""
+    with what it waits for is no surprise. If it cannot go on, `interrupted` is told how far it has come."""
     changed = Changed()
     todo = [ids[n : n + BATCH] for n in range(0, len(ids), BATCH)][::-1]
     while todo:
@@ -46,6 +51,12 @@ async def change_in_batches(
                 continue
             if not (found and isinstance(refusal, ChainNotFailed)):
                 changed.refused.append((batch[0], str(refusal)))
+        except BaseException as error:
+            is_known = isinstance(error, Exception) and not isinstance(error, DatabaseUnavailable)
+            changed.in_doubt = 0 if is_known else len(batch)
+            changed.left = sum(map(len, todo)) + len(batch) - changed.in_doubt
+            interrupted(changed)
+            raise
         progress(len(batch))
     return changed
 

@@ -27,6 +27,10 @@ from onward.state.driver import POISONED, Connection, Driver, Fault, is_clients_
 logger = logging.getLogger("onward")
 T = TypeVar("T")
 _TRIES = 6
+_TAKES_NO_MORE = (
+    "an earlier statement in the transaction has failed, so that it takes no more: roll it back before going on, or "
+    "back to a savepoint that was begun before that statement"
+)
 
 
 class Store:
@@ -83,6 +87,8 @@ class Store:
 
         So may what COMMIT says of the user's own data, such as a constraint that is checked late.
         """
+        if self.fault(error) is Fault.POISONED:
+            raise TransactionUnsuitable(f"{doing}: {_TAKES_NO_MORE}") from error
         told = self._in_words(error, doing, commits=commits)
         if told is not None:
             raise told from error

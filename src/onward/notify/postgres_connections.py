@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any, NoReturn, Protocol, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
-from onward.errands import to_the_end
+from onward.errands import after_a_moment, to_the_end
 from onward.notify.connected import ANSWER, QUIET
 from onward.transport import CONNECT, Patience, Reach, cut_off, watch
 
@@ -149,7 +149,8 @@ def asyncpg_hints(source: str | Connects) -> Connect:
 async def _asyncpg_by_address(dsn: str) -> AsyncIterator[Any]:
     import asyncpg
 
-    yield await asyncpg.connect(dsn, timeout=CONNECT)
+    # Cancelled in the midst of that, asyncpg may leave an error behind that nobody is told of, and which is logged.
+    yield await after_a_moment(asyncpg.connect(dsn, timeout=CONNECT), undo=asyncpg.Connection.terminate)
 
 
 class _PsycopgHints:

@@ -57,7 +57,10 @@ UNFINISHED = (
 )
 COMMIT_WITHIN = 8.0
 """Seconds in which the application's own statements end that are under way when their transaction is to."""
-POISONED = "the transaction was not committed: an earlier statement in it had failed"
+POISONED = (
+    "the transaction was not committed: an earlier statement in it had failed. To go on after one that may fail, run "
+    "it in a savepoint, and roll back to that"
+)
 
 NO_SYNC_DRIVER = (
     "install onward[psycopg], or build the app on an address (postgresql://…?sslmode=…), a sync engine or a sync pool; "

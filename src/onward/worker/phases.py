@@ -30,7 +30,7 @@ from onward.observe import events
 from onward.pacing import Pacing
 from onward.state.command import Operation
 from onward.state.contract import Change, Settlement, TakenJob
-from onward.state.driver import Fault, run_now
+from onward.state.driver import POISONED, Fault, run_now
 from onward.worker.middleware import Hook, Surrounded, onion
 from onward.worker.progress import ProgressBoard
 
@@ -233,6 +233,8 @@ class Phases:
             try:
                 await self._commit(settle, follows)
             except Exception as error:
+                if self.store.fault(error) is Fault.POISONED:  # what COMMIT alone would have said
+                    raise TransactionUnsuitable(POISONED) from error
                 if not await self._went_through(error):
                     raise
                 self.store.release(tx.effects)

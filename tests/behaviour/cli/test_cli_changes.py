@@ -1,15 +1,17 @@
 """Commands that change chains, one by one and in bulk."""
 
 import asyncio
+import signal
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from onward import JobStatus, SyncOnward
+from onward import JobStatus, Onward, SyncOnward
 from onward.cli.loading import load_app
 from onward.client import bulk
+from onward.errors import DatabaseError, DatabaseUnavailable
 from orders import charge, report
 from support import SOON
 
@@ -101,6 +103,39 @@ def test_chains_are_changed_by_filter_once_confirmed(
     assert onward("retry", *at, "--reason", "cancelled", "--yes", "--json").json["retried"] == 10
     assert onward("delete", *at, "--all", "--yes", "--json").json["deleted"] == 11
     assert statuses(client) == []
+
+
+@pytest.mark.parametrize(
+    ("blow", "code", "words"),
+    [
+        (KeyboardInterrupt, 130, "cancelled 6 chains; whether 3 more were is not known; 1 were not tried"),
+        (DatabaseUnavailable, 1, "cancelled 6 chains; whether 3 more were is not known; 1 were not tried"),
+        (DatabaseError, 1, "cancelled 6 chains; 4 were not tried"),
+    ],
+)
+def test_a_change_that_is_interrupted_says_how_far_it_came(
+    onward: Any, at: Any, client: SyncOnward, monkeypatch: pytest.MonkeyPatch, blow: Any, code: int, words: str
+) -> None:
+    cancel, calls = Onward.cancel, list[int]()
+
+    async def cut_short(app: Onward, *chains: Any, **options: Any) -> int:
+        calls.append(len(chains))
+        if len(calls) < 3:
+            return await cancel(app, *chains, **options)
+        if blow is KeyboardInterrupt:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(SOON.total_seconds())
+        raise blow("the database has refused", doing="cancel", fault=None)
+
+    monkeypatch.setattr(bulk, "BATCH", 3)
+    monkeypatch.setattr(Onward, "cancel", cut_short)
+    client.start_many([charge.with_input({"id": n}) for n in range(10)])
+
+    assert words in onward("cancel", *at, "--type", "orders.charge", "--yes", code=code).words
+    assert sorted(statuses(client)) == ["failed"] * 6 + ["pending"] * 4
+    calls.clear()
+    told = onward("cancel", *at, "--type", "orders.charge", "--yes", "--json")
+    assert told.json == {"cancelled": 4, "refused": []}
 
 
 @pytest.mark.parametrize("batch", [1, 10])

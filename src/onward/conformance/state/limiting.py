@@ -788,6 +788,29 @@ class TestLimitRaces:
 
                 assert len(await admit_and_take(session)) == 2
 
+    async def test_a_type_that_is_resumed_beside_starts_strands_nobody(self, store: Store) -> None:
+        async with store.connect() as session:
+            await limited(session, LimitRule("tenant", places=1))
+            for number in range(max(store.rounds // 5, 2)):
+                key = f"tenant/{number}"
+                await session.connection.run(store.state.pause(["work"]))
+
+                async def start(key: str = key) -> None:
+                    async with store.connect() as own, own.transaction():
+                        await own.start(store.job(limit_key=key))
+
+                async def resume() -> None:
+                    async with store.connect() as own, own.transaction():
+                        await own.connection.run(store.state.resume(["work"]))
+
+                async def let_in() -> None:
+                    async with store.connect() as own:
+                        await admit(own)
+
+                await store.together(start, resume, let_in)
+
+                assert len(await admit_and_take(session)) == 1
+
     async def test_whatever_happens_the_places_are_as_the_rows_say(self, store: Store) -> None:
         dice = random.Random(16)
         async with store.connect() as session:

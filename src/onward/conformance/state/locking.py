@@ -43,6 +43,20 @@ class TestRowLocks:
             assert beside.next_in is not None
             assert [job.id for job in await session.take()] == [first.id]
 
+    async def test_a_job_that_is_started_while_its_type_is_resumed_is_let_in(self, store: Store) -> None:
+        job = store.job(limit_key="tenant/a")
+        async with store.connect() as client, store.connect() as operator, store.reserve() as worker:
+            await worker.connection.run(store.state.set_limits([LimitRule("tenant", places=1)], declared=True))
+            await operator.connection.run(store.state.pause([job.type_name]))
+            async with operator.transaction():
+                async with client.transaction():
+                    await client.start(job)
+                    await operator.connection.run(store.state.resume([job.type_name]))
+                await worker.connection.run(store.state.admit())  # it is there, and still paused
+            await worker.connection.run(store.state.admit())
+
+            assert [taken.id for taken in await worker.take()] == [job.id]
+
     async def test_a_key_that_somebody_has_locked_keeps_the_jobs_of_no_other_out(self, store: Store) -> None:
         first, second, third, beside = (store.job(limit_key=f"tenant/{name}") for name in "aaab")
         async with store.connect() as other, store.reserve() as session:

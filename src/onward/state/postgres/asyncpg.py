@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
-from onward.errands import Errands, to_the_end
+from onward.errands import Errands, after_a_moment, to_the_end
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.state.driver import Address, Dialect, Driver, Fault, value_fault
 from onward.state.postgres.asyncpg_connection import AsyncpgConnection, OwnConnection, new_session, user_of
@@ -92,7 +92,11 @@ class AsyncpgDriver:
             # It keeps none open by itself: it would log every failure to do so while there is no server.
             options = {**self._options(transport_settings()), "min_size": 0, "max_size": self._pool_size}
             pool: Any = await asyncpg.create_pool(
-                init=self._have_made, reset=self._reset, connection_class=OwnConnection, **options
+                connect=connect_whole,
+                init=self._have_made,
+                reset=self._reset,
+                connection_class=OwnConnection,
+                **options,
             )
             try:
                 async with pool.acquire():  # whoever opens the app is told what is wrong
@@ -234,7 +238,7 @@ class AsyncpgDriver:
 
     async def _connect(self) -> Any:
         if self._dsn is not None:
-            raw: Any = await asyncpg.connect(**self._options(session_settings()))
+            raw: Any = await connect_whole(**self._options(session_settings()))
         else:
             raw = await self._connect_as_theirs(session_settings() if self._prepared else {})
         watch(raw._transport.get_extra_info("socket"))
@@ -246,10 +250,9 @@ class AsyncpgDriver:
         options = {"timeout": CONNECT, **pool._connect_kwargs}
         if settings:
             options["server_settings"] = {**settings, **(options.get("server_settings") or {}), **INSISTED}
-        # From asyncpg 0.30 on an application may connect in a way of its own.
-        connect = getattr(pool, "_connect", asyncpg.connect)
-        return await connect(
+        return await connect_whole(
             *pool._connect_args,
+            connect=pool._connect,  # an application may connect in a way of its own
             loop=asyncio.get_running_loop(),
             connection_class=pool._connection_class,
             record_class=pool._record_class,
@@ -305,6 +308,18 @@ class AsyncpgDriver:
         except ImportError:
             return None
         return SyncPsycopgDriver(self._dsn, prepared=self._prepared, pool_size=self._pool_size)
+
+
+async def connect_whole(*arguments: Any, connect: Any = None, **options: Any) -> Any:
+    """Connect, in the application's way if it has one.
+
+    Cancelled in the midst of that, asyncpg may leave an error behind that nobody is told of, and which is logged.
+    """
+
+    async def connecting() -> Any:
+        return await (connect or asyncpg.connect)(*arguments, **options)
+
+    return await after_a_moment(connecting(), undo=asyncpg.Connection.terminate)
 
 
 def _check_codecs(*found: object) -> None:

@@ -10,7 +10,7 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows, as_one
-from onward.state.driver import CLOSED_BY_HAND, COMMIT_WITHIN, ENDED_BY_HAND, UNFINISHED, Result, run_in_turn
+from onward.state.driver import CLOSED_BY_HAND, COMMIT_WITHIN, ENDED_BY_HAND, POISONED, UNFINISHED, Result, run_in_turn
 from onward.state.postgres.session import UNLOCK, Session, inlined, reads_only
 from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.statement import spell
@@ -191,7 +191,11 @@ class AsyncpgConnection:
     # -- transactions
 
     async def begin(self) -> None:
-        await (self._begin_anew("BEGIN") if self.is_to_be_reset else self._ask(self._raw.execute("BEGIN")))
+        try:
+            await (self._begin_anew("BEGIN") if self.is_to_be_reset else self._ask(self._raw.execute("BEGIN")))
+        except asyncio.CancelledError:
+            await self.rollback()  # it may have begun
+            raise
         if self.native is not None:
             self._note_begun()
 
@@ -255,17 +259,24 @@ class AsyncpgConnection:
             await self._insist_on_turn()
         try:
             answer = await self._ask(self._raw.execute("COMMIT"))
+        except asyncio.CancelledError:
+            await self.rollback()  # it may not have been begun
+            raise
         finally:
             if self._is_noted:
                 self._note_ended()
         if answer == "ROLLBACK":
-            raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
+            raise TransactionUnsuitable(POISONED)
 
     async def _insist_on_turn(self) -> None:
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(COMMIT_WITHIN), self._turn:
                 return
-        await self.rollback()
+        except TimeoutError:
+            await self.rollback()
+        except BaseException:
+            await self.rollback()  # the connection may be the caller's own, whom nobody else would rid of it
+            raise
         raise TransactionUnsuitable(UNFINISHED)
 
     async def rollback(self) -> None:

@@ -24,6 +24,7 @@ from onward.state.driver import (
     CLOSED_BY_HAND,
     COMMIT_WITHIN,
     ENDED_BY_HAND,
+    POISONED,
     UNFINISHED,
     PlainConnection,
     Result,
@@ -318,7 +319,7 @@ class PsycopgConnection(PlainConnection):
             raise
         await self._ended()
         if poisoned:
-            raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
+            raise TransactionUnsuitable(POISONED)
 
     async def _insist_on_turn(self) -> None:
         if not await self._has_turn(COMMIT_WITHIN):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.session import SessionTransactionState
 
 from onward.errors import ConfigurationError, TransactionUnsuitable
 from onward.options import storable
@@ -63,11 +64,23 @@ def _is_torn(url: URL) -> bool:
 
 def check_session(session: Session, engine: Engine) -> None:
     """Raise TransactionUnsuitable unless the caller's session can be used beside this engine."""
+    refuse_failed_savepoint(session)
     if not session.is_active:
         raise TransactionUnsuitable(
             "the transaction of the session passed has failed: call session.rollback() before going on"
         )
     _check_bind(session.get_bind(), engine)
+
+
+def refuse_failed_savepoint(session: Session) -> None:
+    """Of itself SQLAlchemy says to call session.rollback(), which undoes the whole transaction."""
+    savepoint = session.get_nested_transaction()
+    # Not active is also one that another task is just beginning.
+    if savepoint is not None and savepoint._state is SessionTransactionState.DEACTIVE:
+        raise TransactionUnsuitable(
+            "a savepoint of the session has failed: leave its begin_nested() block, or roll back what begin_nested() "
+            "gave, before going on; session.rollback() would undo the whole transaction"
+        )
 
 
 def check_connection(connection: Connection | None, engine: Engine) -> None:

@@ -83,6 +83,10 @@ class DirectConnection(PlainConnection):
         with self._patience:
             return await do(self.raw, work, *arguments, limit=self._limit)
 
+    @property
+    def borrowed(self) -> None:
+        """Nothing but `raw`."""
+
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return False
 

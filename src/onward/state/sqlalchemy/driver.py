@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any
+from inspect import signature
+from typing import Any, cast
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import ExceptionContext
@@ -71,7 +72,7 @@ class _SqlAlchemy(ABC):
         # Saves round trips. SQLite has none, and the application may use isolation_level in its own way; and behind a
         # server-side pooler asyncpg needs a transaction to prepare and run a statement on the same server connection.
         self._options = {"isolation_level": "AUTOCOMMIT"} if prepared and self.dialect == "postgres" else {}
-        self._hand_out = source.connect if source is self._engine else source
+        self._hand_out = source.connect if source is self._engine else _for_one_block(source)
         self.transaction_type = transaction_type or (
             self._connection_class if source is self._engine else _session_class(source)
         )
@@ -350,6 +351,16 @@ def driver_for(
     """The driver for an engine or sessionmaker of the application's. `lock_timeout` is for files of SQLite."""
     kind = SqlAlchemyDriver if isinstance(source, AsyncEngine | async_sessionmaker) else SyncSqlAlchemyDriver
     return kind(source, prepared=prepared, lock_timeout=lock_timeout)
+
+
+def _for_one_block(maker: Any) -> Callable[[], Any]:
+    """Makes sessions that are closed for good: one that is used after its block would begin anew, on a connection that
+    nobody gives back.
+    """
+    is_known = "close_resets_only" in signature(Session.__init__).parameters  # from SQLAlchemy 2.0.22 on
+    if not is_known or "close_resets_only" in getattr(maker, "kw", {}):
+        return cast(Callable[[], Any], maker)
+    return partial(maker, close_resets_only=False)
 
 
 def _session_class(maker: Any) -> Any:

@@ -1,14 +1,14 @@
 """A connection or session in a transaction of SQLAlchemy's."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from traceback import clear_frames
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.orm import Session
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
@@ -22,7 +22,7 @@ from onward.state.driver import (
     run_now,
 )
 from onward.state.sqlalchemy.after_commit import after_commit, has_ended
-from onward.state.sqlalchemy.checks import discard_useless
+from onward.state.sqlalchemy.checks import discard_useless, refuse_failed_savepoint
 from onward.state.sqlalchemy.one_message import begin_with, commit_with, has_begun, takes_one_message
 from onward.state.sqlalchemy.work import (
     MakePatience,
@@ -48,6 +48,8 @@ from onward.state.sqlite.gate import LockLimit
 
 T = TypeVar("T")
 _SUSPENDED = "onward_suspended"
+_IN_USE = "isce"
+"""What SQLAlchemy calls it that another task is in the midst of something with a session."""
 
 
 class JoinedConnection(PlainConnection):
@@ -79,12 +81,15 @@ class JoinedConnection(PlainConnection):
         connection = self._connection
         if self._transaction is None or connection is None or connection.invalidated:
             return
-        target = getattr(self.raw, "sync_session", None) or connection
+        session = getattr(self.raw, "sync_session", self.raw)
+        target = session if isinstance(session, Session) else connection
         if connection.closed or target.get_transaction() is not self._transaction:
             is_closed = connection.closed and target is connection
             raise TransactionClosed(CLOSED_BY_HAND if is_closed else ENDED_BY_HAND)
         if self._has_begun and not is_in_transaction(connection):
             raise TransactionClosed(ENDED_BY_HAND)
+        if isinstance(session, Session):
+            refuse_failed_savepoint(session)
 
     async def fetch(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         return await self._do(self.fetch_now, sql, parameters)
@@ -193,6 +198,11 @@ class JoinedConnection(PlainConnection):
         if not self._is_asking:
             raise TransactionClosed("the block of this transaction has ended: it takes no more statements")
 
+    @property
+    def borrowed(self) -> Connection | None:
+        """What is to go back to the pool."""
+        return self._connection
+
     def after_commit(self, action: Callable[[], Any]) -> bool:
         if self._connection is None or self._connection.closed:
             return False
@@ -258,7 +268,8 @@ class JoinedConnection(PlainConnection):
                     self._ask(refuse_poisoned, connection)
                 if last is not None:
                     self._within(target, commit_with, last)
-                self._ask(target.commit)
+                with _in_our_words():
+                    self._ask(target.commit)
         except BaseException:
             self.roll_back_now(target)
             raise
@@ -292,7 +303,9 @@ class JoinedConnection(PlainConnection):
             self._is_asking = False
 
     def _enter(self, target: Connection | Session) -> Connection:
-        connection = target.connection() if isinstance(target, Session) else target
+        # That is what sets a savepoint which the application has begun and left.
+        with _in_our_words():
+            connection = self._ask(target.connection) if isinstance(target, Session) else target
         if connection is not self._connection:  # SQLAlchemy lets nobody change it later
             if is_autocommit(connection):
                 raise TransactionUnsuitable(
@@ -352,6 +365,18 @@ class _Inside(PlainConnection):
 
     def after_commit(self, action: Callable[[], Any]) -> bool:
         return self._joined.after_commit(action)
+
+
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    try:
+        yield
+    except InvalidRequestError as error:
+        if error.code != _IN_USE:
+            raise
+        raise TransactionUnsuitable(
+            "another task is in the midst of something with the session: wait for its end before you go on"
+        ) from error
 
 
 def _guard(engine: Engine) -> None:

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
 
-from onward.errands import to_the_end
+from onward.errands import after_a_moment, to_the_end
 from onward.state.command import Command, Operation, Rows, as_one
 from onward.state.driver import (
     Dialect,
@@ -23,6 +24,7 @@ from onward.state.sqlalchemy.work import (
     is_file,
     is_open,
     open_whole,
+    take_back,
 )
 from onward.state.sqlite.connection import writes
 from onward.state.sqlite.gate import LockLimit
@@ -172,10 +174,11 @@ class PooledConnection(PlainConnection):
     async def give_back(self) -> None:
         """To the application's pool, as it was."""
         self.resume()
-        handle, self._handle, self._lent = self._handle, None, None
+        handle, self._handle = self._handle, None
+        lent, self._lent = self._lent, None
         try:
             if handle is not None:
-                await _close(handle)
+                await _close(handle, None if lent is None else lent.borrowed)
         finally:
             self._has_queued = False
             if self._has_turn and self._turns is not None:
@@ -206,20 +209,41 @@ class PooledConnection(PlainConnection):
 @asynccontextmanager
 async def entered(handle: Any, options: Mapping[str, Any]) -> AsyncIterator[Any]:
     """A connection of either kind with these options, closed at the end."""
+    opening = open_whole(handle, options)
     try:
-        await open_whole(handle, options)
+        # Cancelled in the midst of connecting, asyncpg may leave an error behind. What has been opened is closed below.
+        await (after_a_moment(opening, undo=lambda _: None) if isinstance(handle, AsyncConnection) else opening)
         yield handle
     finally:
         await _close(handle)
 
 
-async def _close(handle: Any) -> None:
+async def _close(handle: Any, borrowed: Connection | None = None) -> None:
+    """`borrowed`: the connection of a session."""
     if isinstance(handle, AsyncSession):
-        await to_the_end(handle.close())
+        await to_the_end(_close_session(handle, borrowed))
     elif not isinstance(handle, AsyncConnection):
-        handle.close()
+        _close_whole(handle, borrowed)
     elif is_open(handle) and not handle.closed:
         await to_the_end(handle.run_sync(_close_idle) if is_file(handle) else handle.close())
+
+
+async def _close_session(session: AsyncSession, borrowed: Connection | None) -> None:
+    try:
+        await session.close()
+    except Exception:
+        if borrowed is None:
+            raise
+        await session.run_sync(lambda _: take_back(borrowed))
+
+
+def _close_whole(handle: Session | Connection, borrowed: Connection | None) -> None:
+    try:
+        handle.close()
+    except Exception:
+        if borrowed is None:
+            raise
+        take_back(borrowed)
 
 
 def _close_idle(connection: Connection) -> None:

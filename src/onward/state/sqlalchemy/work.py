@@ -10,14 +10,14 @@ from traceback import clear_frames
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, StatementError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError, StatementError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from onward.errands import to_the_end
 from onward.errors import TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows
-from onward.state.driver import Result, run_in_turn, run_now
+from onward.state.driver import POISONED, Result, run_in_turn, run_now
 from onward.state.postgres.session import reads_only as said_to_read_only
 from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.sqlalchemy.one_message import ask_past
@@ -36,6 +36,10 @@ STYLES: dict[str, ParameterStyle] = {
     "pysqlite": "qmark",
 }
 """The clients that are known to work, and how their parameters are spelled."""
+
+
+_SOON, _LOOK = 0.05, 0.001
+"""Seconds in which whoever waits for a file's lock looks again and again, and between looks."""
 
 
 class WriterBusy(Exception):
@@ -176,14 +180,35 @@ def _as_they_are(rows: Rows) -> Rows:
 
 
 def _begin_at_once(raw: sqlite3.Connection) -> None:
+    """Begin as the one writer, or raise WriterBusy soon. SQLite's own wait can neither be cancelled nor ended; it looks
+    ever more seldom, until it finds the lock free by chance only.
+    """
     if raw.in_transaction:
-        raw.execute("ROLLBACK")  # as in `take_write_lock`
+        # An event listener of the application's has begun, or sqlite3 with autocommit=False; nothing is done yet.
+        raw.execute("ROLLBACK")
+    asking = raw.cursor()
+    asking.row_factory = None  # the application's, perhaps
+    patience = asking.execute("PRAGMA busy_timeout").fetchone()[0]
+    asking.execute("PRAGMA busy_timeout = 0")
     try:
-        raw.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError as error:
-        if is_busy(error):
-            raise WriterBusy from error
-        raise
+        _begin_soon(raw)
+    finally:
+        asking.execute(f"PRAGMA busy_timeout = {patience}")
+        asking.close()
+
+
+def _begin_soon(raw: sqlite3.Connection) -> None:
+    until = time.monotonic() + _SOON
+    while True:
+        try:
+            raw.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            if time.monotonic() > until:
+                raise WriterBusy from error
+        time.sleep(random.uniform(0.5, 1.5) * _LOOK)
 
 
 def query(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Result:
@@ -287,14 +312,15 @@ def take_write_lock(connection: Connection) -> None:
     try:
         if not connection.in_transaction():
             connection.begin()
-        if client(connection).in_transaction:
-            # An event listener of the application's has begun, or sqlite3 with autocommit=False; nothing is done yet.
-            connection.exec_driver_sql("ROLLBACK")
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-    except DBAPIError as error:
+    except DBAPIError as error:  # of an event listener of the application's that begins
         if is_locked(error):
             raise WriterBusy from error
         raise
+    adapted: Any = connection.connection.dbapi_connection
+    if connection.dialect.driver == "aiosqlite":
+        adapted.run_async(lambda raw: raw._execute(lambda: _begin_at_once(raw._conn)))
+    else:
+        _begin_at_once(adapted)
 
 
 def keep_write_ahead_log(connection: Connection) -> None:
@@ -316,11 +342,20 @@ def refuse_poisoned(connection: Connection) -> None:
             if not poisoned:
                 raise
     if poisoned:
-        raise TransactionUnsuitable("the transaction was not committed: an earlier statement in it had failed")
+        raise TransactionUnsuitable(POISONED)
 
 
 def nothing() -> None:
     """In place of what ends a wait, where nobody can."""
+
+
+def take_back(connection: Connection) -> None:
+    """Have the connection of a session go back to its pool, whatever the session says to that: a task that the
+    application has left behind may be in the midst of something with it.
+    """
+    if not connection.closed:
+        roll_back(connection)
+        connection.close()
 
 
 def roll_back(target: Connection | Session, connection: Connection | None = None) -> None:
@@ -330,6 +365,10 @@ def roll_back(target: Connection | Session, connection: Connection | None = None
     record = lent and lent._connection_record
     try:
         target.rollback()
+    except InvalidRequestError:
+        if connection is None:
+            raise
+        take_back(connection)
     except (DBAPIError, OSError) as error:
         # It is broken, or in the middle of a statement that the application has left behind, and SQLAlchemy takes the
         # transaction for ended all the same: whoever is lent the connection next would write in it.
