@@ -139,10 +139,14 @@ class TakenJob(msgspec.Struct, frozen=True, gc=False):
         return -self.rank
 
 
+BEST_FIRST = attrgetter("rank", "scheduled_at", "id.int")
+"""The order in which `take` returns jobs: that of UUIDs, without their own comparing."""
+
+
 def best_first(taken: list[TakenJob], ageing: float | None) -> list[TakenJob]:
-    """In the order in which `take` is to return them."""
+    """In that order, or in another where waiting counts."""
     if ageing is None:
-        taken.sort(key=attrgetter("rank", "scheduled_at", "id.int"))  # the order of UUIDs, without their own comparing
+        taken.sort(key=BEST_FIRST)
     else:
         taken.sort(key=lambda job: (job.scheduled_at.timestamp() + job.rank * ageing, job.scheduled_at, job.id.int))
     return taken

@@ -219,7 +219,8 @@ class RunningAttempt:
                     returned = await returned
             finally:
                 self._task, self.handler, self.ran = None, "ended", time.monotonic() - began
-            self._check_end(returned)
+            if self._outcome is not None or self.phases.failure is not None:
+                self._check_end(returned)
             settlement = settlement_of(self._workplace.registry, kind, self.job, self._workplace.worker, returned)
             if self.has_reported:
                 settlement = self._workplace.progress.last_word(settlement)

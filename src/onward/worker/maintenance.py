@@ -249,16 +249,9 @@ class TakeCursor:
 
     def _ask(self, limit: int) -> Operation[Sequence[TakenJob]]:
         """For jobs of the claims, from here on."""
-        claims, reached, shares = self.claims, self._reached, self._shares
-        if reached or shares:
-            claims = [
-                TypeClaim(
-                    claim.type_name,
-                    claim.payload_version,
-                    claim.lease,
-                    reached.get(key),
-                    shares[key] * limit if shares else None,
-                )
-                for claim, key in self._keyed
-            ]
-        return self.state.take(types=claims, limit=limit, worker=self.worker, ageing=self.ageing)
+        reached, shares = self._reached, self._shares
+        claims = list[TypeClaim]()
+        for claim, key in self._keyed if reached or shares else ():
+            expected = shares[key] * limit if shares else None
+            claims.append(TypeClaim(*key, claim.lease, reached.get(key), expected))
+        return self.state.take(types=claims or self.claims, limit=limit, worker=self.worker, ageing=self.ageing)

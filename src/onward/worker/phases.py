@@ -28,7 +28,7 @@ from onward.lifecycle.transaction import Mark, OpenTransaction, open_here
 from onward.model import CompletedJob, JobStatus, WorkerId
 from onward.observe import events
 from onward.pacing import Pacing
-from onward.state.command import Operation
+from onward.state.command import Command, Operation
 from onward.state.contract import Change, Settlement, TakenJob
 from onward.state.driver import Fault, run_now
 from onward.worker.middleware import Hook, Surrounded, onion
@@ -226,7 +226,9 @@ class Phases:
             # What follows, unless more is heard of it: what changed for others has been told by nobody then.
             told = [Change(job.id, job.chain_id, job.type_name, "settled", JobStatus.COMPLETED)]
             follows = partial(self.store.effects_of.settlements, [settlement], told)
-            settle = self.store.state.settle([settlement], held=held).then(partial(self._insist, told))
+            settle = self.store.state.settle([settlement], held=held)
+            if not (isinstance(settle, Command) and settle.needs == "count"):  # one of no rows settles, or fails
+                settle = settle.then(partial(self._insist, told))
             try:
                 await self._commit(settle, follows)
             except Exception as error:
@@ -242,7 +244,7 @@ class Phases:
             raise
         return None
 
-    def _insist(self, told: list[Change], changes: Sequence[Change]) -> None:
+    def _insist(self, told: list[Change], changes: Sequence[Change]) -> Sequence[Change]:
         """Raise unless the job was settled as asked, before the commit; what follows from it is told after that."""
         for change in changes:
             if change.kind == "settled" and change.job_id == self._job.id:
@@ -252,8 +254,9 @@ class Phases:
         else:
             raise JobAlreadyCompleted(self._job.id, self._job.attempt)
         told[:] = changes
+        return changes
 
-    async def _commit(self, last: Operation[None] | None = None, follows: Callable[[], Effects] = Effects) -> None:
+    async def _commit(self, last: Operation[Any] | None = None, follows: Callable[[], Effects] = Effects) -> None:
         """Commit, perhaps with a last operation of ours, from which more `follows`."""
         tx, self.tx = self.tx, None
         assert tx is not None

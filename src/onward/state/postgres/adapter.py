@@ -21,6 +21,7 @@ from onward.errors import (
 from onward.model import Blocker, Chain, ChainId, Job, JobId, JobStatus, LossReason, WorkerId
 from onward.state.command import Command, Operation, Rows, first_value, steps
 from onward.state.contract import (
+    BEST_FIRST,
     Admitted,
     Change,
     Clock,
@@ -213,12 +214,15 @@ class PostgresState:
         }
         if are_many:
             return self._take_many(types, claims, limit, ageing)
-        name, reached = "take", [*map(_AFTER, types)]
-        if any(reached):
-            name, positions = "take_after", [after or _BEGINNING for after in reached]
-            claims["from_ranks"] = [position.rank for position in positions] + padding
-            claims["from_times"] = [position.scheduled_at for position in positions] + padding
-        return Command(self.sql(name, repeat=places), claims, _best_first)
+        if not any(map(_AFTER, types)):
+            return Command(self.sql("take", repeat=places), claims, _best_first)
+        ranks, times = list[int | None](), list[datetime | None]()
+        for claim in types:
+            rank, time = claim.after or _BEGINNING
+            ranks.append(rank)
+            times.append(time)
+        claims |= {"from_ranks": ranks + padding, "from_times": times + padding}
+        return Command(self.sql("take_after", repeat=places), claims, _best_first)
 
     @steps
     async def _take_many(
@@ -245,7 +249,7 @@ class PostgresState:
             rows = await connection.fetch(self.sql(name), parameters)
             taken += [tuple(row)[:-1] for row in rows if row[0] is not None]
             if len(taken) == limit or not rows[0][-1] or min(firsts) == _MOST_CANDIDATES:
-                return _best_first(taken, ageing)
+                return best_first([*starmap(TakenJob, taken)], ageing)
             firsts = [min(first * 4, _MOST_CANDIDATES) for first in firsts]
 
     def promote(self, *, type_names: Sequence[str], limit: int) -> Command[Promoted]:
@@ -734,8 +738,8 @@ def _enough(expected: float) -> int:
     return min(int(expected + 3 * sqrt(expected)) + 3, _MOST_CANDIDATES)
 
 
-def _best_first(rows: Rows, ageing: float | None = None) -> list[TakenJob]:
-    return best_first([*starmap(TakenJob, rows)], ageing)
+def _best_first(rows: Rows) -> list[TakenJob]:
+    return sorted(starmap(TakenJob, rows), key=BEST_FIRST)
 
 
 def _renewals(rows: Rows) -> list[Renewal]:

@@ -9,9 +9,9 @@ from typing import Any, NoReturn, TypeVar
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
-from onward.state.command import Command, Operation, Rows, as_one
+from onward.state.command import Command, Operation, Rows
 from onward.state.driver import CLOSED_BY_HAND, COMMIT_WITHIN, ENDED_BY_HAND, UNFINISHED, Result, run_in_turn
-from onward.state.postgres.session import UNLOCK, Session, inlined, reads_only
+from onward.state.postgres.session import UNLOCK, Session, as_one, inlined, reads_only
 from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.statement import spell
 

@@ -10,12 +10,13 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from onward.state.command import Command
 from onward.state.statement import spell
 
+T = TypeVar("T")
 UNLOCK: Command[Any] = Command("SELECT pg_catalog.pg_advisory_unlock_all()", {})
 _SPECIAL = re.compile(r"[\\'\0]")
 
@@ -81,6 +82,22 @@ def reads_only(*, standby: str | None, by_default: str | None) -> bool | None:
     takes no writes; None: before version 14 it does not say.
     """
     return None if standby is None else "on" in (standby, by_default)
+
+
+# -- two statements as one
+
+
+def as_one(first: Command[T], more: tuple[Command[Any], ...]) -> tuple[Command[T], tuple[Command[Any], ...]]:
+    """Two statements as one, where the first only writes: Postgres runs it, whatever becomes of its rows."""
+    if first.needs != "nothing" or len(more) != 1:
+        return first, more
+    both = {**first.parameters, **more[0].parameters}
+    return Command(_as_one(first.sql, more[0].sql), both, first.read), ()
+
+
+@lru_cache(maxsize=256)
+def _as_one(first: str, second: str) -> str:
+    return f"WITH first AS (\n{first}\n)\n{second}"
 
 
 # -- values spelled out

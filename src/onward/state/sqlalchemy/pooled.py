@@ -9,12 +9,13 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from onward.errands import to_the_end
-from onward.state.command import Command, Operation, Rows, as_one
+from onward.state.command import Command, Operation, Rows
 from onward.state.driver import (
     Dialect,
     PlainConnection,
     Result,
 )
+from onward.state.postgres.session import as_one
 from onward.state.sqlalchemy.after_commit import has_ended
 from onward.state.sqlalchemy.direct import DirectConnection
 from onward.state.sqlalchemy.joined import JoinedConnection
