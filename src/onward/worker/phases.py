@@ -41,6 +41,8 @@ Stage = Literal["fresh", "inside", "prepared", "completed", "ended", "settled"]
 """Before any phase; inside one; after prepare(), or after complete(); nothing may follow; committed with the job."""
 Party = Literal["onward", "handler", "unknown"]
 """Whose statement failed: ours, the handler's through our transaction, or anybody's."""
+_OVER: tuple[Stage, ...] = ("ended", "settled")
+"""Nothing may follow, because the handler has returned or raised."""
 _OPENING = "open a phase"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds between tries to open a phase."""
@@ -122,11 +124,12 @@ class Phases:
                 else:
                     if pauses is not None:
                         self.store.observers.database_works(_OPENING)
-            if self._is_over:
+            if self.stage in _OVER:  # it has not waited for this
                 await self.discard()
                 check_order(self.stage, phase)
         except BaseException:
-            self._come_to(before)
+            if self.stage not in _OVER:
+                self.stage = before
             raise
         finally:
             self.is_held_up = False
@@ -134,47 +137,39 @@ class Phases:
 
     async def leave(self, phase: PhaseKind, error: BaseException | None) -> None:
         """End a phase: staged prepare commits here, the others stay open until the job is settled."""
+        tx = self.tx
         after: Stage = "ended" if phase == "complete" else "prepared"
         try:
-            await self._leave(phase, error)
-            after = "completed" if phase == "complete" and error is None else after
-        finally:
-            self._come_to(after)  # not before: its connection is given back until then
-
-    def _come_to(self, stage: Stage) -> None:
-        """Out of a phase, unless the handler has not waited for its end."""
-        if not self._is_over:
-            self.stage = stage
-
-    @property
-    def _is_over(self) -> bool:
-        """Whether nothing may follow, because the handler has returned or raised."""
-        return self.stage in ("ended", "settled")
-
-    async def _leave(self, phase: PhaseKind, error: BaseException | None) -> None:
-        tx = self.tx
-        if error is not None:
-            own = tx is not None and any(failed is error for failed in tx.errors)
-            self._note(error, "handler" if own else "unknown")
-            await self.discard()
-            return
-        assert tx is not None
-        try:
-            tx.check()
-        except TransactionError as ended:
-            self._note(ended, "handler", tx)
-            await self.discard()
-            raise
-        tx.suspend()
-        if phase == "prepare":
-            self.is_held_up = True
+            if error is not None:
+                own = tx is not None and any(failed is error for failed in tx.errors)
+                self._note(error, "handler" if own else "unknown")
+                await self.discard()
+                return
+            assert tx is not None
             try:
-                await self._commit()
-            except BaseException as failed:
-                self._note(failed, "onward", tx)
+                tx.check()
+            except TransactionError as ended:
+                self._note(ended, "handler", tx)
+                await self.discard()
                 raise
-            finally:
-                self.is_held_up = False
+            tx.suspend()
+            if phase == "prepare":
+                await self._commit_staged(tx)
+            elif phase == "complete":
+                after = "completed"
+        finally:
+            if self.stage not in _OVER:
+                self.stage = after  # not before: its connection is given back until then
+
+    async def _commit_staged(self, tx: OpenTransaction) -> None:
+        self.is_held_up = True
+        try:
+            await self._commit()
+        except BaseException as failed:
+            self._note(failed, "onward", tx)
+            raise
+        finally:
+            self.is_held_up = False
 
     # -- its transaction
 
@@ -354,7 +349,7 @@ class Phases:
 def check_order(stage: Stage, phase: PhaseKind) -> None:
     """Raise unless a phase may follow what has been."""
     what = "complete()" if phase == "complete" else "prepare()"
-    if stage in ("ended", "settled"):
+    if stage in _OVER:
         raise PhaseError(f"{what} after the attempt ended, or after complete() failed")
     if stage == "inside":
         raise PhaseError(f"{what} inside another phase: leave that block first")

@@ -76,16 +76,10 @@ class ConnectionCache(Generic[C]):
         self.turns = asyncio.Semaphore(size)
         self.at_hand: deque[tuple[C, float]] = deque()
         """With the time since which each has been."""
-        self._clock = asyncio.get_running_loop().time
-        self._untidy = asyncio.Event()
+        self.clock = asyncio.get_running_loop().time
+        self.untidy = asyncio.Event()
         self.is_closed = False
         errands.start(self._tidy_up())
-
-    def keep(self, connection: C) -> None:
-        """For the next who asks, as it is."""
-        self.at_hand.append((connection, self._clock()))
-        if connection.session.needs_reset or len(self.at_hand) > 1:
-            self._untidy.set()
 
     async def part_with(self, connection: C) -> None:
         """Give it to the pool."""
@@ -104,10 +98,10 @@ class ConnectionCache(Generic[C]):
     async def _tidy_up(self) -> None:
         """Until cancelled: those for which nobody has asked go back to the pool, but for one, which is reset."""
         while True:
-            await self._untidy.wait()
+            await self.untidy.wait()
             if not self.at_hand or not (len(self.at_hand) > 1 or self.at_hand[0][0].session.needs_reset):
-                self._untidy.clear()
-            elif (left := self.at_hand[0][1] + _AT_REST - self._clock()) > 0:
+                self.untidy.clear()
+            elif (left := self.at_hand[0][1] + _AT_REST - self.clock()) > 0:
                 await asyncio.sleep(left)
             else:
                 async with self.turns:  # as a borrower: while it is reset, nobody is left waiting for the pool
@@ -118,7 +112,7 @@ class ConnectionCache(Generic[C]):
         try:
             if connection is not None and not self.at_hand:
                 await connection.reset()
-                self.at_hand.append((connection, self._clock()))
+                self.at_hand.append((connection, self.clock()))
                 connection = None
         except Exception as error:  # noqa: BLE001 - it is lost, as the pool will see
             logger.debug("a connection that was at rest cannot be reset: %s", error)
@@ -160,7 +154,9 @@ class Lent(msgspec.Struct, Generic[C]):
         assert connection is not None
         try:
             if error is None and not (cache.is_closed or connection.escaped) and connection.is_sound:
-                cache.keep(connection)
+                cache.at_hand.append((connection, cache.clock()))  # for the next who asks, as it is
+                if connection.session.needs_reset or len(cache.at_hand) > 1:
+                    cache.untidy.set()
             else:
                 is_demoted = connection.is_demoted
                 await cache.part_with(connection)
