@@ -7,7 +7,7 @@ with their values spelled out.
 import hashlib
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
@@ -73,7 +73,7 @@ class Session:
     def call(self, command: Command[Any]) -> str:
         """SQL that runs a statement that has been prepared."""
         name, positional = self.prepared[command.sql]
-        values = f"({', '.join(map(literal, positional(command.parameters)))})" if positional else ""
+        values = f"({', '.join(literals(positional(command.parameters)))})" if positional else ""
         return f"EXECUTE {name}{values}"
 
 
@@ -103,17 +103,20 @@ def _as_one(first: str, second: str) -> str:
 # -- values spelled out
 
 
-def literal(value: Any) -> str:
-    """A value as it is written in SQL, whatever the server's settings are.
+def literals(values: Iterable[Any]) -> list[str]:
+    """Values as they are written in SQL, whatever the server's settings are.
 
-    >>> print(literal("it's"), literal(None), literal(7))
+    >>> print(*literals(["it's", None, 7]))
     E'it''s' NULL 7
     """
-    return _WRITERS[type(value)](value)
+    written = list[str]()
+    for value in values:
+        written.append(_WRITERS[type(value)](value))
+    return written
 
 
 def _array(values: list[Any]) -> str:
-    return f"ARRAY[{', '.join(map(literal, values))}]"
+    return f"ARRAY[{', '.join(literals(values))}]"
 
 
 def _text(value: str) -> str:
@@ -178,5 +181,5 @@ def inlined(sql: str, parameters: Mapping[str, Any]) -> str:
     "SELECT 1::integer, E'it''s'::text"
     """
     spelled = spell(sql, "percent")
-    values = map(literal, spelled.positional(parameters))
+    values = literals(spelled.positional(parameters))
     return spelled.sql % dict(zip(spelled.names, values, strict=True))
