@@ -65,7 +65,9 @@ class Lending:
 
 
 def cache(pool: Pool, size: int = 2) -> Lending:
-    return Lending(ConnectionCache(size, acquire=pool.acquire, release=pool.release, errands=Errands()))
+    return Lending(
+        ConnectionCache(size, acquire=pool.acquire, release=pool.release, reset=Connection.reset, errands=Errands())
+    )
 
 
 async def test_the_same_connection_is_lent_again_without_asking_the_pool(pool: Pool) -> None:

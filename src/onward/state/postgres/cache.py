@@ -49,10 +49,6 @@ class Lendable(Protocol):
         """Whether the server takes no writes any more: there may be a better one by now."""
         ...
 
-    async def reset(self) -> None:
-        """Have the server forget what the last borrower left behind."""
-        ...
-
 
 C = TypeVar("C", bound=Lendable)
 
@@ -70,9 +66,11 @@ class ConnectionCache(Generic[C]):
         *,
         acquire: Callable[[], Awaitable[C]],
         release: Callable[[C], Coroutine[Any, Any, None]],
+        reset: Callable[[C], Awaitable[None]],
         errands: Errands,
     ) -> None:
-        self.acquire, self._release = acquire, release
+        """`reset` has the server forget what the last borrower left behind; it may be cancelled."""
+        self.acquire, self._release, self._reset = acquire, release, reset
         self.turns = asyncio.Semaphore(size)
         self.at_hand: deque[tuple[C, float]] = deque()
         """With the time since which each has been."""
@@ -111,7 +109,7 @@ class ConnectionCache(Generic[C]):
         connection, _ = self.at_hand.popleft() if self.at_hand else (None, 0.0)
         try:
             if connection is not None and not self.at_hand:
-                await connection.reset()
+                await self._reset(connection)
                 self.at_hand.append((connection, self.clock()))
                 connection = None
         except Exception as error:  # noqa: BLE001 - it is lost, as the pool will see
