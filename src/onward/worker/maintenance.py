@@ -91,6 +91,11 @@ class Maintenance:
     """Seconds from a take that has brought too few until the look for them: longer, while there are some every time."""
     _serves_from: float = 0.0
     """A scan of another worker that began after this makes the next one superfluous."""
+    _left_behind: Operation[bool] = field(init=False)
+    """Whether there are leftovers."""
+
+    def __post_init__(self) -> None:
+        self._left_behind = self.store.state.left_behind(types=self.claims)
 
     # -- when to look
 
@@ -102,7 +107,7 @@ class Maintenance:
             return True
         if time.monotonic() < self.next_leftovers:
             return False
-        are_there = await self.reserved.run(self.store.state.left_behind(types=self.claims))
+        are_there = await self.reserved.run(self._left_behind)
         self.next_leftovers = math.inf
         self._leftovers_after = min(self._leftovers_after * 2, _AT_LEAST_EVERY) if are_there else _LEFTOVERS_AFTER
         return are_there
