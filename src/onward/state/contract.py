@@ -5,7 +5,7 @@ method is all or nothing; on a connection in a transaction it joins that transac
 been written, and leaves the caller's transaction usable. Time is the database's, unless a test's clock says otherwise.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -37,8 +37,12 @@ from onward.state.workers import WorkerStatements
 # gc=False below: there are many of these at a time, and none can be part of a cycle.
 
 T = TypeVar("T")
-Clock: TypeAlias = Callable[[], datetime | None]
-"""The time as a test has it; None: the database's own."""
+
+
+class Clock:
+    """The time as a test has it; None: the database's own."""
+
+    now: datetime | None = None
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):

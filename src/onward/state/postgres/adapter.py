@@ -101,22 +101,22 @@ class PostgresState:
 
     def __init__(self, *, schema: str = "onward") -> None:
         self.schema = checked_identifier(schema, option="schema")
-        self.clock: Clock = lambda: None
+        self.clock = Clock()
         self.sql = Statements(
             "onward.state.postgres",
             table=lambda name: f'"{schema}".{name}',
             finish=with_servers_own,
         )
         self.schedules = ScheduleStatements(
-            self.sql, now=lambda: self.clock(), write_time=_as_is, read_time=_as_is, read_id=_as_is
+            self.sql, now=lambda: self.clock.now, write_time=_as_is, read_time=_as_is, read_id=_as_is
         )
         self.figures = FigureStatements(
-            self.sql, now=lambda: self.clock(), write_id=_as_is, write_names=list, before_survey="by_index"
+            self.sql, now=lambda: self.clock.now, write_id=_as_is, write_names=list, before_survey="by_index"
         )
         self.workers = WorkerStatements(
-            self.sql, signs=("sign_life",), now=lambda: self.clock(), read_time=_as_is, read_id=_as_is
+            self.sql, signs=("sign_life",), now=lambda: self.clock.now, read_time=_as_is, read_id=_as_is
         )
-        self.history = HistoryStatements(self.sql, now=lambda: self.clock())
+        self.history = HistoryStatements(self.sql, now=lambda: self.clock.now)
 
     # -- schema
 
@@ -172,7 +172,7 @@ class PostgresState:
                 return self._start_checked(jobs)
             started.append(Started(job.id, JobStatus.PENDING, False))
         name, columns = ("start", _columns(jobs)) if repeated or not jobs else _plain_start(jobs)
-        parameters = {"now": self.clock(), **columns}
+        parameters = {"now": self.clock.now, **columns}
         return Command(self.sql(name), parameters, lambda _: started, "nothing")
 
     def _start_checked(self, jobs: Sequence[NewJob]) -> Operation[Sequence[Started]]:
@@ -181,7 +181,7 @@ class PostgresState:
             by_item = {row[0]: row for row in rows}
             return [_started(job, by_item.get(position)) for position, job in enumerate(jobs)]
 
-        return self._isolated(Command(self.sql("start_checked"), {"items": _items(jobs), "now": self.clock()}, read))
+        return self._isolated(Command(self.sql("start_checked"), {"items": _items(jobs), "now": self.clock.now}, read))
 
     @steps
     async def _isolated(self, connection: Connection, command: Command[T]) -> T:
@@ -210,7 +210,7 @@ class PostgresState:
             "leases": [*map(_LEASE, types), *padding],
             "worker": worker,
             "limit": limit,
-            "now": self.clock(),
+            "now": self.clock.now,
         }
         if are_many:
             return self._take_many(types, claims, limit, ageing)
@@ -253,7 +253,7 @@ class PostgresState:
             firsts = [min(first * 4, _MOST_CANDIDATES) for first in firsts]
 
     def promote(self, *, type_names: Sequence[str], limit: int) -> Command[Promoted]:
-        parameters = {"type_names": list(type_names), "limit": limit, "now": self.clock()}
+        parameters = {"type_names": list(type_names), "limit": limit, "now": self.clock.now}
         return Command(self.sql("promote"), parameters, lambda rows: Promoted(*rows[0]))
 
     def settle(
@@ -300,7 +300,7 @@ class PostgresState:
         return Command(
             self.sql("settle"),
             {
-                "now": self.clock(),
+                "now": self.clock.now,
                 "impatient": impatient,
                 "ids": [s.job_id for s in ordered],
                 "attempts": [s.attempt for s in ordered],
@@ -336,7 +336,7 @@ class PostgresState:
         return Command(
             self.sql("settle_completed"),
             {
-                "now": self.clock(),
+                "now": self.clock.now,
                 "impatient": impatient,
                 "ids": [s.job_id for s in settlements],
                 "attempts": [s.attempt for s in settlements],
@@ -364,7 +364,7 @@ class PostgresState:
                 "progress_note": progress and progress.note,
                 "items": _items(settlement.next),
                 "impatient": impatient,
-                "now": self.clock(),
+                "now": self.clock.now,
             },
             read,
         )
@@ -373,7 +373,7 @@ class PostgresState:
         """For an attempt whose job is held; None where its end takes more than one row, or two."""
         if settlement.remove or settlement.errors or settlement.progress or settlement.payload_version:
             return None
-        parameters = {"id": job.id, "attempt": job.attempt, "holder": settlement.holder, "now": self.clock()}
+        parameters = {"id": job.id, "attempt": job.attempt, "holder": settlement.holder, "now": self.clock.now}
         if settlement.kind == "complete" and job.chain_index == 0:
             name = "complete_attempt"
             parameters["output"] = settlement.output
@@ -417,7 +417,7 @@ class PostgresState:
             "attempts": [h.attempt for h in held],
             "leases": [h.lease for h in held],
             "worker": worker,
-            "now": self.clock(),
+            "now": self.clock.now,
         }
         return Command(self.sql("renew"), parameters, _renewals)
 
@@ -435,7 +435,7 @@ class PostgresState:
         return Command(self.sql("left_behind"), _claimed(types), lambda rows: bool(rows[0][0]))
 
     def work_left(self, *, types: Sequence[TypeClaim]) -> Command[bool]:
-        claims = {**_claimed(types), "now": self.clock()}
+        claims = {**_claimed(types), "now": self.clock.now}
         return Command(self.sql("work_left"), claims, lambda rows: bool(rows[0][0]))
 
     def reap(
@@ -453,12 +453,12 @@ class PostgresState:
             "held_here": list(held_here),
             "limit": limit,
             "lease": lease,
-            "now": self.clock(),
+            "now": self.clock.now,
         }
         return Command(self.sql("reap"), parameters, _reaped)
 
     def expire(self, *, worker: WorkerId) -> Command[Expired]:
-        return Command(self.sql("expire"), {"worker": worker, "now": self.clock()}, _expired)
+        return Command(self.sql("expire"), {"worker": worker, "now": self.clock.now}, _expired)
 
     def time_out(self, *, worker: WorkerId, overdue: Sequence[TimedOut]) -> Command[Sequence[JobId]]:
         parameters = {
@@ -502,7 +502,7 @@ class PostgresState:
             refuse([Problem(row[3], row[1], row[4]) for row in rows if row[3] in PROBLEMS])
             return [Change(row[0], row[1], row[2], row[3], None, row[4] and REASON.get(row[4])) for row in rows]
 
-        parameters = {"chain_ids": list(chain_ids), "now": self.clock(), **options}
+        parameters = {"chain_ids": list(chain_ids), "now": self.clock.now, **options}
         return self._isolated(Command(self.sql(name), parameters, read))
 
     def delete(self, chain_ids: Sequence[ChainId], *, cascade: bool) -> Command[Sequence[Change]]:
@@ -536,17 +536,17 @@ class PostgresState:
             "keep_completed": [_storable(rule.completed) for rule in rules],
             "keep_failed": [_storable(rule.failed) for rule in rules],
             "place": UUID(place or _FIRST),
-            "now": self.clock(),
+            "now": self.clock.now,
         }
 
     def take_pruning_turn(
         self, *, worker: WorkerId, lease: float, walks: str | None, whose: str = ""
     ) -> Command[PruningTurn]:
-        parameters = {"whose": whose, "worker": worker, "lease": lease, "walks": walks, "now": self.clock()}
+        parameters = {"whose": whose, "worker": worker, "lease": lease, "walks": walks, "now": self.clock.now}
         return Command(self.sql("hold_retention"), parameters, lambda rows: PruningTurn(*rows[0]))
 
     def pause(self, type_names: Sequence[str]) -> Command[None]:
-        return Command(self.sql("pause"), {"type_names": list(type_names), "now": self.clock()})
+        return Command(self.sql("pause"), {"type_names": list(type_names), "now": self.clock.now})
 
     def resume(self, type_names: Sequence[str]) -> Command[None]:
         return Command(self.sql("resume"), {"type_names": list(type_names)})
@@ -565,7 +565,7 @@ class PostgresState:
             "bursts": [rule.burst for rule in rules],
             "figures": [rule.figures for rule in rules],
             "declared": declared,
-            "now": self.clock(),
+            "now": self.clock.now,
         }
         return self._isolated(Command(self.sql("set_limits"), parameters, read))
 
@@ -577,7 +577,7 @@ class PostgresState:
             _, _, reached, next_in, is_paced = rows[-1]
             return Admitted(types, next_in, reached or 0, is_paced)
 
-        parameters = {"after": after, "most": most or _MOST_WAKES, "sweep": sweep, "now": self.clock()}
+        parameters = {"after": after, "most": most or _MOST_WAKES, "sweep": sweep, "now": self.clock.now}
         return self._isolated(Command(self.sql("admit"), {**parameters, "past": past_locks}, read))
 
     def limits(self) -> Command[Sequence[StoredLimit]]:
@@ -638,7 +638,7 @@ class PostgresState:
             "stored_text": filter.stored_text,
             "after": after,
             "limit": limit,
-            "now": self.clock(),
+            "now": self.clock.now,
         }
 
     def list_blocked(self, chain_id: ChainId, *, after: JobId | None, limit: int) -> Command[Sequence[Job]]:
@@ -654,7 +654,7 @@ class PostgresState:
         return Command(self.sql("count_jobs"), {"type_names": list(type_names)}, read)
 
     def oldest_due(self, type_names: Sequence[str]) -> Command[dict[str, float]]:
-        parameters = {"type_names": list(type_names), "now": self.clock()}
+        parameters = {"type_names": list(type_names), "now": self.clock.now}
         return Command(self.sql("oldest_due"), parameters, lambda rows: {row[0]: max(row[1], 0.0) for row in rows})
 
     def line_of(
@@ -670,7 +670,7 @@ class PostgresState:
             "versions": [version for _, version in types],
             "ageing": ageing,
             "most": most,
-            "now": self.clock(),
+            "now": self.clock.now,
         }
         return Command(self.sql("line_of"), parameters, read)
 
@@ -685,7 +685,7 @@ class PostgresState:
         def read(rows: Rows) -> Sequence[DueType]:
             return [DueType(name, version, max(due, 0.0), paused) for name, version, due, paused in rows]
 
-        look = Command(self.sql("due_types"), {"most": most, "now": self.clock()}, read)
+        look = Command(self.sql("due_types"), {"most": most, "now": self.clock.now}, read)
         if connection.in_transaction:  # somebody's own, whose settings are none of ours
             return await connection.run(look)
         async with transaction(connection):
@@ -702,7 +702,7 @@ class PostgresState:
             schema=self.schema,
             script="\n".join([anew._bookkeeping(), *(sql for _, _, sql in anew.sql.migrations())]),
             scratch=anew.schema,
-            now=self.clock(),
+            now=self.clock.now,
             newest=self.newest_version,
             most=most,
             late=late,
