@@ -12,6 +12,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar
 
+import msgspec
+
 from onward.define.registry import Registry
 from onward.errors import (
     AttemptLost,
@@ -78,28 +80,30 @@ class Workplace:
     """Those that wait for a connection of the pool."""
 
 
-class Phases:
+class Phases(msgspec.Struct, eq=False):
     """The phases of one attempt, with at most one transaction open at a time."""
 
+    _job: TakenJob
+    store: Store
+    _workplace: Workplace
     stage: Stage = "fresh"
     failure: PhaseFailure | None = None
-    has_time = True
+    has_time: bool = True
     """Whether to wait for a database that is away; not if the handler was told to stop."""
-    is_held_up = False
+    is_held_up: bool = False
     """Whether the handler waits for a phase to begin or to commit: for the database, or for a connection to it."""
     tx: OpenTransaction | None = None
     settled: Settlement | None = None
     """What was committed with the handler's writes."""
     _lending: AbstractAsyncContextManager[Any] | None = None
     """Gives back the connection of the open phase."""
-    _is_held = False
+    _is_held: bool = False
     """Whether nothing but this attempt had to do with its job when the transaction began."""
-    _began = math.inf
+    _began: float = math.inf
     _interrupt: Callable[[], None] | None = None
     """Ends the wait for the database that is under way, if there is one."""
 
-    def __init__(self, job: TakenJob, store: Store, workplace: Workplace) -> None:
-        self._job, self.store, self._workplace = job, store, workplace
+    __repr__ = object.__repr__  # without the input of the job, which may have secrets
 
     # -- one phase
 
@@ -359,8 +363,7 @@ def check_order(stage: Stage, phase: PhaseKind) -> None:
         raise PhaseError("a second prepare(): read everything in the first one")
 
 
-@dataclass(slots=True)
-class PhaseBlock:
+class PhaseBlock(msgspec.Struct, eq=False):
     """`async with` for `async def` handlers, `with` for `def` handlers."""
 
     _attempt: Surrounded
@@ -368,6 +371,8 @@ class PhaseBlock:
     _phase: PhaseKind
     _onion: AbstractAsyncContextManager[None] | None = None
     _mark: Token[Mark] | None = None
+
+    __repr__ = object.__repr__  # likewise
 
     async def __aenter__(self) -> Any:
         tx = await self._phases.enter(self._phase)

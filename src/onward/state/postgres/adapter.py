@@ -432,7 +432,7 @@ class PostgresState:
         return Command(self.sql("report_progress"), parameters)
 
     def left_behind(self, *, types: Sequence[TypeClaim]) -> Command[bool]:
-        return Command(self.sql("left_behind"), _claimed(types), lambda rows: bool(rows[0][0]))
+        return Command(self.sql("left_behind"), _claimed(types), bool)
 
     def work_left(self, *, types: Sequence[TypeClaim]) -> Command[bool]:
         claims = {**_claimed(types), "now": self.clock.now}
