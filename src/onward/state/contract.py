@@ -39,10 +39,17 @@ from onward.state.workers import WorkerStatements
 T = TypeVar("T")
 
 
-class Clock:
-    """The time as a test has it; None: the database's own."""
+class Clock(Protocol):
+    """Says what time it is, where a test does."""
 
-    now: datetime | None = None
+    @property
+    def now(self) -> datetime | None: ...
+
+
+class DatabaseTime:
+    """The clock of all but tests: the database says what time it is."""
+
+    now = None
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):

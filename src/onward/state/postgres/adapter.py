@@ -25,6 +25,7 @@ from onward.state.contract import (
     Admitted,
     Change,
     Clock,
+    DatabaseTime,
     Expired,
     Filter,
     HeldAttempt,
@@ -101,7 +102,7 @@ class PostgresState:
 
     def __init__(self, *, schema: str = "onward") -> None:
         self.schema = checked_identifier(schema, option="schema")
-        self.clock = Clock()
+        self.clock: Clock = DatabaseTime()
         self.sql = Statements(
             "onward.state.postgres",
             table=lambda name: f'"{schema}".{name}',

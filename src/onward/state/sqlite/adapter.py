@@ -22,6 +22,7 @@ from onward.state.contract import (
     Admitted,
     Change,
     Clock,
+    DatabaseTime,
     Expired,
     Filter,
     HeldAttempt,
@@ -82,7 +83,7 @@ class SqliteState:
 
     def __init__(self, *, prefix: str = "onward_") -> None:
         self.prefix = checked_identifier(prefix, option="prefix")
-        self.clock = Clock()
+        self.clock: Clock = DatabaseTime()
         self.sql = Statements("onward.state.sqlite", table=lambda name: f'"{prefix}{name}"')
         self.schedules = ScheduleStatements(
             self.sql,
