@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,6 +78,17 @@ def _launched(program: Path, *arguments: object) -> Iterator[subprocess.Popen[by
 
 Run = Callable[[], Awaitable[Any]]
 """Runs an operation as it would have been run, with BEGIN and COMMIT if they belong to it."""
+
+
+class ClockOf:
+    """Says what a function makes of the time."""
+
+    def __init__(self, read: Callable[[], datetime]) -> None:
+        self._read = read
+
+    @property
+    def now(self) -> datetime:
+        return self._read()
 
 
 def intercept(

@@ -19,7 +19,7 @@ from command import until
 from onward import Attempt, Deduplication, Limit, Onward, Permanent, Retention, job
 from onward.errors import ChainFailed, DatabaseError
 from onward.worker.guardian.contract import GuardianKind
-from support import SOON
+from support import SOON, ClockOf
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/hardening.md").read_text()
@@ -185,7 +185,7 @@ async def test_a_worker_keeps_a_history_and_a_starter_looks_at_it_and_can_drop_n
             connection.execute("SELECT onward.make_history_parts(), onward.drop_history_parts()")  # nobody has asked
         assert chain.id in [found.id async for found in starter.history(types=[part])]
 
-        app.state.clock = lambda: datetime.now(UTC) + timedelta(days=500)
+        app.state.clock = ClockOf(lambda: datetime.now(UTC) + timedelta(days=500))
         assert app.state.history is not None
         async with app.driver.reserved() as reserved:
             assert await reserved.run(app.state.history.drop()) is not None

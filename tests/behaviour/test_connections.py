@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from onward import Attempt, Onward, job
 from onward.conformance.queue.session import until
 from onward.errors import ConfigurationError
-from onward.notify.connected import read_payload
 from onward.notify.contract import Hint, HintKind
+from onward.notify.encoding import read_payload
 from onward.notify.memory import NoNotify
 from onward.notify.postgres import PostgresNotify
 from onward.notify.postgres_connections import Connect, PostgresHintConnection, Receive, asyncpg_hints, psycopg_hints

@@ -13,8 +13,8 @@ import pytest
 
 from onward import Attempt, Onward, RunningJob, WaitTimeout, job
 from onward.errors import TransactionUnsuitable
-from onward.notify.connected import read_payload
 from onward.notify.contract import Changed, Hint, HintKind, ignore
+from onward.notify.encoding import read_payload
 from onward.notify.memory import MemoryNotify, NoNotify
 from onward.observe import events
 from onward.worker.source import JobSource

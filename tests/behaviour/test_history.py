@@ -18,7 +18,7 @@ from onward.lifecycle.pruning import kept_by
 from onward.observe import events
 from onward.worker.chores import Chores
 from onward.worker.pruning import Pruning
-from support import SOON, Recorder
+from support import SOON, ClockOf, Recorder
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/retention.md").read_text()
 DAY = timedelta(days=1)
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.parametrize("target", ["postgres"], indirect=True)
 
 
 def later(app: Onward, by: timedelta) -> None:
-    app.state.clock = lambda: datetime.now(UTC) + by
+    app.state.clock = ClockOf(lambda: datetime.now(UTC) + by)
 
 
 def prune_at_once(app: Onward) -> None:

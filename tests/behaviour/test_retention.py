@@ -17,7 +17,7 @@ from onward.queue.providers.database import Database
 from onward.state.contract import Pruned, PruningTurn
 from onward.worker.chores import Chores
 from onward.worker.pruning import Pruning
-from support import SOON, Recorder
+from support import SOON, ClockOf, Recorder
 
 DAY = timedelta(days=1)
 
@@ -60,7 +60,7 @@ class Watched:
         self.pruned, self.turns = asyncio.Semaphore(0), asyncio.Semaphore(0)
 
     def later(self, by: timedelta) -> None:
-        self.app.state.clock = lambda: datetime.now(UTC) + by
+        self.app.state.clock = ClockOf(lambda: datetime.now(UTC) + by)
 
     def _watched(self, rules: Any, **options: Any) -> Any:
         def seen(pruned: Pruned) -> Pruned:
@@ -159,7 +159,7 @@ async def test_an_app_may_keep_everything(make_app: Callable[..., Onward]) -> No
     async with app:
         async with app.worker():
             await (await app.start(note, 1)).wait(timeout=SOON)
-        app.state.clock = lambda: datetime.now(UTC) + 1000 * DAY
+        app.state.clock = ClockOf(lambda: datetime.now(UTC) + 1000 * DAY)
 
         assert await app.prune() == 0
         assert await app.prune(note, older_than=DAY) == 1
@@ -197,7 +197,7 @@ async def test_pruning_now(running: Callable[..., Any], recorder: Recorder) -> N
     with pytest.raises(ChainFailed):
         await broken.wait(timeout=SOON)
     assert await app.prune() == 0
-    app.state.clock = lambda: datetime.now(UTC) + 9 * DAY
+    app.state.clock = ClockOf(lambda: datetime.now(UTC) + 9 * DAY)
     counts: list[int] = []
 
     assert await app.prune(probe, status="failed", older_than=DAY) == 0
@@ -206,7 +206,7 @@ async def test_pruning_now(running: Callable[..., Any], recorder: Recorder) -> N
     assert await app.prune(note, status="completed", older_than=DAY, progress=counts.append) == 113
     assert (counts[-1], counts) == (113, sorted(counts))
     assert [chain.id async for chain in app.chains()] == [broken.id]
-    app.state.clock = lambda: datetime.now(UTC) + 1000 * DAY
+    app.state.clock = ClockOf(lambda: datetime.now(UTC) + 1000 * DAY)
     assert await app.prune() == 0  # failed=None
     assert await app.prune("note", older_than=timedelta()) == 1
     assert sum(event.jobs for event in recorder.of(events.ChainsPruned)) == 122

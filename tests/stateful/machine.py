@@ -24,6 +24,7 @@ from onward.state.contract import (
 )
 from onward.state.driver import Connection, Driver, Fault, run_now
 from stateful.model import KEEPS_PLACE, Model, Refused, Row
+from support import ClockOf
 
 T = TypeVar("T")
 TYPES = ("a", "b")
@@ -66,7 +67,7 @@ class Machine(RuleBasedStateMachine):
         self.named: set[UUID] = set()
         """What that transaction has to do with."""
         self.attempts: list[tuple[TakenJob, str]] = []
-        self.state.clock = lambda: self.model.now
+        self.state.clock = ClockOf(lambda: self.model.now)
 
     @initialize()
     def connect(self) -> None:

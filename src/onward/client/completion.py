@@ -16,7 +16,7 @@ from onward.define.request import BlockerSource, InputOf
 from onward.define.sealing import shown_job
 from onward.errors import ChainNotFound, JobAlreadyCompleted, PhaseError
 from onward.lifecycle.effects import Effects
-from onward.lifecycle.settle import encode_output, new_version
+from onward.lifecycle.settle import encode_output
 from onward.lifecycle.start import Predecessor, plan_continuation
 from onward.lifecycle.store import Store
 from onward.model import CompletedJob, FailedJob, Job, JobStatus, RunningJob
@@ -87,11 +87,12 @@ class Completion(Generic[I_co, O_contra]):
         """Complete the chain with an output."""
         job = self._open_job()
         job_type = self._registry.find(job.type_name)
+        version = job_type.definition.version
         settlement = Settlement(
             **_fence(job),
             kind="complete",
             output=encode_output(job_type, output, job.chain_id),
-            payload_version=new_version(job_type, job.payload_version),
+            payload_version=None if version == job.payload_version else version,
         )
         await self._settle(job, settlement)
         self._job = None

@@ -137,11 +137,15 @@ class EffectsOf:
 
     def _has_no_audience(self, settlements: Collection[Settlement], changes: Collection[Change]) -> bool:
         """Whether chains only completed, and nobody waits or watches: most of what busy workers do."""
-        return (
-            not (self._awaited or self._wants(events.JobCompleted, events.ChainCompleted))
-            and not [settlement for settlement in settlements if settlement.kind != "complete"]
-            and not [change for change in changes if change.kind != "settled"]
-        )
+        if self._awaited or self._wants(events.JobCompleted, events.ChainCompleted):
+            return False
+        for settlement in settlements:
+            if settlement.kind != "complete":
+                return False
+        for change in changes:  # noqa: SIM110 - here and above: a generator costs more than all else
+            if change.kind != "settled":
+                return False
+        return True
 
     def _created(self, effects: Effects, job: NewJob, status: JobStatus, watched: bool) -> None:
         if status is JobStatus.PENDING:

@@ -36,14 +36,14 @@ def settlement_of(
     """What a handler returned, encoded and validated. Raises PayloadError and UndeclaredStep."""
     is_done = isinstance(returned, Done)
     if is_done or not isinstance(returned, Outcome):
-        output = returned.output if is_done else returned
+        output, version = returned.output if is_done else returned, job_type.definition.version
         return Settlement(
             job_id=job.id,
             attempt=job.attempt,
             holder=worker,
             kind="complete",
             output=encode_output(job_type, output, job.chain_id),
-            payload_version=new_version(job_type, job.payload_version),
+            payload_version=None if version == job.payload_version else version,
             completed_by=worker,
         )
     outcome: Outcome[Any] = returned
@@ -66,11 +66,6 @@ def encode_output(job_type: RegisteredType, output: Any, chain_id: ChainId) -> s
             problem="its handler is declared to always continue (Next[…])",
         )
     return job_type.output.encode(output, chain_id)
-
-
-def new_version(job_type: RegisteredType, stored: int) -> int | None:
-    """The version of an output, where it differs from that of the input it was made of."""
-    return None if job_type.definition.version == stored else job_type.definition.version
 
 
 def settlement_of_error(job: TakenJob, worker: WorkerId, error: BaseException, policy: RetryPolicy) -> Settlement:

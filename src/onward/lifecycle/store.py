@@ -162,7 +162,8 @@ class Store:
         by the client, so that it can be repeated.
         """
         if tx is None:
-            refuse_inside_transaction(doing)
+            if open_here.get() is not None:
+                refuse_inside_transaction(doing)
             effects: Effects | None = None
             if isinstance(operation, Command) and operation.needs == "nothing":
                 # Of what only writes the answer is known before: then its hints can leave with the commit.
@@ -330,7 +331,8 @@ class TransactionBlock:
         self._store, self._native = store, native
 
     async def __aenter__(self) -> Any:
-        refuse_inside_transaction("opening a transaction")
+        if open_here.get() is not None:
+            refuse_inside_transaction("opening a transaction")
         store = self._store
         try:
             self._lent: AbstractAsyncContextManager[Connection] = (

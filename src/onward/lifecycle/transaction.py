@@ -62,7 +62,7 @@ class OpenTransaction:
         if link.native is not None:
             by_native[id(link.native)] = self
         self.errors: list[Exception] = []
-        """What the database answered to statements of the user's that failed."""
+        """What came of statements of the user's that failed, or ended it."""
         self.effects = Effects()
         """What follows its commit."""
         self._may_have_ended = link.native is not None
@@ -101,12 +101,12 @@ class OpenTransaction:
                 raise ConfigurationError(f"the statement has :{name}, which was not given: pass {name}=…")
         try:
             answer = await run(sql, parameters)
+            self.link.check()
         except BaseException as error:
             self._may_have_ended = True
             if isinstance(error, Exception):
                 self.errors.append(error)
             raise
-        self._look()
         return answer
 
     @asynccontextmanager

@@ -2,25 +2,22 @@
 
 Whoever may connect to the server may have written what comes in. A hint only ever says that a look may be worth it, so
 that the worst a forged one can do is to cost a look. That stays true because everything in a payload is checked and cut
-to size here, because no name of a key or process is taken from it, and because no more is read than a process can
-afford: beyond that its listeners look by themselves.
+to size (`encoding.py`), because no name of a key or process is taken from it, and because no more is read than a
+process can afford: beyond that its listeners look by themselves.
 """
 
 import asyncio
 import logging
 import os
-import re
-import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from onward.errors import ConfigurationError
-from onward.notify.contract import Changed, Hint, HintKind, Listener, ignore
-from onward.notify.encoding import MOST_BYTES, merged, no_command
+from onward.notify.contract import Changed, Hint, Listener, ignore
+from onward.notify.encoding import RationedReader, merged, no_command
 from onward.notify.listeners import Listeners
-from onward.options import LONGEST_NAME
 from onward.pacing import Pacing
 from onward.state.command import Command
 from onward.transport import CONNECT
@@ -36,17 +33,6 @@ _AFTER_FLOOD = 0.25
 """Seconds after which all look by themselves when more came in than is read."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
 """Seconds between tries to connect: few enough that hints are back when the other end is."""
-MOST_JOBS = 1_000
-"""That a hint can stand for: more than that many listeners need not be woken by one hint."""
-_LONGEST_HEADING = _LONGEST_ID = 64
-_LINE = re.compile(r"(.)([0-9]{1,9}):(.*)")
-"""Kind, count and key of a hint."""
-_KINDS = {kind.value: kind for kind in HintKind if kind is not HintKind.UNKNOWN}
-"""That something unknown has changed is said within a process only."""
-_IDS = {HintKind.ENDED, HintKind.LOST, HintKind.AWAITED}
-"""Whose keys are ids, and not names of types."""
-_PER_SECOND = 20_000
-"""Lines that are read of what comes in: more than honest processes send, and little work."""
 
 
 class HintConnection(Protocol):
@@ -72,14 +58,15 @@ class ConnectedNotify(ABC, Generic[C]):
         self.command: Callable[[Sequence[Hint]], Command[None] | None] = no_command
         self._listeners = Listeners(self._pass_on)
         self._connection: C | None = None
+        self.is_up = False
         self._unsent: list[Hint] = []
         self._tried = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Task[None]] = set()
         self._passing: list[Hint] = []
-        self._ration = Ration()
-        self._look_soon: asyncio.TimerHandle | None = None
+        self._read = RationedReader(self._look_soon).read
+        self._looks_at: asyncio.TimerHandle | None = None
         self._changed: Changed = ignore
         self._process = os.getpid()
         self._inherited: list[Any] = []
@@ -100,10 +87,6 @@ class ConnectedNotify(ABC, Generic[C]):
 
     # -- the contract
 
-    @property
-    def is_up(self) -> bool:
-        return self._connection is not None
-
     async def open(self, tasks: asyncio.TaskGroup, changed: Changed = ignore) -> None:
         self._come_home()
         if self._tasks is not None:
@@ -115,19 +98,21 @@ class ConnectedNotify(ABC, Generic[C]):
         """In a child of the process that opened it: connection and loop are the parent's, also to throw away."""
         if self._process != os.getpid():
             self._inherited.append((self._tasks, self._keeper, self._connection, self._errands, self._listeners))
-            self._tasks = self._keeper = self._connection = None
+            self._tasks = self._keeper = None
+            self._use(None)
             self._errands, self._passing, self._unsent = set(), [], []
             self._listeners = Listeners(self._pass_on)
             self._process = os.getpid()
 
     async def close(self) -> None:
         ending = [*self._errands, *([self._keeper] if self._keeper else [])]
-        self._keeper = self._tasks = self._connection = None
+        self._keeper = self._tasks = None
+        self._use(None)
         for task in ending:
             task.cancel()
-        if self._look_soon is not None:
-            self._look_soon.cancel()
-            self._look_soon = None
+        if self._looks_at is not None:
+            self._looks_at.cancel()
+            self._looks_at = None
         if ending:
             await asyncio.wait(ending)
         self._passing.clear()
@@ -162,16 +147,13 @@ class ConnectedNotify(ABC, Generic[C]):
 
     # -- for adapters
 
-    def _read(self, payload: str | bytes) -> tuple[str, list[Hint]]:
-        """What can be believed of a payload from outside; nothing of what is too much to be read."""
-        if self._ration.allows(payload):
-            return read_payload(payload)
-        if self._look_soon is None:
-            self._look_soon = asyncio.get_running_loop().call_later(_AFTER_FLOOD, self._look_by_ourselves)
-        return "", []
+    def _look_soon(self) -> None:
+        """More came in than is read."""
+        if self._looks_at is None:
+            self._looks_at = asyncio.get_running_loop().call_later(_AFTER_FLOOD, self._look_by_ourselves)
 
     def _look_by_ourselves(self) -> None:
-        self._look_soon = None
+        self._looks_at = None
         self._listeners.wake_all()
 
     def _run(self, errand: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -216,7 +198,7 @@ class ConnectedNotify(ABC, Generic[C]):
         while self._tasks is not None:  # also where a library turned our cancellation into an error of its own
             try:
                 async with self._connect() as connection:
-                    self._connection = connection
+                    self._use(connection)
                     self._tried.set()
                     if was_down:
                         self._came_back()
@@ -242,8 +224,11 @@ class ConnectedNotify(ABC, Generic[C]):
     def _send_later(self, hints: Sequence[Hint]) -> None:
         self._unsent = merged([*self._unsent, *hints])[:_MOST_UNSENT]
 
+    def _use(self, connection: C | None) -> None:
+        self._connection, self.is_up = connection, connection is not None
+
     def _went_down(self, error: Exception, *, is_news: bool) -> None:
-        self._connection = None
+        self._use(None)
         self._tried.set()
         if is_news and self._tasks is not None:
             self._changed(error)
@@ -255,50 +240,3 @@ class ConnectedNotify(ABC, Generic[C]):
         self._changed(None)
         # What was announced meanwhile is lost: have everybody look.
         self._listeners.wake_all()
-
-
-# -- what may be believed of a payload
-
-
-def read_payload(payload: str | bytes) -> tuple[str, list[Hint]]:
-    """The heading and the hints of a payload; what is not as we write it, say from a newer version, is left out."""
-    if len(payload) > MOST_BYTES:
-        return "", []
-    try:
-        text = payload if isinstance(payload, str) else payload.decode()
-    except UnicodeDecodeError:
-        return "", []
-    heading, *lines = text.split("\n")
-    hints: dict[tuple[HintKind, str], Hint] = {}
-    for found in map(_LINE.fullmatch, lines):
-        if found is None or (kind := _KINDS.get(found[1])) is None:
-            continue
-        count, key = int(found[2]), found[3]
-        if len(key) <= (_LONGEST_ID if kind in _IDS else LONGEST_NAME) and (count or kind is HintKind.ROOM):
-            same = hints.get((kind, key))
-            hints[kind, key] = Hint(kind, key, min(count + (same.count if same else 0), MOST_JOBS))
-    return heading if len(heading) <= _LONGEST_HEADING else "", list(hints.values())
-
-
-def is_nonce(text: str, length: int) -> bool:
-    """Whether it is a random word as we make them: hexadecimal digits, so many."""
-    return len(text) == length and all(letter in "0123456789abcdef" for letter in text)
-
-
-class Ration:
-    """How much is read of all that comes in."""
-
-    def __init__(self, *, per_second: float = _PER_SECOND, now: Callable[[], float] = time.monotonic) -> None:
-        self._per_second, self._now = per_second, now
-        self._left, self._at = per_second, now()
-
-    def allows(self, payload: str | bytes) -> bool:
-        """Whether there is enough left to read this one."""
-        lines = payload.count("\n") if isinstance(payload, str) else payload.count(b"\n")
-        now = self._now()
-        self._left = min(self._left + (now - self._at) * self._per_second, self._per_second)
-        self._at = now
-        if self._left < lines + 1:
-            return False
-        self._left -= lines + 1
-        return True

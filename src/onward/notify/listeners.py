@@ -119,7 +119,11 @@ class Listeners:
         """Those whom a hint concerns, now. Of one about ready jobs, they are those who could take one: be they idle, or
         awake and about to look.
         """
-        return [listener for listener in self._listeners if listener.wants(hint)]
+        concerned = list[_Listener]()
+        for listener in self._listeners:
+            if listener.wants(hint):
+                concerned.append(listener)
+        return concerned
 
     def give(self, hint: Hint, concerned: list[_Listener]) -> None:
         """Give a hint to those it concerns, or to as many of them as there are jobs."""

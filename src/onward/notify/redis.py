@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from onward.addresses import wrong_address
 from onward.errors import require
-from onward.notify.connected import ANSWER, QUIET, ConnectedNotify, is_nonce
+from onward.notify.connected import ANSWER, QUIET, ConnectedNotify
 from onward.notify.contract import Hint, HintKind
-from onward.notify.encoding import encode_hints
+from onward.notify.encoding import encode_hints, is_nonce
 from onward.redis.connection import Redis, exceptions, own_client, own_cluster, timeouts
 from onward.redis.scripts import load
 

@@ -1,7 +1,7 @@
 """A statement is a value: what a state adapter does it returns, and a connection runs it, perhaps along with others."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
@@ -75,16 +75,3 @@ def steps(
 def first_value(rows: Rows) -> Any:
     """Of the only row."""
     return rows[0][0]
-
-
-def as_one(first: Command[T], more: tuple[Command[Any], ...]) -> tuple[Command[T], tuple[Command[Any], ...]]:
-    """Two statements as one, where the first only writes: Postgres runs it, whatever becomes of its rows."""
-    if first.needs != "nothing" or len(more) != 1:
-        return first, more
-    both = {**first.parameters, **more[0].parameters}
-    return Command(_as_one(first.sql, more[0].sql), both, first.read), ()
-
-
-@lru_cache(maxsize=256)
-def _as_one(first: str, second: str) -> str:
-    return f"WITH first AS (\n{first}\n)\n{second}"

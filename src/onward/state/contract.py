@@ -5,7 +5,7 @@ method is all or nothing; on a connection in a transaction it joins that transac
 been written, and leaves the caller's transaction usable. Time is the database's, unless a test's clock says otherwise.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -37,8 +37,19 @@ from onward.state.workers import WorkerStatements
 # gc=False below: there are many of these at a time, and none can be part of a cycle.
 
 T = TypeVar("T")
-Clock: TypeAlias = Callable[[], datetime | None]
-"""The time as a test has it; None: the database's own."""
+
+
+class Clock(Protocol):
+    """Says what time it is, where a test does."""
+
+    @property
+    def now(self) -> datetime | None: ...
+
+
+class DatabaseTime:
+    """The clock of all but tests: the database says what time it is."""
+
+    now = None
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -139,10 +150,14 @@ class TakenJob(msgspec.Struct, frozen=True, gc=False):
         return -self.rank
 
 
+BEST_FIRST = attrgetter("rank", "scheduled_at", "id.int")
+"""The order in which `take` returns jobs: that of UUIDs, without their own comparing."""
+
+
 def best_first(taken: list[TakenJob], ageing: float | None) -> list[TakenJob]:
-    """In the order in which `take` is to return them."""
+    """In that order, or in another where waiting counts."""
     if ageing is None:
-        taken.sort(key=attrgetter("rank", "scheduled_at", "id.int"))  # the order of UUIDs, without their own comparing
+        taken.sort(key=BEST_FIRST)
     else:
         taken.sort(key=lambda job: (job.scheduled_at.timestamp() + job.rank * ageing, job.scheduled_at, job.id.int))
     return taken

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -16,7 +15,7 @@ from typing_extensions import Unpack
 from onward.define.job_type import JobType, Step
 from onward.define.outcome import Next, Outcome, Rescheduled
 from onward.define.registry import RegisteredType
-from onward.define.request import BlockerSource, NewChain, StartedChain, StartOptions
+from onward.define.request import NewChain, StartedChain, StartOptions
 from onward.define.secrets import redacted
 from onward.errors import (
     PayloadError,
@@ -143,21 +142,11 @@ class RunningAttempt:
 
     # -- how it may end
 
-    def continue_with(
-        self,
-        step: Step[Any, Any],
-        input: Any,
-        *,
-        delay: timedelta | None = None,
-        at: datetime | None = None,
-        priority: int | None = None,
-        blockers: Sequence[BlockerSource] = (),
-        meta: Mapping[str, Any] | None = None,
-    ) -> Next[Any]:
-        return self._made(Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers, meta=meta))
+    def continue_with(self, step: Step[Any, Any], input: Any, **options: Any) -> Next[Any]:
+        return self._made(Next(step, input, **options))
 
-    def reschedule(self, *, delay: timedelta | None = None, at: datetime | None = None) -> Outcome[Any]:
-        return self._made(Rescheduled(delay=delay, at=at))
+    def reschedule(self, **when: Any) -> Outcome[Any]:
+        return self._made(Rescheduled(**when))
 
     def _made(self, outcome: Made) -> Made:
         if self._outcome is not None:
@@ -219,7 +208,8 @@ class RunningAttempt:
                     returned = await returned
             finally:
                 self._task, self.handler, self.ran = None, "ended", time.monotonic() - began
-            self._check_end(returned)
+            if self._outcome is not None or self.phases.failure is not None:
+                self._check_end(returned)
             settlement = settlement_of(self._workplace.registry, kind, self.job, self._workplace.worker, returned)
             if self.has_reported:
                 settlement = self._workplace.progress.last_word(settlement)

@@ -91,6 +91,11 @@ class Maintenance:
     """Seconds from a take that has brought too few until the look for them: longer, while there are some every time."""
     _serves_from: float = 0.0
     """A scan of another worker that began after this makes the next one superfluous."""
+    _left_behind: Operation[bool] = field(init=False)
+    """Whether there are leftovers."""
+
+    def __post_init__(self) -> None:
+        self._left_behind = self.store.state.left_behind(types=self.claims)
 
     # -- when to look
 
@@ -102,7 +107,7 @@ class Maintenance:
             return True
         if time.monotonic() < self.next_leftovers:
             return False
-        are_there = await self.reserved.run(self.store.state.left_behind(types=self.claims))
+        are_there = await self.reserved.run(self._left_behind)
         self.next_leftovers = math.inf
         self._leftovers_after = min(self._leftovers_after * 2, _AT_LEAST_EVERY) if are_there else _LEFTOVERS_AFTER
         return are_there
@@ -249,16 +254,9 @@ class TakeCursor:
 
     def _ask(self, limit: int) -> Operation[Sequence[TakenJob]]:
         """For jobs of the claims, from here on."""
-        claims, reached, shares = self.claims, self._reached, self._shares
-        if reached or shares:
-            claims = [
-                TypeClaim(
-                    claim.type_name,
-                    claim.payload_version,
-                    claim.lease,
-                    reached.get(key),
-                    shares[key] * limit if shares else None,
-                )
-                for claim, key in self._keyed
-            ]
-        return self.state.take(types=claims, limit=limit, worker=self.worker, ageing=self.ageing)
+        reached, shares = self._reached, self._shares
+        claims = list[TypeClaim]()
+        for claim, key in self._keyed if reached or shares else ():
+            expected = shares[key] * limit if shares else None
+            claims.append(TypeClaim(*key, claim.lease, reached.get(key), expected))
+        return self.state.take(types=claims or self.claims, limit=limit, worker=self.worker, ageing=self.ageing)

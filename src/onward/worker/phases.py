@@ -12,6 +12,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar
 
+import msgspec
+
 from onward.define.registry import Registry
 from onward.errors import (
     AttemptLost,
@@ -28,7 +30,7 @@ from onward.lifecycle.transaction import Mark, OpenTransaction, open_here
 from onward.model import CompletedJob, JobStatus, WorkerId
 from onward.observe import events
 from onward.pacing import Pacing
-from onward.state.command import Operation
+from onward.state.command import Command, Operation
 from onward.state.contract import Change, Settlement, TakenJob
 from onward.state.driver import POISONED, Fault, run_now
 from onward.worker.middleware import Hook, Surrounded, onion
@@ -41,6 +43,8 @@ Stage = Literal["fresh", "inside", "prepared", "completed", "ended", "settled"]
 """Before any phase; inside one; after prepare(), or after complete(); nothing may follow; committed with the job."""
 Party = Literal["onward", "handler", "unknown"]
 """Whose statement failed: ours, the handler's through our transaction, or anybody's."""
+_OVER: tuple[Stage, ...] = ("ended", "settled")
+"""Nothing may follow, because the handler has returned or raised."""
 _OPENING = "open a phase"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds between tries to open a phase."""
@@ -76,14 +80,17 @@ class Workplace:
     """Those that wait for a connection of the pool."""
 
 
-class Phases:
+class Phases(msgspec.Struct, eq=False):
     """The phases of one attempt, with at most one transaction open at a time."""
 
+    _job: TakenJob
+    store: Store
+    _workplace: Workplace
     stage: Stage = "fresh"
     failure: PhaseFailure | None = None
-    has_time = True
+    has_time: bool = True
     """Whether to wait for a database that is away; not if the handler was told to stop."""
-    is_held_up = False
+    is_held_up: bool = False
     """Whether the handler waits for a phase to begin or to commit: for the database, or for a connection to it."""
     had_to_wait = False
     """Whether a connection of the pool had to be given back first, as far as its driver tells."""
@@ -92,14 +99,13 @@ class Phases:
     """What was committed with the handler's writes."""
     _lending: AbstractAsyncContextManager[Any] | None = None
     """Gives back the connection of the open phase."""
-    _is_held = False
+    _is_held: bool = False
     """Whether nothing but this attempt had to do with its job when the transaction began."""
-    _began = math.inf
+    _began: float = math.inf
     _interrupt: Callable[[], None] | None = None
     """Ends the wait for the database that is under way, if there is one."""
 
-    def __init__(self, job: TakenJob, store: Store, workplace: Workplace) -> None:
-        self._job, self.store, self._workplace = job, store, workplace
+    __repr__ = object.__repr__  # without the input of the job, which may have secrets
 
     # -- one phase
 
@@ -124,11 +130,12 @@ class Phases:
                 else:
                     if pauses is not None:
                         self.store.observers.database_works(_OPENING)
-            if self._is_over:
+            if self.stage in _OVER:  # it has not waited for this
                 await self.discard()
                 check_order(self.stage, phase)
         except BaseException:
-            self._come_to(before)
+            if self.stage not in _OVER:
+                self.stage = before
             raise
         finally:
             self.is_held_up = False
@@ -136,47 +143,39 @@ class Phases:
 
     async def leave(self, phase: PhaseKind, error: BaseException | None) -> None:
         """End a phase: staged prepare commits here, the others stay open until the job is settled."""
+        tx = self.tx
         after: Stage = "ended" if phase == "complete" else "prepared"
         try:
-            await self._leave(phase, error)
-            after = "completed" if phase == "complete" and error is None else after
-        finally:
-            self._come_to(after)  # not before: its connection is given back until then
-
-    def _come_to(self, stage: Stage) -> None:
-        """Out of a phase, unless the handler has not waited for its end."""
-        if not self._is_over:
-            self.stage = stage
-
-    @property
-    def _is_over(self) -> bool:
-        """Whether nothing may follow, because the handler has returned or raised."""
-        return self.stage in ("ended", "settled")
-
-    async def _leave(self, phase: PhaseKind, error: BaseException | None) -> None:
-        tx = self.tx
-        if error is not None:
-            own = tx is not None and any(failed is error for failed in tx.errors)
-            self._note(error, "handler" if own else "unknown")
-            await self.discard()
-            return
-        assert tx is not None
-        try:
-            tx.check()
-        except TransactionError as ended:
-            self._note(ended, "handler", tx)
-            await self.discard()
-            raise
-        tx.suspend()
-        if phase == "prepare":
-            self.is_held_up = True
+            if error is not None:
+                own = tx is not None and any(failed is error for failed in tx.errors)
+                self._note(error, "handler" if own else "unknown")
+                await self.discard()
+                return
+            assert tx is not None
             try:
-                await self._commit()
-            except BaseException as failed:
-                self._note(failed, "onward", tx)
+                tx.check()
+            except TransactionError as ended:
+                self._note(ended, "handler", tx)
+                await self.discard()
                 raise
-            finally:
-                self.is_held_up = False
+            tx.suspend()
+            if phase == "prepare":
+                await self._commit_staged(tx)
+            elif phase == "complete":
+                after = "completed"
+        finally:
+            if self.stage not in _OVER:
+                self.stage = after  # not before: its connection is given back until then
+
+    async def _commit_staged(self, tx: OpenTransaction) -> None:
+        self.is_held_up = True
+        try:
+            await self._commit()
+        except BaseException as failed:
+            self._note(failed, "onward", tx)
+            raise
+        finally:
+            self.is_held_up = False
 
     # -- its transaction
 
@@ -229,7 +228,9 @@ class Phases:
             # What follows, unless more is heard of it: what changed for others has been told by nobody then.
             told = [Change(job.id, job.chain_id, job.type_name, "settled", JobStatus.COMPLETED)]
             follows = partial(self.store.effects_of.settlements, [settlement], told)
-            settle = self.store.state.settle([settlement], held=held).then(partial(self._insist, told))
+            settle = self.store.state.settle([settlement], held=held)
+            if not (isinstance(settle, Command) and settle.needs == "count"):  # one of no rows settles, or fails
+                settle = settle.then(partial(self._insist, told))
             try:
                 await self._commit(settle, follows)
             except Exception as error:
@@ -247,7 +248,7 @@ class Phases:
             raise
         return None
 
-    def _insist(self, told: list[Change], changes: Sequence[Change]) -> None:
+    def _insist(self, told: list[Change], changes: Sequence[Change]) -> Sequence[Change]:
         """Raise unless the job was settled as asked, before the commit; what follows from it is told after that."""
         for change in changes:
             if change.kind == "settled" and change.job_id == self._job.id:
@@ -257,8 +258,9 @@ class Phases:
         else:
             raise JobAlreadyCompleted(self._job.id, self._job.attempt)
         told[:] = changes
+        return changes
 
-    async def _commit(self, last: Operation[None] | None = None, follows: Callable[[], Effects] = Effects) -> None:
+    async def _commit(self, last: Operation[Any] | None = None, follows: Callable[[], Effects] = Effects) -> None:
         """Commit, perhaps with a last operation of ours, from which more `follows`."""
         tx, self.tx = self.tx, None
         assert tx is not None
@@ -356,7 +358,7 @@ class Phases:
 def check_order(stage: Stage, phase: PhaseKind) -> None:
     """Raise unless a phase may follow what has been."""
     what = "complete()" if phase == "complete" else "prepare()"
-    if stage in ("ended", "settled"):
+    if stage in _OVER:
         raise PhaseError(f"{what} after the attempt ended, or after complete() failed")
     if stage == "inside":
         raise PhaseError(f"{what} inside another phase: leave that block first")
@@ -366,8 +368,7 @@ def check_order(stage: Stage, phase: PhaseKind) -> None:
         raise PhaseError("a second prepare(): read everything in the first one")
 
 
-@dataclass(slots=True)
-class PhaseBlock:
+class PhaseBlock(msgspec.Struct, eq=False):
     """`async with` for `async def` handlers, `with` for `def` handlers."""
 
     _attempt: Surrounded
@@ -375,6 +376,8 @@ class PhaseBlock:
     _phase: PhaseKind
     _onion: AbstractAsyncContextManager[None] | None = None
     _mark: Token[Mark] | None = None
+
+    __repr__ = object.__repr__  # likewise
 
     async def __aenter__(self) -> Any:
         tx = await self._phases.enter(self._phase)

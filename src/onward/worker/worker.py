@@ -203,7 +203,8 @@ class Worker:
             if self.options.burst:
                 beside.append(tasks.create_task(self._stop_when_nothing_is_left()))
             try:
-                await self._source.loop.run()
+                # In a task of its own: whatever wakes it would have to come by everybody who waits here for its end.
+                await tasks.create_task(self._source.loop.run())
             finally:
                 for task in beside:
                     task.cancel()

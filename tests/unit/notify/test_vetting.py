@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.notify.connected import MOST_JOBS, Ration, is_nonce, read_payload
 from onward.notify.contract import Hint, HintKind
-from onward.notify.encoding import encode_hints
+from onward.notify.encoding import MOST_JOBS, RationedReader, encode_hints, is_nonce, read_payload
 
 HINT = st.builds(
     Hint,
@@ -59,10 +58,11 @@ def test_a_word_is_hexadecimal() -> None:
 
 
 def test_no_more_is_read_than_there_is_time_for() -> None:
-    now = 0.0
-    ration = Ration(per_second=100, now=lambda: now)
-    assert sum(ration.allows("#word\ns1:mail") for _ in range(1_000)) == 50
+    now, passed_over = 0.0, list[None]()
+    reader = RationedReader(lambda: passed_over.append(None), per_second=100, now=lambda: now)
+    assert sum(reader.read("#word\ns1:mail")[0] == "#word" for _ in range(1_000)) == 50
+    assert len(passed_over) == 950
 
     now += 0.5
 
-    assert sum(ration.allows(b"#word\ns1:mail") for _ in range(1_000)) == 25
+    assert sum(reader.read(b"#word\ns1:mail")[0] == "#word" for _ in range(1_000)) == 25

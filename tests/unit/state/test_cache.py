@@ -13,8 +13,15 @@ class Connection:
     def __init__(self) -> None:
         self.session, self.escaped = Session("me"), False
         self.is_sound, self.is_demoted = True, False
+        self.is_to_be_reset = False
+        self.resets = 0
 
-    def lent(self) -> None: ...
+    async def reset(self) -> None:
+        await asyncio.sleep(0.01)
+        if not self.is_sound:
+            raise OSError
+        self.resets += 1
+        self.session.needs_reset = False
 
 
 class Pool:
@@ -58,7 +65,9 @@ class Lending:
 
 
 def cache(pool: Pool, size: int = 2) -> Lending:
-    return Lending(ConnectionCache(size, acquire=pool.acquire, release=pool.release, errands=Errands()))
+    return Lending(
+        ConnectionCache(size, acquire=pool.acquire, release=pool.release, reset=Connection.reset, errands=Errands())
+    )
 
 
 async def test_the_same_connection_is_lent_again_without_asking_the_pool(pool: Pool) -> None:
@@ -162,17 +171,54 @@ async def test_those_for_which_nobody_asks_go_back_to_the_pool_but_for_one_that_
     assert await lending.lend() is lent[2]
 
 
-async def test_one_that_was_touched_goes_back_to_be_reset_when_nobody_asks_for_it(pool: Pool) -> None:
+async def test_one_that_was_touched_is_reset_where_it_is_when_nobody_asks_for_it(pool: Pool) -> None:
     lending = cache(pool)
     first = await lending.lend()
     first.session.needs_reset = True
     await lending.give_back(first)
 
     async with asyncio.timeout(5):
-        while not pool.free:
+        while not first.resets:
             await asyncio.sleep(0.01)
 
-    assert pool.free == [first]
+    assert pool.free == []
+    assert await lending.lend() is first
+    assert first.resets == 1
+
+
+async def test_one_that_cannot_be_reset_goes_back_to_the_pool_and_others_are_still_reset(pool: Pool) -> None:
+    lending = cache(pool)
+    broken = await lending.lend()
+    broken.session.needs_reset = True
+    await lending.give_back(broken)
+    broken.is_sound = False
+    async with asyncio.timeout(5):
+        while lending.cache.at_hand:
+            await asyncio.sleep(0.01)
+
+    other = await lending.lend()
+    other.session.needs_reset = True
+    await lending.give_back(other)
+
+    assert other is not broken
+    async with asyncio.timeout(5):
+        while not other.resets:
+            await asyncio.sleep(0.01)
+
+
+async def test_who_asks_while_the_only_one_is_reset_is_lent_it(pool: Pool) -> None:
+    lending = cache(pool, size=1)
+    first = await lending.lend()
+    first.session.needs_reset = True
+    await lending.give_back(first)
+    async with asyncio.timeout(5):
+        while lending.cache.at_hand:
+            await asyncio.sleep(0.001)
+
+        assert await lending.lend() is first
+
+    assert first.resets == 1
+    assert len(pool.made) == 1
 
 
 async def test_who_is_cancelled_while_giving_back_has_given_back(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

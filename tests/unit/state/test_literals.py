@@ -2,7 +2,7 @@
 
 import enum
 
-from onward.state.postgres.session import literal
+from onward.state.postgres.session import literals
 
 
 class Word(str, enum.Enum):  # noqa: UP042 - as people have it
@@ -19,6 +19,4 @@ class Share(float):
 
 
 def test_members_of_an_enum_are_written_as_what_they_are() -> None:
-    assert literal(Word.ONE) == "E'it''s one'"
-    assert literal(Number.TWO) == "2"
-    assert literal(Share(0.5)) == "0.5"
+    assert literals([Word.ONE, Number.TWO, Share(0.5)]) == ["E'it''s one'", "2", "0.5"]

@@ -18,11 +18,7 @@ T = TypeVar("T")
 class MovableClock:
     """The time, which passes only when told to."""
 
-    def __init__(self) -> None:
-        self.now = datetime(2030, 1, 1, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
+    now = datetime(2030, 1, 1, tzinfo=UTC)
 
     def advance(self, duration: timedelta) -> None:
         self.now += duration

@@ -21,9 +21,11 @@ from onward.errors import (
 from onward.model import Blocker, Chain, ChainId, Job, JobId, JobStatus, LossReason, WorkerId
 from onward.state.command import Command, Operation, Rows, first_value, steps
 from onward.state.contract import (
+    BEST_FIRST,
     Admitted,
     Change,
     Clock,
+    DatabaseTime,
     Expired,
     Filter,
     HeldAttempt,
@@ -100,22 +102,22 @@ class PostgresState:
 
     def __init__(self, *, schema: str = "onward") -> None:
         self.schema = checked_identifier(schema, option="schema")
-        self.clock: Clock = lambda: None
+        self.clock: Clock = DatabaseTime()
         self.sql = Statements(
             "onward.state.postgres",
             table=lambda name: f'"{schema}".{name}',
             finish=with_servers_own,
         )
         self.schedules = ScheduleStatements(
-            self.sql, now=lambda: self.clock(), write_time=_as_is, read_time=_as_is, read_id=_as_is
+            self.sql, now=lambda: self.clock.now, write_time=_as_is, read_time=_as_is, read_id=_as_is
         )
         self.figures = FigureStatements(
-            self.sql, now=lambda: self.clock(), write_id=_as_is, write_names=list, before_survey="by_index"
+            self.sql, now=lambda: self.clock.now, write_id=_as_is, write_names=list, before_survey="by_index"
         )
         self.workers = WorkerStatements(
-            self.sql, signs=("sign_life",), now=lambda: self.clock(), read_time=_as_is, read_id=_as_is
+            self.sql, signs=("sign_life",), now=lambda: self.clock.now, read_time=_as_is, read_id=_as_is
         )
-        self.history = HistoryStatements(self.sql, now=lambda: self.clock())
+        self.history = HistoryStatements(self.sql, now=lambda: self.clock.now)
 
     # -- schema
 
@@ -171,7 +173,7 @@ class PostgresState:
                 return self._start_checked(jobs)
             started.append(Started(job.id, JobStatus.PENDING, False))
         name, columns = ("start", _columns(jobs)) if repeated or not jobs else _plain_start(jobs)
-        parameters = {"now": self.clock(), **columns}
+        parameters = {"now": self.clock.now, **columns}
         return Command(self.sql(name), parameters, lambda _: started, "nothing")
 
     def _start_checked(self, jobs: Sequence[NewJob]) -> Operation[Sequence[Started]]:
@@ -180,7 +182,7 @@ class PostgresState:
             by_item = {row[0]: row for row in rows}
             return [_started(job, by_item.get(position)) for position, job in enumerate(jobs)]
 
-        return self._isolated(Command(self.sql("start_checked"), {"items": _items(jobs), "now": self.clock()}, read))
+        return self._isolated(Command(self.sql("start_checked"), {"items": _items(jobs), "now": self.clock.now}, read))
 
     @steps
     async def _isolated(self, connection: Connection, command: Command[T]) -> T:
@@ -209,16 +211,19 @@ class PostgresState:
             "leases": [*map(_LEASE, types), *padding],
             "worker": worker,
             "limit": limit,
-            "now": self.clock(),
+            "now": self.clock.now,
         }
         if are_many:
             return self._take_many(types, claims, limit, ageing)
-        name, reached = "take", [*map(_AFTER, types)]
-        if any(reached):
-            name, positions = "take_after", [after or _BEGINNING for after in reached]
-            claims["from_ranks"] = [position.rank for position in positions] + padding
-            claims["from_times"] = [position.scheduled_at for position in positions] + padding
-        return Command(self.sql(name, repeat=places), claims, _best_first)
+        if not any(map(_AFTER, types)):
+            return Command(self.sql("take", repeat=places), claims, _best_first)
+        ranks, times = list[int | None](), list[datetime | None]()
+        for claim in types:
+            rank, time = claim.after or _BEGINNING
+            ranks.append(rank)
+            times.append(time)
+        claims |= {"from_ranks": ranks + padding, "from_times": times + padding}
+        return Command(self.sql("take_after", repeat=places), claims, _best_first)
 
     @steps
     async def _take_many(
@@ -245,11 +250,11 @@ class PostgresState:
             rows = await connection.fetch(self.sql(name), parameters)
             taken += [tuple(row)[:-1] for row in rows if row[0] is not None]
             if len(taken) == limit or not rows[0][-1] or min(firsts) == _MOST_CANDIDATES:
-                return _best_first(taken, ageing)
+                return best_first([*starmap(TakenJob, taken)], ageing)
             firsts = [min(first * 4, _MOST_CANDIDATES) for first in firsts]
 
     def promote(self, *, type_names: Sequence[str], limit: int) -> Command[Promoted]:
-        parameters = {"type_names": list(type_names), "limit": limit, "now": self.clock()}
+        parameters = {"type_names": list(type_names), "limit": limit, "now": self.clock.now}
         return Command(self.sql("promote"), parameters, lambda rows: Promoted(*rows[0]))
 
     def settle(
@@ -296,7 +301,7 @@ class PostgresState:
         return Command(
             self.sql("settle"),
             {
-                "now": self.clock(),
+                "now": self.clock.now,
                 "impatient": impatient,
                 "ids": [s.job_id for s in ordered],
                 "attempts": [s.attempt for s in ordered],
@@ -332,7 +337,7 @@ class PostgresState:
         return Command(
             self.sql("settle_completed"),
             {
-                "now": self.clock(),
+                "now": self.clock.now,
                 "impatient": impatient,
                 "ids": [s.job_id for s in settlements],
                 "attempts": [s.attempt for s in settlements],
@@ -360,7 +365,7 @@ class PostgresState:
                 "progress_note": progress and progress.note,
                 "items": _items(settlement.next),
                 "impatient": impatient,
-                "now": self.clock(),
+                "now": self.clock.now,
             },
             read,
         )
@@ -369,7 +374,7 @@ class PostgresState:
         """For an attempt whose job is held; None where its end takes more than one row, or two."""
         if settlement.remove or settlement.errors or settlement.progress or settlement.payload_version:
             return None
-        parameters = {"id": job.id, "attempt": job.attempt, "holder": settlement.holder, "now": self.clock()}
+        parameters = {"id": job.id, "attempt": job.attempt, "holder": settlement.holder, "now": self.clock.now}
         if settlement.kind == "complete" and job.chain_index == 0:
             name = "complete_attempt"
             parameters["output"] = settlement.output
@@ -413,7 +418,7 @@ class PostgresState:
             "attempts": [h.attempt for h in held],
             "leases": [h.lease for h in held],
             "worker": worker,
-            "now": self.clock(),
+            "now": self.clock.now,
         }
         return Command(self.sql("renew"), parameters, _renewals)
 
@@ -428,10 +433,10 @@ class PostgresState:
         return Command(self.sql("report_progress"), parameters)
 
     def left_behind(self, *, types: Sequence[TypeClaim]) -> Command[bool]:
-        return Command(self.sql("left_behind"), _claimed(types), lambda rows: bool(rows[0][0]))
+        return Command(self.sql("left_behind"), _claimed(types), bool)
 
     def work_left(self, *, types: Sequence[TypeClaim]) -> Command[bool]:
-        claims = {**_claimed(types), "now": self.clock()}
+        claims = {**_claimed(types), "now": self.clock.now}
         return Command(self.sql("work_left"), claims, lambda rows: bool(rows[0][0]))
 
     def reap(
@@ -449,12 +454,12 @@ class PostgresState:
             "held_here": list(held_here),
             "limit": limit,
             "lease": lease,
-            "now": self.clock(),
+            "now": self.clock.now,
         }
         return Command(self.sql("reap"), parameters, _reaped)
 
     def expire(self, *, worker: WorkerId) -> Command[Expired]:
-        return Command(self.sql("expire"), {"worker": worker, "now": self.clock()}, _expired)
+        return Command(self.sql("expire"), {"worker": worker, "now": self.clock.now}, _expired)
 
     def time_out(self, *, worker: WorkerId, overdue: Sequence[TimedOut]) -> Command[Sequence[JobId]]:
         parameters = {
@@ -498,7 +503,7 @@ class PostgresState:
             refuse([Problem(row[3], row[1], row[4]) for row in rows if row[3] in PROBLEMS])
             return [Change(row[0], row[1], row[2], row[3], None, row[4] and REASON.get(row[4])) for row in rows]
 
-        parameters = {"chain_ids": list(chain_ids), "now": self.clock(), **options}
+        parameters = {"chain_ids": list(chain_ids), "now": self.clock.now, **options}
         return self._isolated(Command(self.sql(name), parameters, read))
 
     def delete(self, chain_ids: Sequence[ChainId], *, cascade: bool) -> Command[Sequence[Change]]:
@@ -532,17 +537,17 @@ class PostgresState:
             "keep_completed": [_storable(rule.completed) for rule in rules],
             "keep_failed": [_storable(rule.failed) for rule in rules],
             "place": UUID(place or _FIRST),
-            "now": self.clock(),
+            "now": self.clock.now,
         }
 
     def take_pruning_turn(
         self, *, worker: WorkerId, lease: float, walks: str | None, whose: str = ""
     ) -> Command[PruningTurn]:
-        parameters = {"whose": whose, "worker": worker, "lease": lease, "walks": walks, "now": self.clock()}
+        parameters = {"whose": whose, "worker": worker, "lease": lease, "walks": walks, "now": self.clock.now}
         return Command(self.sql("hold_retention"), parameters, lambda rows: PruningTurn(*rows[0]))
 
     def pause(self, type_names: Sequence[str]) -> Command[None]:
-        return Command(self.sql("pause"), {"type_names": list(type_names), "now": self.clock()})
+        return Command(self.sql("pause"), {"type_names": list(type_names), "now": self.clock.now})
 
     def resume(self, type_names: Sequence[str]) -> Command[None]:
         return Command(self.sql("resume"), {"type_names": list(type_names)})
@@ -561,7 +566,7 @@ class PostgresState:
             "bursts": [rule.burst for rule in rules],
             "figures": [rule.figures for rule in rules],
             "declared": declared,
-            "now": self.clock(),
+            "now": self.clock.now,
         }
         return self._isolated(Command(self.sql("set_limits"), parameters, read))
 
@@ -573,7 +578,7 @@ class PostgresState:
             _, _, reached, next_in, is_paced = rows[-1]
             return Admitted(types, next_in, reached or 0, is_paced)
 
-        parameters = {"after": after, "most": most or _MOST_WAKES, "sweep": sweep, "now": self.clock()}
+        parameters = {"after": after, "most": most or _MOST_WAKES, "sweep": sweep, "now": self.clock.now}
         return self._isolated(Command(self.sql("admit"), {**parameters, "past": past_locks}, read))
 
     def limits(self) -> Command[Sequence[StoredLimit]]:
@@ -634,7 +639,7 @@ class PostgresState:
             "stored_text": filter.stored_text,
             "after": after,
             "limit": limit,
-            "now": self.clock(),
+            "now": self.clock.now,
         }
 
     def list_blocked(self, chain_id: ChainId, *, after: JobId | None, limit: int) -> Command[Sequence[Job]]:
@@ -650,7 +655,7 @@ class PostgresState:
         return Command(self.sql("count_jobs"), {"type_names": list(type_names)}, read)
 
     def oldest_due(self, type_names: Sequence[str]) -> Command[dict[str, float]]:
-        parameters = {"type_names": list(type_names), "now": self.clock()}
+        parameters = {"type_names": list(type_names), "now": self.clock.now}
         return Command(self.sql("oldest_due"), parameters, lambda rows: {row[0]: max(row[1], 0.0) for row in rows})
 
     def line_of(
@@ -666,7 +671,7 @@ class PostgresState:
             "versions": [version for _, version in types],
             "ageing": ageing,
             "most": most,
-            "now": self.clock(),
+            "now": self.clock.now,
         }
         return Command(self.sql("line_of"), parameters, read)
 
@@ -681,7 +686,7 @@ class PostgresState:
         def read(rows: Rows) -> Sequence[DueType]:
             return [DueType(name, version, max(due, 0.0), paused) for name, version, due, paused in rows]
 
-        look = Command(self.sql("due_types"), {"most": most, "now": self.clock()}, read)
+        look = Command(self.sql("due_types"), {"most": most, "now": self.clock.now}, read)
         if connection.in_transaction:  # somebody's own, whose settings are none of ours
             return await connection.run(look)
         async with transaction(connection):
@@ -698,7 +703,7 @@ class PostgresState:
             schema=self.schema,
             script="\n".join([anew._bookkeeping(), *(sql for _, _, sql in anew.sql.migrations())]),
             scratch=anew.schema,
-            now=self.clock(),
+            now=self.clock.now,
             newest=self.newest_version,
             most=most,
             late=late,
@@ -734,8 +739,8 @@ def _enough(expected: float) -> int:
     return min(int(expected + 3 * sqrt(expected)) + 3, _MOST_CANDIDATES)
 
 
-def _best_first(rows: Rows, ageing: float | None = None) -> list[TakenJob]:
-    return best_first([*starmap(TakenJob, rows)], ageing)
+def _best_first(rows: Rows) -> list[TakenJob]:
+    return sorted(starmap(TakenJob, rows), key=BEST_FIRST)
 
 
 def _renewals(rows: Rows) -> list[Renewal]:

@@ -106,7 +106,11 @@ class AsyncpgDriver:
                 raise
             self._pool = pool
             self._cache = ConnectionCache(
-                self._pool_size, acquire=self._acquire, release=self._release, errands=self._errands
+                self._pool_size,
+                acquire=self._acquire,
+                release=self._release,
+                reset=AsyncpgConnection.reset,
+                errands=self._errands,
             )
         elif self._cache is None:
             async with self.connection() as connection:

@@ -9,9 +9,9 @@ from typing import Any, NoReturn, TypeVar
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
-from onward.state.command import Command, Operation, Rows, as_one
+from onward.state.command import Command, Operation, Rows
 from onward.state.driver import CLOSED_BY_HAND, COMMIT_WITHIN, ENDED_BY_HAND, POISONED, UNFINISHED, Result, run_in_turn
-from onward.state.postgres.session import UNLOCK, Session, inlined, reads_only
+from onward.state.postgres.session import UNLOCK, Session, as_one, inlined, reads_only
 from onward.state.postgres.settings import ask_safely, hide_row
 from onward.state.statement import spell
 
@@ -216,7 +216,12 @@ class AsyncpgConnection:
         # In one message.
         try:
             # Not prepared if it only writes, such as a hint: that it is known no longer should undo nobody's work.
-            call = inlined(first.sql, first.parameters) if first.needs == "nothing" else await self._call(first)
+            if first.needs == "nothing":
+                call = inlined(first.sql, first.parameters)
+            else:
+                if first.sql not in self.session.prepared:
+                    await self._prepare(first)
+                call = self.session.call(first)
             message = f"BEGIN;{call}" if begin else f"{call};COMMIT"
             anew = begin and self.is_to_be_reset
             asked = self._begin_anew(message, calls=True) if anew else self._ask(self._raw.execute(message))
@@ -230,12 +235,10 @@ class AsyncpgConnection:
             self._note_begun()
         return first.read([()] * _changed(answer) if begin else ())
 
-    async def _call(self, command: Command[Any]) -> str:
-        if command.sql not in self.session.prepared:
-            if self.is_to_be_reset and not self.in_transaction:
-                await self.reset()
-            await self._ask(self.session.prepare(command, self._raw.execute))
-        return self.session.call(command)
+    async def _prepare(self, command: Command[Any]) -> None:
+        if self.is_to_be_reset and not self.in_transaction:
+            await self.reset()
+        await self._ask(self.session.prepare(command, self._raw.execute))
 
     async def _begin_anew(self, message: str, *, calls: bool = False) -> str:
         """Begin where the last borrower has left something behind, which the server is to forget first.

@@ -3,10 +3,11 @@
 asyncpg's pool starts a task for each connection that comes back, and has the server forget what was set on it: as much
 again as all else that a lone start costs us; psycopg's is not much cheaper. So a connection is handed on as it is.
 Whoever gets one on which statements of the application's ran resets it first, in the same message as his BEGIN; one
-that nobody asks for within a moment is reset then, lest it keep a lock.
+that nobody asks for within a moment is reset where it is, lest it keep a lock.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
@@ -17,8 +18,9 @@ import msgspec
 from onward.errands import Errands, to_the_end
 from onward.state.postgres.session import Session
 
+logger = logging.getLogger("onward")
 _AT_REST = 0.1
-"""Seconds that a connection is at hand before it goes back to the pool."""
+"""Seconds that a connection is at hand before it is reset, or goes back to the pool."""
 
 
 class Lendable(Protocol):
@@ -64,22 +66,18 @@ class ConnectionCache(Generic[C]):
         *,
         acquire: Callable[[], Awaitable[C]],
         release: Callable[[C], Coroutine[Any, Any, None]],
+        reset: Callable[[C], Awaitable[None]],
         errands: Errands,
     ) -> None:
-        self.acquire, self._release, self._errands = acquire, release, errands
+        """`reset` has the server forget what the last borrower left behind; it may be cancelled."""
+        self.acquire, self._release, self._reset = acquire, release, reset
         self.turns = asyncio.Semaphore(size)
         self.at_hand: deque[tuple[C, float]] = deque()
         """With the time since which each has been."""
-        self._clock = asyncio.get_running_loop().time
-        self._is_tidying = False
+        self.clock = asyncio.get_running_loop().time
+        self.untidy = asyncio.Event()
         self.is_closed = False
-
-    def keep(self, connection: C) -> None:
-        """For the next who asks, as it is."""
-        self.at_hand.append((connection, self._clock()))
-        if not self._is_tidying and (connection.session.needs_reset or len(self.at_hand) > 1):
-            self._is_tidying = True
-            self._errands.start(self._tidy_up())
+        errands.start(self._tidy_up())
 
     async def part_with(self, connection: C) -> None:
         """Give it to the pool."""
@@ -96,18 +94,29 @@ class ConnectionCache(Generic[C]):
             await self.part_with(self.at_hand.pop()[0])
 
     async def _tidy_up(self) -> None:
-        """Give those for which nobody has asked back to the pool, which resets them; but for one that needs none."""
+        """Until cancelled: those for which nobody has asked go back to the pool, but for one, which is reset."""
+        while True:
+            await self.untidy.wait()
+            if not self.at_hand or not (len(self.at_hand) > 1 or self.at_hand[0][0].session.needs_reset):
+                self.untidy.clear()
+            elif (left := self.at_hand[0][1] + _AT_REST - self.clock()) > 0:
+                await asyncio.sleep(left)
+            else:
+                async with self.turns:  # as a borrower: while it is reset, nobody is left waiting for the pool
+                    await self._tidy()
+
+    async def _tidy(self) -> None:
+        connection, _ = self.at_hand.popleft() if self.at_hand else (None, 0.0)
         try:
-            while self.at_hand and (len(self.at_hand) > 1 or self.at_hand[0][0].session.needs_reset):
-                connection, since = self.at_hand[0]
-                left = since + _AT_REST - self._clock()
-                if left > 0:
-                    await asyncio.sleep(left)
-                else:
-                    self.at_hand.popleft()
-                    await self.part_with(connection)
+            if connection is not None and not self.at_hand:
+                await self._reset(connection)
+                self.at_hand.append((connection, self.clock()))
+                connection = None
+        except Exception as error:  # noqa: BLE001 - it is lost, as the pool will see
+            logger.debug("a connection that was at rest cannot be reset: %s", error)
         finally:
-            self._is_tidying = False
+            if connection is not None:
+                await self.part_with(connection)
 
 
 class Lent(msgspec.Struct, Generic[C]):
@@ -143,7 +152,9 @@ class Lent(msgspec.Struct, Generic[C]):
         assert connection is not None
         try:
             if error is None and not (cache.is_closed or connection.escaped) and connection.is_sound:
-                cache.keep(connection)
+                cache.at_hand.append((connection, cache.clock()))  # for the next who asks, as it is
+                if connection.session.needs_reset or len(cache.at_hand) > 1:
+                    cache.untidy.set()
             else:
                 is_demoted = connection.is_demoted
                 await cache.part_with(connection)

@@ -385,7 +385,12 @@ class PsycopgDriver(_Psycopg):
 
     def _lend_in_turn(self) -> None:
         self._cache = ConnectionCache(
-            self._pool_size, acquire=self._acquire, release=self._release, errands=self._errands
+            self._pool_size,
+            acquire=self._acquire,
+            release=self._release,
+            # A client that is cancelled first asks the server to cancel, which may not answer.
+            reset=lambda connection: to_the_end(connection.reset()),
+            errands=self._errands,
         )
 
     def connection(self) -> AbstractAsyncContextManager[PsycopgConnection]:

@@ -19,7 +19,7 @@ from psycopg.rows import tuple_row
 from psycopg.waiting import Wait, wait_async
 
 from onward.errors import TransactionClosed, TransactionUnsuitable
-from onward.state.command import Command, Operation, Rows, as_one
+from onward.state.command import Command, Operation, Rows
 from onward.state.driver import (
     CLOSED_BY_HAND,
     COMMIT_WITHIN,
@@ -30,7 +30,7 @@ from onward.state.driver import (
     Result,
     run_in_turn,
 )
-from onward.state.postgres.session import Session, inlined, reads_only
+from onward.state.postgres.session import Session, as_one, inlined, reads_only
 from onward.state.postgres.settings import hide_row
 from onward.state.statement import spell
 from onward.transport import cut_off, has_news

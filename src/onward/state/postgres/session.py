@@ -7,15 +7,16 @@ with their values spelled out.
 import hashlib
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from onward.state.command import Command
 from onward.state.statement import spell
 
+T = TypeVar("T")
 UNLOCK: Command[Any] = Command("SELECT pg_catalog.pg_advisory_unlock_all()", {})
 _SPECIAL = re.compile(r"[\\'\0]")
 
@@ -72,7 +73,7 @@ class Session:
     def call(self, command: Command[Any]) -> str:
         """SQL that runs a statement that has been prepared."""
         name, positional = self.prepared[command.sql]
-        values = f"({', '.join(map(literal, positional(command.parameters)))})" if positional else ""
+        values = f"({', '.join(literals(positional(command.parameters)))})" if positional else ""
         return f"EXECUTE {name}{values}"
 
 
@@ -83,20 +84,39 @@ def reads_only(*, standby: str | None, by_default: str | None) -> bool | None:
     return None if standby is None else "on" in (standby, by_default)
 
 
+# -- two statements as one
+
+
+def as_one(first: Command[T], more: tuple[Command[Any], ...]) -> tuple[Command[T], tuple[Command[Any], ...]]:
+    """Two statements as one, where the first only writes: Postgres runs it, whatever becomes of its rows."""
+    if first.needs != "nothing" or len(more) != 1:
+        return first, more
+    both = {**first.parameters, **more[0].parameters}
+    return Command(_as_one(first.sql, more[0].sql), both, first.read), ()
+
+
+@lru_cache(maxsize=256)
+def _as_one(first: str, second: str) -> str:
+    return f"WITH first AS (\n{first}\n)\n{second}"
+
+
 # -- values spelled out
 
 
-def literal(value: Any) -> str:
-    """A value as it is written in SQL, whatever the server's settings are.
+def literals(values: Iterable[Any]) -> list[str]:
+    """Values as they are written in SQL, whatever the server's settings are.
 
-    >>> print(literal("it's"), literal(None), literal(7))
+    >>> print(*literals(["it's", None, 7]))
     E'it''s' NULL 7
     """
-    return _WRITERS[type(value)](value)
+    written = list[str]()
+    for value in values:
+        written.append(_WRITERS[type(value)](value))
+    return written
 
 
 def _array(values: list[Any]) -> str:
-    return f"ARRAY[{', '.join(map(literal, values))}]"
+    return f"ARRAY[{', '.join(literals(values))}]"
 
 
 def _text(value: str) -> str:
@@ -161,5 +181,5 @@ def inlined(sql: str, parameters: Mapping[str, Any]) -> str:
     "SELECT 1::integer, E'it''s'::text"
     """
     spelled = spell(sql, "percent")
-    values = map(literal, spelled.positional(parameters))
+    values = literals(spelled.positional(parameters))
     return spelled.sql % dict(zip(spelled.names, values, strict=True))

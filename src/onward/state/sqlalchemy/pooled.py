@@ -10,12 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from onward.errands import after_a_moment, to_the_end
-from onward.state.command import Command, Operation, Rows, as_one
+from onward.state.command import Command, Operation, Rows
 from onward.state.driver import (
     Dialect,
     PlainConnection,
     Result,
 )
+from onward.state.postgres.session import as_one
 from onward.state.sqlalchemy.after_commit import has_ended
 from onward.state.sqlalchemy.direct import DirectConnection
 from onward.state.sqlalchemy.joined import JoinedConnection

@@ -22,6 +22,7 @@ from onward.state.contract import (
     Admitted,
     Change,
     Clock,
+    DatabaseTime,
     Expired,
     Filter,
     HeldAttempt,
@@ -82,7 +83,7 @@ class SqliteState:
 
     def __init__(self, *, prefix: str = "onward_") -> None:
         self.prefix = checked_identifier(prefix, option="prefix")
-        self.clock: Clock = lambda: None
+        self.clock: Clock = DatabaseTime()
         self.sql = Statements("onward.state.sqlite", table=lambda name: f'"{prefix}{name}"')
         self.schedules = ScheduleStatements(
             self.sql,
@@ -105,7 +106,7 @@ class SqliteState:
         self._watched = Watched()
 
     def _now(self) -> int:
-        moment = values.instant(self.clock())
+        moment = values.instant(self.clock.now)
         return values.host_time() if moment is None else moment
 
     # -- schema
@@ -177,7 +178,7 @@ class SqliteState:
         ageing: float | None = None,
     ) -> Sequence[TakenJob]:
         claims = many([(claim.type_name, claim.payload_version, duration(claim.lease)) for claim in types])
-        parameters = {"claims": claims, "limit": limit, "worker": worker, "now": values.instant(self.clock())}
+        parameters = {"claims": claims, "limit": limit, "worker": worker, "now": values.instant(self.clock.now)}
         name = "take"
         if ageing is not None:
             name, parameters["ageing"] = "take_aged", duration(ageing)
@@ -380,7 +381,7 @@ class SqliteState:
         return Reaped(jobs, 0.0 if expired else _seconds_until(next_at, now))
 
     def _ripe(self, found: Sequence[ExpiredLease], waited: float) -> list[int]:
-        if self.clock() is not None:  # a test says what time it is
+        if self.clock.now is not None:  # a test says what time it is
             return [lease.place for lease in found]
         return self._watched.ripe(found, waited=waited)
 

@@ -1,13 +1,11 @@
 """The attempt as a handler in a process sees it: no transactions, and nothing that lives in the worker."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from onward.define.codec import Codec
 from onward.define.job_type import JobType, Step
 from onward.define.outcome import Next, Outcome, Rescheduled
-from onward.define.request import BlockerSource
 from onward.define.secrets import redacted, secrets_of
 from onward.errors import PhaseError, UndeclaredStep
 from onward.model import Blocker, JobStatus, LossReason
@@ -49,21 +47,11 @@ class ProcessAttempt:
         check_progress(fraction, note)
         self._say(Said(float(fraction), note and storable(cut(note, LONGEST_NOTE))))
 
-    def continue_with(
-        self,
-        step: Step[Any, Any],
-        input: Any,
-        *,
-        delay: timedelta | None = None,
-        at: datetime | None = None,
-        priority: int | None = None,
-        blockers: Sequence[BlockerSource] = (),
-        meta: Mapping[str, Any] | None = None,
-    ) -> Next[Any]:
-        return Next(step, input, delay=delay, at=at, priority=priority, blockers=blockers, meta=meta)
+    def continue_with(self, step: Step[Any, Any], input: Any, **options: Any) -> Next[Any]:
+        return Next(step, input, **options)
 
-    def reschedule(self, *, delay: timedelta | None = None, at: datetime | None = None) -> Outcome[Any]:
-        return Rescheduled(delay=delay, at=at)
+    def reschedule(self, **when: Any) -> Outcome[Any]:
+        return Rescheduled(**when)
 
     def prepare(self, *, atomic: bool = False) -> NoReturn:
         self._refuse("prepare()", "transactions")
