@@ -402,6 +402,8 @@ class Pruned(msgspec.Struct, frozen=True):
     reached: str
     """A place in the order of ids, for the database that named it; the first of all is ""."""
     is_end: bool
+    moved: int = 0
+    """How many of the chains are in the history now."""
 
     @property
     def chains(self) -> int:
