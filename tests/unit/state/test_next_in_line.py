@@ -1,9 +1,13 @@
 """What takes have seen in line is of use as long as others leave enough of it."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any, cast
 
 from onward.model import JobId, new_id
+from onward.state.contract import TypeClaim
 from onward.state.next_in_line import NextInLine
+from onward.state.postgres.adapter import PostgresState
 
 UNTIL = datetime(2030, 1, 1, tzinfo=UTC)
 LIMIT = 10
@@ -76,3 +80,26 @@ def test_where_somebody_took_too_many_once_it_is_tried_again() -> None:
         seen(line, 25)
 
     assert looks < 20
+
+
+class Nothing:
+    """A connection to a database in which nothing waits."""
+
+    def __init__(self) -> None:
+        self.asked: list[Mapping[str, Any]] = []
+
+    async def fetch(self, _: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        self.asked.append(parameters)
+        return [(*[None] * 18, False, None, None)]
+
+
+async def test_with_ageing_it_is_looked_no_further_than_for_one_take() -> None:
+    connection, state = Nothing(), PostgresState()
+    types = [TypeClaim(f"type-{n}", 1, 60.0, expected=10.0) for n in range(12)]
+
+    for ageing, line in ((None, None), (60.0, NextInLine()), (None, NextInLine())):
+        take: Any = state.take(types=types, limit=LIMIT, worker="w", ageing=ageing, next_in_line=line)
+        await take.take(cast(Any, connection))
+
+    plain, aged, ahead = [asked["firsts"][0] for asked in connection.asked]
+    assert plain == aged < ahead

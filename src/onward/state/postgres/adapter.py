@@ -219,7 +219,8 @@ class PostgresState:
             "now": self.clock(),
         }
         if are_many:
-            return self._take_many(types, claims, limit, ageing, next_in_line)
+            # With ageing more than a better priority decides who goes before what was seen.
+            return self._take_many(types, claims, limit, ageing, next_in_line if ageing is None else None)
         name, reached = "take", [*map(_AFTER, types)]
         if any(reached):
             name, positions = "take_after", [after or _BEGINNING for after in reached]
