@@ -173,7 +173,7 @@ def test_taking_what_was_seen_in_line_looks_those_up_and_asks_each_type_once(con
     ).fetchall()
     connection.execute("UPDATE plans.job SET type_name = 'other' WHERE status = 'pending' AND rank = 0")
     names = [f"type-{n}" for n in range(37)]
-    claims = {name: value for name, value in many(names).items() if not name.startswith(("from", "firsts"))}
+    claims = {name: value for name, value in many(names).items() if not name.startswith(("from", "firsts", "ahead"))}
 
     seen = {"ids": [id for id, _ in found], "rank": 1, "until": found[-1][1]}
     plan = explained(connection, STATE.sql("take_seen"), **claims, **seen)
@@ -212,6 +212,7 @@ def many(names: list[str]) -> dict[str, Any]:
         "from_ranks": [None] * count,
         "from_times": [datetime(1, 1, 1, tzinfo=UTC)] * count,
         "firsts": [FIRST] * count,
+        "ahead": True,
         "worker": "worker-1",
         "limit": BATCH,
         "now": None,

@@ -7,6 +7,8 @@ from onward.model import JobId
 
 _TAKES_AHEAD = 8
 """For how many takes one looks at many types, where the next ones find what it saw."""
+_FEW_OF_OTHERS = 50
+"""So many may always be passed over: that takes less time than a look."""
 _MOST_IN_VAIN = 6
 
 
@@ -14,8 +16,8 @@ class NextInLine:
     """The jobs that come next, as far as a take of many types has looked: all of one rank, in order. The takes after it
     claim these, and need not look at every type again.
 
-    Others take them too. If they leave too few it was in vain to look so far, and for some takes it is not done again:
-    twice as many each time.
+    Others take them too. If they take much more than this one does it was in vain to look so far, and for some takes it
+    is not done again: twice as many each time.
 
     >>> line = NextInLine()
     >>> line.saw(["b", "c", "d"], rank=0, until=datetime(2030, 1, 1), limit=1)
@@ -63,12 +65,13 @@ class NextInLine:
 
     def tried(self, ids: Sequence[JobId], *, last: JobId | None, limit: int) -> None:
         """Of these it has claimed `limit`, up to the last; None: too few were left."""
-        if last is None:
-            self._ids, self._others = (), len(ids)
+        place = len(ids) if last is None else ids.index(last) + 1
+        self._ids, self._others = self._ids[place:], place - limit
+        if last is None or self._others > 2 * limit + _FEW_OF_OTHERS:
+            self._ids = ()
             self._rest()
         else:
-            claimed = ids.index(last) + 1
-            self._ids, self._others, self._in_vain = self._ids[claimed:], claimed - limit, 0
+            self._in_vain = 0
 
     def _rest(self) -> None:
         self._in_vain = min(self._in_vain + 1, _MOST_IN_VAIN)

@@ -57,6 +57,18 @@ def test_where_others_take_too_many_it_is_not_looked_so_far_for_a_while_and_then
     assert rests == [2, 4, 8]
 
 
+def test_where_others_take_much_more_it_is_not_looked_so_far_for_a_while() -> None:
+    line = NextInLine()
+    ids = seen(line, 300)
+
+    line.tried(ids[:90], last=ids[79], limit=LIMIT)
+    assert len(line.to_try(LIMIT)) == 160
+    line.tried(ids[80:], last=ids[160], limit=LIMIT)
+
+    assert line.to_try(LIMIT) == ()
+    assert line.takes_ahead == 1
+
+
 def test_what_is_too_little_for_all_who_take_is_not_tried() -> None:
     line = NextInLine()
     ids = seen(line, 100)

@@ -247,6 +247,7 @@ class PostgresState:
         parameters = {
             **claims,
             "ageing": ageing,
+            "ahead": takes > 1,
             "from_ranks": [claim.after and claim.after.rank for claim in types],
             "from_times": [(claim.after or _BEGINNING).scheduled_at for claim in types],
         }
@@ -259,9 +260,10 @@ class PostgresState:
             if len(taken) == limit or not is_more or min(firsts) == _MOST_CANDIDATES:
                 break
             firsts = [min(first * 4, _MOST_CANDIDATES) for first in firsts]
-        if seen and line is not None:
-            rank = max(job.rank for job in last)
-            line.saw(seen[sum(job.rank == rank for job in last) :], rank=rank, until=until, limit=limit)
+        if line is not None and len(taken) == limit:
+            rank = max((job.rank for job in last), default=0)
+            left = seen[sum(job.rank == rank for job in last) :] if seen else ()
+            line.saw(left, rank=rank, until=until, limit=limit)
         return best_first(taken, ageing)
 
     async def _take_seen(
