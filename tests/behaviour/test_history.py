@@ -8,11 +8,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import psycopg
 import pytest
 
+from browsing import HERE, text_of
 from onward import Attempt, FailedJob, Next, Onward, Permanent, Retention, job, new_id
 from onward.crypto import Encryption, Secret
+from onward.dashboard import Dashboard
 from onward.errors import ChainFailed, ChainNotFound, ConfigurationError
 from onward.lifecycle.pruning import kept_by
 from onward.observe import events
@@ -110,6 +113,7 @@ async def test_workers_move_what_they_prune_and_drop_what_nobody_wants_any_more(
             while sum(event.completed + event.failed for event in recorder.of(events.ChainsPruned)) < 3:
                 await recorder.next(events.ChainsPruned, count=len(recorder.of(events.ChainsPruned)) + 1)
 
+        assert sum(event.moved for event in recorder.of(events.ChainsPruned)) == 2  # that of `probe` was deleted
         assert [chain async for chain in app.chains()] == []
         moved = [chain async for chain in app.history(limit=1)]
         assert moved == [stored[bad.id], stored[good.id]]
@@ -364,3 +368,15 @@ async def test_a_file_has_no_history_and_says_so(target: str) -> None:
         async def ledger(attempt: Attempt[int]) -> None: ...
 
         app.register(ledger)
+
+
+async def test_the_page_of_a_type_says_how_long_its_history_is_kept(make_app: Callable[..., Onward]) -> None:
+    app = make_app(note, keep, probe, retention=YEAR)
+    async with app:
+        browser = httpx.AsyncClient(transport=httpx.ASGITransport(Dashboard(app)), base_url=HERE)
+        async with browser:
+            moved, deleted = [text_of((await browser.get(f"/types/{name}")).text) for name in ("note", "probe")]
+
+    assert "Kept when failed 30d" in moved
+    assert "Then kept in the history 365d from the end of a chain on" in moved
+    assert "in the history" not in deleted

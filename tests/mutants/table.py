@@ -79,6 +79,20 @@ MUTANTS = [
         STATEFUL,
     ),
     Mutant(
+        "takes of what was seen in line do not ask whether there is a better job",
+        "state/postgres/sql/take_seen.sql",
+        " WHERE NOT EXISTS (SELECT FROM better)",
+        "",
+        CONFORMANCE,
+    ),
+    Mutant(
+        "what went to the end of the line is taken where it was seen",
+        "state/postgres/sql/take_seen.sql",
+        "job.scheduled_at <= :until::timestamptz",
+        ":until::timestamptz IS NOT NULL",
+        CONFORMANCE,
+    ),
+    Mutant(
         "a start with a delay is due at once",
         "state/postgres/fragments/new_job_values.sql",
         "> wanted.at,",

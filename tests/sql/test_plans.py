@@ -69,6 +69,7 @@ def test_taking_reads_about_as_many_rows_as_it_takes(connection: psycopg.Connect
         type_names=names,
         versions=[1 if name else None for name in names],
         leases=[60.0 if name else None for name in names],
+        lease=None,
         worker="worker-1",
         limit=BATCH,
         now=None,
@@ -89,7 +90,8 @@ def test_taking_where_nothing_waits_reads_nothing(connection: psycopg.Connection
         STATE.sql("take", repeat=2),
         type_names=["quiet", "type-1"],
         versions=[1, 9],
-        leases=[60.0, 60.0],
+        leases=[],
+        lease=60.0,
         worker="worker-1",
         limit=BATCH,
         now=None,
@@ -113,6 +115,7 @@ def test_taking_onward_seeks_past_what_was_taken(connection: psycopg.Connection)
         type_names=["type-1"],
         versions=[1],
         leases=[60.0],
+        lease=None,
         from_ranks=[found[0]],
         from_times=[found[1]],
         worker="worker-1",
@@ -134,7 +137,7 @@ def test_taking_of_many_types_reads_a_few_rows_of_each(connection: psycopg.Conne
     plan = explained(connection, STATE.sql("take_many"), **many(names))
 
     branches = [node for node in plan if node.get("Index Name") == "job_pending"]
-    assert plan[0]["Actual Rows"] == BATCH
+    assert plan[0]["Actual Rows"] == BATCH + 1  # the last says whether there are more
     assert len(branches) == 2
     assert all("ROW(rank, scheduled_at) >=" in n["Index Cond"] or "rank <" in n["Index Cond"] for n in branches)
     assert sum(read(node) for node in branches) <= TYPES * FIRST + len(names)
@@ -162,13 +165,38 @@ def test_taking_onward_of_many_types_seeks_past_what_was_taken(connection: psyco
     assert_the_table_is_not_scanned(plan)
 
 
+def test_taking_what_was_seen_in_line_looks_those_up_and_asks_each_type_once(connection: psycopg.Connection) -> None:
+    found = connection.execute(
+        "SELECT id, scheduled_at FROM plans.job WHERE status = 'pending' AND NOT deferred AND rank = 1 "
+        "ORDER BY scheduled_at, id LIMIT %s",
+        [2 * BATCH],
+    ).fetchall()
+    connection.execute("UPDATE plans.job SET type_name = 'other' WHERE status = 'pending' AND rank = 0")
+    names = [f"type-{n}" for n in range(37)]
+    claims = {name: value for name, value in many(names).items() if not name.startswith(("from", "firsts", "ahead"))}
+
+    seen = {"ids": [id for id, _ in found], "rank": 1, "until": found[-1][1]}
+    plan = explained(connection, STATE.sql("take_seen"), **claims, **seen)
+
+    better = [node for node in plan if node.get("Index Name") == "job_pending"]
+    lookups = [node for node in plan if node.get("Index Name") == "job_pkey"]
+    assert plan[0]["Actual Rows"] == BATCH
+    assert len(better) == 1
+    assert "rank <" in better[0]["Index Cond"]
+    assert better[0]["Actual Loops"] == len(names)
+    assert read(better[0]) <= len(names)
+    assert sum(read(node) for node in lookups) <= 2 * len(found)
+    assert_no_backlog_is_sorted(plan, at_most=len(found))
+    assert_the_table_is_not_scanned(plan)
+
+
 def test_taking_with_ageing_reads_a_few_rows_of_each_priority(connection: psycopg.Connection) -> None:
     names, ranks = [f"type-{n}" for n in range(TYPES)], 3
 
     plan = explained(connection, STATE.sql("take_aged"), **many(names), ageing=60.0)
 
     hops = [node for node in plan if node.get("Index Name") == "job_pending"]
-    assert plan[0]["Actual Rows"] == BATCH
+    assert plan[0]["Actual Rows"] == BATCH + 1
     assert sum(read(node) for node in hops) <= TYPES * ranks * (FIRST + 2)
     assert_no_backlog_is_sorted(plan, at_most=TYPES * ranks * FIRST)
     assert_the_table_is_not_scanned(plan)
@@ -180,9 +208,11 @@ def many(names: list[str]) -> dict[str, Any]:
         "type_names": names,
         "versions": [1] * count,
         "leases": [60.0] * count,
+        "lease": None,
         "from_ranks": [None] * count,
         "from_times": [datetime(1, 1, 1, tzinfo=UTC)] * count,
         "firsts": [FIRST] * count,
+        "ahead": True,
         "worker": "worker-1",
         "limit": BATCH,
         "now": None,

@@ -111,7 +111,9 @@ class EffectsOf:
     def pruned(self, pruned: Pruned) -> Effects:
         """Of chains that were kept for long enough."""
         told = pruned.chains and self._wants(events.ChainsPruned)
-        event = events.ChainsPruned(completed=pruned.completed, failed=pruned.failed, jobs=pruned.jobs)
+        event = events.ChainsPruned(
+            completed=pruned.completed, failed=pruned.failed, jobs=pruned.jobs, moved=pruned.moved
+        )
         return Effects(events=[event] if told else [])
 
     def settlements(

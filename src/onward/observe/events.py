@@ -85,6 +85,8 @@ class ChainsPruned(_Event, frozen=True, kw_only=True):
     completed: int
     failed: int
     jobs: int
+    moved: int = 0
+    """How many of the chains are in the history now; the others were deleted."""
 
 
 class JobCreated(_JobEvent, frozen=True, kw_only=True):

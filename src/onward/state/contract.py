@@ -31,6 +31,7 @@ from onward.state.driver import Dialect
 from onward.state.facts import Diagnosis, DueType
 from onward.state.figures import FigureStatements
 from onward.state.history import HistoryStatements
+from onward.state.next_in_line import NextInLine
 from onward.state.schedules import ScheduleStatements
 from onward.state.workers import WorkerStatements
 
@@ -416,6 +417,8 @@ class Pruned(msgspec.Struct, frozen=True):
     reached: str
     """A place in the order of ids, for the database that named it; the first of all is ""."""
     is_end: bool
+    moved: int = 0
+    """How many of the chains are in the history now."""
 
     @property
     def chains(self) -> int:
@@ -539,9 +542,19 @@ class StateAdapter(Protocol):
 
     # -- take, settle
     def take(
-        self, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId, ageing: float | None = None
+        self,
+        *,
+        types: Sequence[TypeClaim],
+        limit: int,
+        worker: WorkerId,
+        ageing: float | None = None,
+        next_in_line: NextInLine | None = None,
     ) -> Operation[Sequence[TakenJob]]:
         """Claim the best pending jobs for `worker`, best first. Committed at once; never taken twice.
+
+        `next_in_line`: what the last takes of the same types have seen, to begin with, and for this one to say what it
+        sees. As with `after`, jobs of the same rank that come before and came up later may be passed over. An adapter
+        may make nothing of it.
 
         With `ageing` one step of priority counts as much as so many seconds of waiting; without, more than any.
 

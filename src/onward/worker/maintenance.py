@@ -19,6 +19,7 @@ from onward.pacing import pause_after
 from onward.state.command import Operation
 from onward.state.contract import Position, Promoted, Reaped, StateAdapter, TakenJob, TypeClaim
 from onward.state.driver import Connection
+from onward.state.next_in_line import NextInLine
 from onward.worker.connections import Reserved
 
 POLL_WITHOUT_HINTS = 1.0
@@ -206,6 +207,7 @@ class TakeCursor:
     _shares: dict[tuple[str, int], float] = field(default_factory=dict)
     """What the last full takes were made of, the very last counting most."""
     _look_back_at: float = 0.0
+    _next_in_line: NextInLine = field(default_factory=NextInLine)
     _keyed: Sequence[tuple[TypeClaim, tuple[str, int]]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -220,6 +222,7 @@ class TakeCursor:
             ahead = await connection.run(self._ask(limit))
         if left := limit - len(ahead):
             self._reached.clear()
+            self._next_in_line.forget()
             began = time.monotonic()
             behind = await connection.run(self._ask(left))
             ended = time.monotonic()
@@ -259,4 +262,10 @@ class TakeCursor:
         for claim, key in self._keyed if reached or shares else ():
             expected = shares[key] * limit if shares else None
             claims.append(TypeClaim(*key, claim.lease, reached.get(key), expected))
-        return self.state.take(types=claims or self.claims, limit=limit, worker=self.worker, ageing=self.ageing)
+        return self.state.take(
+            types=claims or self.claims,
+            limit=limit,
+            worker=self.worker,
+            ageing=self.ageing,
+            next_in_line=self._next_in_line,
+        )

@@ -8,6 +8,7 @@ import pytest
 
 from onward.model import new_id
 from onward.state.contract import Position, TakenJob, TypeClaim
+from onward.state.next_in_line import NextInLine
 from onward.worker import maintenance
 from onward.worker.maintenance import TakeCursor
 
@@ -22,8 +23,14 @@ class Backlog:
         self.waiting = [job_at(*job) for job in jobs]
         self.asked: list[dict[str, Position | None]] = []
         self.told: list[tuple[float | None, ...]] = []
+        self.seen: list[int] = []
+        """How many jobs takes were told of that earlier ones had seen."""
 
-    def take(self, *, types: Sequence[TypeClaim], limit: int, **_: Any) -> tuple[Sequence[TypeClaim], int]:
+    def take(
+        self, *, types: Sequence[TypeClaim], limit: int, next_in_line: NextInLine, **_: Any
+    ) -> tuple[Sequence[TypeClaim], int]:
+        self.seen.append(len(next_in_line.to_try(limit)))
+        next_in_line.saw([new_id()] * limit, rank=0, until=BEGAN, limit=limit)
         return types, limit
 
     async def run(self, asked: tuple[Sequence[TypeClaim], int]) -> Sequence[TakenJob]:
@@ -115,6 +122,17 @@ async def test_a_job_behind_is_found_in_a_while_though_the_backlog_never_ends(cl
     after = await taking.take(cast(Any, backlog), 2)
 
     assert (late in before, late in after) == (False, True)
+
+
+async def test_a_take_that_begins_at_the_beginning_goes_by_nothing_that_was_seen_before(clock: list[float]) -> None:
+    backlog = Backlog(*[("a", 0, n) for n in range(60)])
+    taking = TakeCursor(cast(Any, backlog), "worker", CLAIMS)
+
+    for pause in (0.0, 0.0, 0.3, 0.0):
+        clock[0] += pause
+        await taking.take(cast(Any, backlog), 2)
+
+    assert backlog.seen == [0, 2, 0, 2]
 
 
 async def test_where_looking_back_takes_long_it_is_done_less_often(

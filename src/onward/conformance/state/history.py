@@ -36,7 +36,7 @@ class TestHistory:
 
             pruned = await _prune(session)
 
-            assert (pruned.completed, pruned.failed, pruned.jobs) == (1, 0, 3)
+            assert (pruned.completed, pruned.failed, pruned.jobs, pruned.moved) == (1, 0, 3, 1)
             assert list(await session.everything()) == []
             assert await session.status(first.id) is None
             assert await _jobs(session, first.id) == before
@@ -62,7 +62,8 @@ class TestHistory:
             ids = [await _completed(session, store.job(name)) for name in ("work", "probe", "book")]
             store.clock.advance(timedelta(days=3))
 
-            assert (await _prune(session, *rules)).chains == 3
+            pruned = await _prune(session, *rules)
+            assert (pruned.chains, pruned.moved) == (3, 1)
 
             assert await session.statuses(*ids) == [None, None, None]
             assert [chain.id for chain in await _listed(session)] == ids[:1]  # the last is too old for its history

@@ -31,6 +31,7 @@ from onward.state.contract import (
     TypeClaim,
 )
 from onward.state.driver import Connection, transaction
+from onward.state.next_in_line import NextInLine
 from onward.state.rows import write_errors
 
 WORKER = "worker-1"
@@ -70,10 +71,11 @@ class Session:
         version: int = 1,
         lease: float = LEASE,
         ageing: timedelta | None = None,
+        next_in_line: NextInLine | None = None,
     ) -> Sequence[TakenJob]:
         claims = [TypeClaim(name, version, lease) for name in type_names or ["work"]]
         seconds = None if ageing is None else ageing.total_seconds()
-        take = self.state.take(types=claims, limit=limit, worker=worker, ageing=seconds)
+        take = self.state.take(types=claims, limit=limit, worker=worker, ageing=seconds, next_in_line=next_in_line)
         return await self.connection.run(take)
 
     async def take_one(self, type_name: str = "work", *, worker: WorkerId = WORKER, lease: float = LEASE) -> TakenJob:

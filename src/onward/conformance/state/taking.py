@@ -5,10 +5,11 @@ from datetime import timedelta
 import pytest
 from msgspec import structs
 
-from onward.conformance.state.session import LEASE, WORKER, completing, retrying
+from onward.conformance.state.session import LEASE, OTHER_WORKER, WORKER, completing, retrying
 from onward.conformance.state.store import Store
 from onward.model import JobError, JobId, RunningJob
 from onward.state.contract import Position, TypeClaim
+from onward.state.next_in_line import NextInLine
 from onward.state.rows import write_errors
 
 
@@ -231,6 +232,62 @@ class TestTaking:
             assert {job.id for job in second if job.type_name != "type-7"} <= found
             assert first[5].id in found
             assert not {first[7].id, second[7].id} & found
+
+    # -- what earlier takes have seen
+
+    async def test_what_takes_have_seen_in_line_is_taken_in_order_whoever_else_takes(self, store: Store) -> None:
+        names, line = [f"type-{n}" for n in range(12)], NextInLine()
+        jobs = [store.job(names[n * 5 % 12], priority=-n // 36) for n in range(96)]
+        taken: list[JobId] = []
+        async with store.reserve() as session:
+            await session.start(*jobs)
+            for n in range(24):
+                others = {"worker": OTHER_WORKER} if n % 3 == 2 else {"worker": WORKER, "next_in_line": line}
+                taken += [job.id for job in await session.take(*names, limit=4, **others)]
+
+        assert taken == [job.id for job in sorted(jobs, key=lambda job: (-job.priority, job.id))]
+
+    async def test_a_better_job_goes_before_what_takes_have_seen(self, store: Store) -> None:
+        names, line = [f"type-{n}" for n in range(12)], NextInLine()
+        jobs = [store.job(names[n % 12]) for n in range(48)]
+        better = store.job("type-7", priority=1)
+        async with store.reserve() as session:
+            await session.start(*jobs)
+            first = await session.take(*names, limit=4, next_in_line=line)
+            await session.start(better)
+
+            second, third = [await session.take(*names, limit=4, next_in_line=line) for _ in range(2)]
+
+        found = [job.id for job in (*first, *second, *third)]
+        assert found == [job.id for job in (*jobs[:4], better, *jobs[4:11])]
+
+    async def test_of_what_takes_have_seen_a_paused_type_stays(self, store: Store) -> None:
+        names, line = [f"type-{n}" for n in range(12)], NextInLine()
+        jobs = [store.job(names[n % 12]) for n in range(48)]
+        async with store.reserve() as session:
+            await session.start(*jobs)
+            taken = [*await session.take(*names, limit=4, next_in_line=line)]
+            await session.connection.run(store.state.pause(["type-7"]))
+
+            for _ in range(12):
+                taken += await session.take(*names, limit=4, next_in_line=line)
+
+        assert {job.id for job in taken} == {job.id for job in jobs if job.type_name != "type-7"}
+
+    async def test_what_has_gone_to_the_end_of_the_line_is_not_taken_where_it_was_seen(self, store: Store) -> None:
+        names, line = [f"type-{n}" for n in range(12)], NextInLine()
+        jobs = [store.job(names[n % 12]) for n in range(48)]
+        async with store.reserve() as session:
+            await session.start(*jobs)
+            taken = [job.id for job in await session.take(*names, limit=4, next_in_line=line)]
+            store.clock.advance(timedelta(seconds=1))
+            moved = await session.take_one("type-5", worker=OTHER_WORKER)
+            await session.settle(structs.replace(retrying(moved, failures=0), holder=OTHER_WORKER))
+
+            for _ in range(11):
+                taken += [job.id for job in await session.take(*names, limit=4, next_in_line=line)]
+
+        assert taken == [*(job.id for job in jobs if job.id != moved.id), moved.id]
 
     # -- ageing
 

@@ -60,6 +60,7 @@ from onward.state.facts import Diagnosis, DueType
 from onward.state.figures import FigureStatements
 from onward.state.history import HistoryStatements
 from onward.state.limits import read_limit
+from onward.state.next_in_line import NextInLine
 from onward.state.refusals import PROBLEMS, Problem, refuse, refuse_lost
 from onward.state.rows import REASON, STATUS, read_blocker, read_chain, read_job, write_error
 from onward.state.schedules import ScheduleStatements
@@ -199,7 +200,13 @@ class PostgresState:
     # -- take, settle
 
     def take(
-        self, *, types: Sequence[TypeClaim], limit: int, worker: WorkerId, ageing: float | None = None
+        self,
+        *,
+        types: Sequence[TypeClaim],
+        limit: int,
+        worker: WorkerId,
+        ageing: float | None = None,
+        next_in_line: NextInLine | None = None,
     ) -> Operation[Sequence[TakenJob]]:
         are_many = len(types) > _MOST_BRANCHES or ageing is not None
         # Padded to a power of two, so that few different statements exist; a NULL type matches nothing.
@@ -208,13 +215,14 @@ class PostgresState:
         claims: dict[str, Any] = {
             "type_names": [*map(_TYPE_NAME, types), *padding],
             "versions": [*map(_VERSION, types), *padding],
-            "leases": [*map(_LEASE, types), *padding],
+            **_leases(types, padding),
             "worker": worker,
             "limit": limit,
             "now": self.clock.now,
         }
         if are_many:
-            return self._take_many(types, claims, limit, ageing)
+            # With ageing more than a better priority decides who goes before what was seen.
+            return self._take_many(types, claims, limit, ageing, next_in_line if ageing is None else None)
         if not any(map(_AFTER, types)):
             return Command(self.sql("take", repeat=places), claims, _best_first)
         ranks, times = list[int | None](), list[datetime | None]()
@@ -233,25 +241,47 @@ class PostgresState:
         claims: dict[str, Any],
         limit: int,
         ageing: float | None,
+        line: NextInLine | None,
     ) -> Sequence[TakenJob]:
         """Look at a few jobs of each type, and at more if these were too few: most are of one type, or locked."""
-        name = "take_many" if ageing is None else "take_aged"
+        taken = [] if line is None else [*await self._take_seen(connection, claims, limit, line)]
+        if len(taken) == limit:
+            return taken
+        usual, takes = 2 * limit / max(len(types), 1), 1 if line is None else line.takes_ahead
+        firsts = [_enough(usual if claim.expected is None else claim.expected * takes) for claim in types]
         parameters = {
             **claims,
             "ageing": ageing,
+            "ahead": takes > 1,
             "from_ranks": [claim.after and claim.after.rank for claim in types],
             "from_times": [(claim.after or _BEGINNING).scheduled_at for claim in types],
         }
-        usual = 2 * limit / max(len(types), 1)
-        firsts = [_enough(usual if claim.expected is None else claim.expected) for claim in types]
-        taken: list[Sequence[Any]] = []
+        sql = self.sql("take_many" if ageing is None else "take_aged")
         while True:
             parameters |= {"firsts": firsts, "limit": limit - len(taken)}
-            rows = await connection.fetch(self.sql(name), parameters)
-            taken += [tuple(row)[:-1] for row in rows if row[0] is not None]
-            if len(taken) == limit or not rows[0][-1] or min(firsts) == _MOST_CANDIDATES:
-                return best_first([*starmap(TakenJob, taken)], ageing)
+            *rows, (*_, is_more, seen, until) = await connection.fetch(sql, parameters)
+            last = [TakenJob(*tuple(row)[:-3]) for row in rows]
+            taken += last
+            if len(taken) == limit or not is_more or min(firsts) == _MOST_CANDIDATES:
+                break
             firsts = [min(first * 4, _MOST_CANDIDATES) for first in firsts]
+        if line is not None and len(taken) == limit:
+            rank = max((job.rank for job in last), default=0)
+            left = seen[sum(job.rank == rank for job in last) :] if seen else ()
+            line.saw(left, rank=rank, until=until, limit=limit)
+        return best_first(taken, ageing)
+
+    async def _take_seen(
+        self, connection: Connection, claims: dict[str, Any], limit: int, line: NextInLine
+    ) -> Sequence[TakenJob]:
+        """Of those that a take has seen in line, if they are enough: to look at each type takes longer."""
+        ids = line.to_try(limit)
+        if not ids:
+            return ()
+        parameters = {**claims, "ids": ids, "rank": line.rank, "until": line.until}
+        taken = _best_first(await connection.fetch(self.sql("take_seen"), parameters))
+        line.tried(ids, last=taken[-1].id if len(taken) == limit else None, limit=limit)
+        return taken
 
     def promote(self, *, type_names: Sequence[str], limit: int) -> Command[Promoted]:
         parameters = {"type_names": list(type_names), "limit": limit, "now": self.clock.now}
@@ -732,6 +762,14 @@ def _history(rules: Sequence[Keeping]) -> list[float | None] | None:
     """For how long of each type; None where there is none to keep."""
     kept = [_storable(rule.history) for rule in rules]
     return None if all(each is None for each in kept) else kept
+
+
+def _leases(types: Sequence[TypeClaim], padding: list[None]) -> dict[str, Any]:
+    """That of each type; as one, where all are alike: to find it by name takes long where there are many."""
+    leases = [*map(_LEASE, types)]
+    if len(set(leases)) == 1:
+        return {"lease": leases[0], "leases": []}
+    return {"lease": None, "leases": leases + padding}
 
 
 def _enough(expected: float) -> int:

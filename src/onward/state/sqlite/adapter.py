@@ -54,6 +54,7 @@ from onward.state.driver import Connection, Dialect, transaction
 from onward.state.facts import Diagnosis, DueType
 from onward.state.figures import FigureStatements
 from onward.state.limits import read_limit
+from onward.state.next_in_line import NextInLine
 from onward.state.refusals import Problem, refuse, refuse_lost
 from onward.state.rows import JOB_COLUMNS, REASON, STATUS, write_error, write_errors
 from onward.state.schedules import ScheduleStatements
@@ -176,6 +177,7 @@ class SqliteState:
         limit: int,
         worker: WorkerId,
         ageing: float | None = None,
+        next_in_line: NextInLine | None = None,
     ) -> Sequence[TakenJob]:
         claims = many([(claim.type_name, claim.payload_version, duration(claim.lease)) for claim in types])
         parameters = {"claims": claims, "limit": limit, "worker": worker, "now": values.instant(self.clock.now)}

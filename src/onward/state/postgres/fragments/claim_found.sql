@@ -5,7 +5,6 @@ cut AS (
   SELECT * FROM found WHERE ((rank, scheduled_at, id) <= (SELECT rank, scheduled_at, id FROM cut)) IS NOT FALSE
 ), taken AS (
   /*include fragments/claim*/
+  RETURNING
+    /*include fragments/taken_columns*/
 )
--- Last whether there was more; a row without a job, if none was claimed.
-SELECT taken.*, cut.id IS NOT NULL
-FROM (SELECT) answer LEFT JOIN cut ON true LEFT JOIN taken ON true

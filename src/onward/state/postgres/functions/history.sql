@@ -83,9 +83,9 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
 END $$;
 
 -- Copy those of these chains into the history that ended less long ago than they are kept there, of each type its own
--- (NULL: none). Whoever calls it has them locked, and deletes them in the same transaction.
+-- (NULL: none); how many. Whoever calls it has them locked, and deletes them in the same transaction.
 CREATE FUNCTION /*schema*/move_to_history(
-  chain_ids uuid[], type_names text[], keep_history double precision[], at timestamptz) RETURNS void
+  chain_ids uuid[], type_names text[], keep_history double precision[], at timestamptz) RETURNS integer
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
@@ -127,4 +127,5 @@ BEGIN
   SELECT
     /*include fragments/history_columns*/, (SELECT h.chain_ended_at FROM /*schema*/job h WHERE h.id = job.chain_id)
   FROM /*schema*/job job WHERE chain_id = ANY(moved) AND chain_index > 0;
+  RETURN cardinality(moved);
 END $$;

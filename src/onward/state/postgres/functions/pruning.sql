@@ -1,12 +1,13 @@
 -- Delete chains of these types that ended so many seconds ago, of each type its own (NULL: never), but none that
 -- something unfinished waits for: those with ids from `place` on, up to `before`. At most so many chains, and together
 -- about so many rows, unless one alone has more; ten times as many are read. Never waits for who has one locked. Those that
--- `keep_history` says how long to keep elsewhere are moved to the history (NULL: none).
+-- `keep_history` says how long to keep elsewhere are moved to the history (NULL: none); `moved` says how many.
 CREATE FUNCTION /*schema*/prune(
   type_names text[], keep_completed double precision[], keep_failed double precision[], place uuid,
   before double precision, most_chains integer, most_rows integer, at timestamptz,
   keep_history double precision[] DEFAULT NULL)
-RETURNS TABLE (completed integer, failed integer, jobs integer, reached uuid, is_end boolean, problem text)
+RETURNS TABLE (completed integer, failed integer, jobs integer, reached uuid, is_end boolean, problem text,
+  moved integer)
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' AS $$
 #variable_conflict use_column
 DECLARE
@@ -20,12 +21,13 @@ DECLARE
   locked    record;
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
-    RETURN QUERY SELECT 0, 0, 0, place, true, 'isolation';
+    RETURN QUERY SELECT 0, 0, 0, place, true, 'isolation', 0;
     RETURN;
   END IF;
   completed := 0;
   failed := 0;
   jobs := 0;
+  moved := 0;
   IF before IS NOT NULL THEN  -- the first UUIDv7 of that time
     last := rpad(lpad(to_hex(greatest(0, (extract(epoch FROM at) - before) * 1000)::bigint), 12, '0'), 32, '0')::uuid;
   END IF;
@@ -85,7 +87,7 @@ BEGIN
     END IF;
 
     IF keep_history IS NOT NULL THEN
-      PERFORM /*schema*/move_to_history(doomed, type_names, keep_history, at);
+      moved := /*schema*/move_to_history(doomed, type_names, keep_history, at);
     END IF;
     DELETE FROM /*schema*/blocker b WHERE b.job_id = ANY(ARRAY(
       SELECT j.id FROM /*schema*/job j WHERE j.id = ANY(doomed) AND j.blockers > 0
@@ -102,6 +104,7 @@ BEGIN
     completed := 0;
     failed := 0;
     jobs := 0;
+    moved := 0;
   END;
   RETURN NEXT;
 END $$;

@@ -9,3 +9,5 @@ WITH /*include fragments/claimable*/, merged AS (
   /*end*/
 )
 /*include fragments/claim*/
+RETURNING
+  /*include fragments/taken_columns*/

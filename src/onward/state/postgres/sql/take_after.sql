@@ -14,3 +14,5 @@ WITH /*include fragments/claimable*/, merged AS (
   /*end*/
 )
 /*include fragments/claim*/
+RETURNING
+  /*include fragments/taken_columns*/

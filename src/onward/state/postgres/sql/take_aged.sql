@@ -26,3 +26,8 @@ WITH RECURSIVE /*include fragments/unpaused*/, line AS (
     ) waiting
   ) ahead
 ), /*include fragments/claim_found*/
+-- Last a row without a job: whether there was more.
+SELECT taken.*, NULL::boolean, NULL::uuid[], NULL::timestamptz FROM taken
+UNION ALL
+SELECT nothing.*, EXISTS (SELECT FROM cut), NULL::uuid[], NULL::timestamptz
+FROM (SELECT) answer LEFT JOIN taken nothing ON false

@@ -19,3 +19,12 @@ WITH /*include fragments/unpaused*/, found AS MATERIALIZED (
     ORDER BY rank, scheduled_at, id LIMIT claim.first
   ) ahead
 ), /*include fragments/claim_found*/
+-- Last a row without a job: whether there was more, and, if asked for, of what was seen the jobs of the rank that was
+-- reached, in order.
+SELECT taken.*, NULL::boolean, NULL::uuid[], NULL::timestamptz FROM taken
+UNION ALL
+SELECT nothing.*, EXISTS (SELECT FROM cut), seen.ids, /*schema*/readable(seen.until)
+FROM (
+  SELECT array_agg(id ORDER BY scheduled_at, id) AS ids, max(scheduled_at) AS until
+  FROM merged WHERE :ahead::boolean AND rank = (SELECT max(rank) FROM taken)
+) seen LEFT JOIN taken nothing ON false
