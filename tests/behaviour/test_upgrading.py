@@ -13,7 +13,7 @@ from onward.errors import SchemaMissing
 from onward.state.statement import Statements
 from support import SOON
 
-NEWEST = {"postgres": 12, "sqlite": 10}
+NEWEST = {"postgres": 13, "sqlite": 10}
 
 
 @job("old")

@@ -567,7 +567,7 @@ def test_pruning_reads_about_as_many_rows_as_it_deletes(
         "now": LATER,
     }
 
-    completed, failed, jobs, reached, is_end, _ = (
+    completed, failed, jobs, reached, is_end, *_ = (
         connection.execute(statement.sql.encode(), parameters).fetchone() or ()
     )
 

@@ -16,10 +16,4 @@ CREATE TABLE /*schema*/history_part (
   is_over    boolean NOT NULL DEFAULT false
 );
 
--- What older workers call is the same, but for a last argument that they do not give.
-DROP FUNCTION IF EXISTS /*schema*/prune(
-  text[], double precision[], double precision[], uuid, double precision, integer, integer, timestamptz);
-
 /*include functions/history*/
-
-/*include functions/pruning*/
