@@ -242,8 +242,8 @@ class TestTaking:
         async with store.reserve() as session:
             await session.start(*jobs)
             for n in range(24):
-                others = {"worker": OTHER_WORKER} if n % 3 == 2 else {"worker": WORKER, "next_in_line": line}
-                taken += [job.id for job in await session.take(*names, limit=4, **others)]
+                who, seen = (OTHER_WORKER, None) if n % 3 == 2 else (WORKER, line)
+                taken += [job.id for job in await session.take(*names, limit=4, worker=who, next_in_line=seen)]
 
         assert taken == [job.id for job in sorted(jobs, key=lambda job: (-job.priority, job.id))]
 
