@@ -92,7 +92,7 @@ class Phases(msgspec.Struct, eq=False):
     """Whether to wait for a database that is away; not if the handler was told to stop."""
     is_held_up: bool = False
     """Whether the handler waits for a phase to begin or to commit: for the database, or for a connection to it."""
-    had_to_wait = False
+    had_to_wait: bool = False
     """Whether a connection of the pool had to be given back first, as far as its driver tells."""
     tx: OpenTransaction | None = None
     settled: Settlement | None = None
