@@ -461,6 +461,13 @@ def describe(error: BaseException) -> JobError:
     )
 
 
+def plain(error: JobError) -> JobError:
+    """In ASCII: a database, or whoever talks to it, may be set to another encoding than UTF-8."""
+    said = {name: getattr(error, name) for name in ("type", "message", "traceback")}
+    escaped = {name: text.encode("ascii", "backslashreplace").decode() for name, text in said.items()}
+    return msgspec.structs.replace(error, **escaped)
+
+
 def frames_of(error: BaseException) -> TracebackType | None:
     """Where an error was raised, from the handler on if it got as far."""
     trace = error.__traceback__

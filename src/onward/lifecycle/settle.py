@@ -10,7 +10,7 @@ from onward.define.outcome import Done, Next, Outcome, Rescheduled
 from onward.define.registry import RegisteredType, Registry
 from onward.define.sealing import Guard
 from onward.errors import DecryptionError, HandlerFailed, PayloadError, Permanent, PhaseError, Reschedule
-from onward.lifecycle.effects import describe
+from onward.lifecycle.effects import describe, plain
 from onward.lifecycle.start import Predecessor, plan_continuation
 from onward.model import Backoff, ChainId, FailureReason, JobError, WorkerId
 from onward.observe.events import AttemptOutcome
@@ -143,6 +143,11 @@ def ended_as(settlement: Settlement | None) -> AttemptOutcome:
     return "continued" if settlement.kind == "continue" else "completed"
 
 
+def in_ascii(settlement: Settlement) -> Settlement:
+    """A failure that the database does not take, with an error that can be told in every encoding."""
+    return msgspec.structs.replace(settlement, errors=change_last_error(settlement.errors, plain))
+
+
 def unstorable(settlement: Settlement, error: BaseException) -> Settlement:
     """In place of an outcome that the database will never take: it would be refused every time."""
     return Settlement(
@@ -152,7 +157,7 @@ def unstorable(settlement: Settlement, error: BaseException) -> Settlement:
         kind="fail",
         reason=FailureReason.PERMANENT,
         errors=write_errors(
-            None, msgspec.structs.replace(describe(error), attempt=settlement.attempt, at=datetime.now(UTC))
+            None, msgspec.structs.replace(plain(describe(error)), attempt=settlement.attempt, at=datetime.now(UTC))
         ),
     )
 
