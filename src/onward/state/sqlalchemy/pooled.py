@@ -3,14 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
 
 from onward.errands import to_the_end
+from onward.errors import TransactionClosed
 from onward.state.command import Command, Operation, Rows, as_one
 from onward.state.driver import (
+    BLOCK_ENDED,
     Dialect,
     PlainConnection,
     Result,
@@ -171,6 +174,7 @@ class PooledConnection(PlainConnection):
         handle, self._handle, self._lent = self._handle, None, None
         try:
             if handle is not None:
+                retire(handle)
                 await _close(handle)
         finally:
             self._has_queued = False
@@ -207,6 +211,17 @@ async def entered(handle: Any, options: Mapping[str, Any]) -> AsyncIterator[Any]
         yield handle
     finally:
         await _close(handle)
+
+
+def retire(handle: Any) -> None:
+    """Have a session that was lent take nothing more: closed, it would begin anew, and nobody would end that."""
+    session = getattr(handle, "sync_session", handle)
+    if isinstance(session, Session):
+        vars(session)["get_bind"] = _refuse_retired  # whom it asks for a connection, whatever it is to do
+
+
+def _refuse_retired(*_: object, **__: object) -> NoReturn:
+    raise TransactionClosed(BLOCK_ENDED)
 
 
 async def _close(handle: Any) -> None:
