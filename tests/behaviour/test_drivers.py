@@ -204,6 +204,23 @@ async def test_connections_that_are_no_transaction_are_refused_in_words(
     await theirs.close()
 
 
+async def test_a_connection_of_psycopgs_in_pipeline_mode_is_refused(postgres_dsn: str, make_app: Any) -> None:
+    """Nothing has been answered there yet, which looks as if nothing had been found."""
+
+    @job("noop")
+    async def noop(attempt: Attempt[int]) -> None: ...
+
+    app: Onward = make_app(noop, target=postgres_dsn.replace("postgresql", "postgresql+psycopg"))
+    async with app, await PsycopgConnection.connect(postgres_dsn) as ours:
+        async with ours.pipeline():
+            with pytest.raises(TransactionUnsuitable, match="in pipeline mode"):
+                await app.start(noop, 1, tx=ours)
+        chain = await app.start(noop, 1, tx=ours)
+        await ours.commit()
+
+        assert [found.id for found in await app.chains()] == [chain.id]
+
+
 async def test_a_handler_that_expects_another_librarys_transaction_is_found_when_the_app_is_built(
     make_app: Any,
 ) -> None:
