@@ -1,5 +1,6 @@
 """What texts and times become that are spelled out in SQL, whatever a client and its server talk in."""
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -110,6 +111,31 @@ async def test_what_cannot_be_said_in_them_fails_like_any_other_outcome(
             failed.last_error, type="ValueError", message="\\u65e5\\u672c\\u2026"
         )
         assert await (await app.start(only, "é")).wait(timeout=SOON) == "é"
+
+
+async def test_a_note_that_cannot_be_said_in_them_is_escaped_and_hides_no_others(postgres_dsn: str) -> None:
+    go = asyncio.Event()
+
+    @job("noted")
+    async def noted(attempt: Attempt[int]) -> str:
+        attempt.progress(0.5, "日本" if attempt.input else "plain")
+        await go.wait()
+        return "é"
+
+    address = postgres_dsn.replace("postgresql:", "postgresql+asyncpg:") + "?client_encoding=latin1"
+    app = Onward(address, jobs=[noted], schema=f"t_{secrets.token_hex(6)}", migrate=True)
+    async with app, app.worker(concurrency=2):
+        chains = await app.start_many([noted.with_input(number) for number in range(2)])
+        seen: list[Any] = [None]
+        async with asyncio.timeout(SOON.total_seconds()):
+            while None in seen:
+                seen = [(await chain.get()).current.progress for chain in chains]
+        go.set()
+
+        assert [await chain.wait(timeout=SOON) for chain in chains] == ["é", "é"]
+        after = [(await chain.get()).current.progress for chain in chains]
+        assert [progress.note for progress in seen] == ["plain", "\\u65e5\\u672c"]
+        assert [progress and progress.note for progress in after] == ["plain", "\\u65e5\\u672c"]
 
 
 @job("later", continues_to=[second])

@@ -10,7 +10,7 @@ from onward.define.outcome import Done, Next, Outcome, Rescheduled
 from onward.define.registry import RegisteredType, Registry
 from onward.define.sealing import Guard
 from onward.errors import DecryptionError, HandlerFailed, PayloadError, Permanent, PhaseError, Reschedule
-from onward.lifecycle.effects import describe, plain
+from onward.lifecycle.effects import describe, escaped, plain
 from onward.lifecycle.start import Predecessor, plan_continuation
 from onward.model import Backoff, ChainId, FailureReason, JobError, WorkerId
 from onward.observe.events import AttemptOutcome
@@ -144,8 +144,12 @@ def ended_as(settlement: Settlement | None) -> AttemptOutcome:
 
 
 def in_ascii(settlement: Settlement) -> Settlement:
-    """A failure that the database does not take, with an error that can be told in every encoding."""
-    return msgspec.structs.replace(settlement, errors=change_last_error(settlement.errors, plain))
+    """With an error and a note that can be told in every encoding."""
+    progress = settlement.progress
+    if progress is not None and progress.note is not None:
+        progress = msgspec.structs.replace(progress, note=escaped(progress.note))
+    errors = change_last_error(settlement.errors, plain)
+    return msgspec.structs.replace(settlement, errors=errors, progress=progress)
 
 
 def unstorable(settlement: Settlement, error: BaseException) -> Settlement:

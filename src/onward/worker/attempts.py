@@ -183,14 +183,13 @@ class Attempts:
 
     def unstorable(self, settlement: Settlement, error: Exception) -> Settlement:
         """What to settle in place of an outcome that the database cannot store; of that again, if need be."""
-        has_failed = settlement.errors is not None
-        if has_failed and (said := settle.in_ascii(settlement)) != settlement:
+        if (said := settle.in_ascii(settlement)) != settlement:
             return said
         attempt = self._find(settlement.job_id, settlement.attempt)
         if attempt is None:
             return settle.unstorable(settlement, error)
         policy, guard = self.types[attempt.job.type_name].policy, attempt.kind.guard
-        if has_failed:
+        if settlement.errors is not None:
             failure = settle.unstorable(settlement, error)
         else:
             failure = settle.counted_failure(attempt.job, self.worker, plain(describe(error)), policy)
