@@ -204,6 +204,23 @@ async def test_connections_that_are_no_transaction_are_refused_in_words(
     await theirs.close()
 
 
+async def test_a_connection_of_psycopgs_in_pipeline_mode_is_refused(postgres_dsn: str, make_app: Any) -> None:
+    """Nothing has been answered there yet, which looks as if nothing had been found."""
+
+    @job("noop")
+    async def noop(attempt: Attempt[int]) -> None: ...
+
+    app: Onward = make_app(noop, target=postgres_dsn.replace("postgresql", "postgresql+psycopg"))
+    async with app, await PsycopgConnection.connect(postgres_dsn) as ours:
+        async with ours.pipeline():
+            with pytest.raises(TransactionUnsuitable, match="in pipeline mode"):
+                await app.start(noop, 1, tx=ours)
+        chain = await app.start(noop, 1, tx=ours)
+        await ours.commit()
+
+        assert [found.id for found in await app.chains()] == [chain.id]
+
+
 async def test_a_handler_that_expects_another_librarys_transaction_is_found_when_the_app_is_built(
     make_app: Any,
 ) -> None:
@@ -249,6 +266,86 @@ async def test_what_a_handler_was_given_takes_no_statements_between_its_blocks_a
 
         assert refused == ["between", "after"] * 3
         assert sorted(await notes(app)) == sorted(["in prepare", "in complete"] * 3 + ["the same connection, later"])
+
+
+@pytest.mark.parametrize("library", [kind for kind in KINDS if kind != "psycopg pool"], indirect=True)
+async def test_nor_does_it_take_any_after_the_commit(library: Library, make_app: Any, options: dict[str, Any]) -> None:
+    """A session would begin anew by itself, and nobody would end that: what it takes would be lost without a word."""
+    Tx = library.transaction_type  # noqa: N806 - a class
+    refused: list[str] = []
+
+    async def use_late(tx: Any, note: str) -> None:
+        for use in (library.insert(tx, note), app.start(late, note, tx=tx)):
+            try:
+                await use
+            except Exception:  # noqa: BLE001 - each library has its own
+                refused.append(note)
+
+    @job("late", max_attempts=1)
+    async def late(attempt: Attempt[str, Tx]) -> str:  # type: ignore[valid-type]
+        async with attempt.prepare() as tx:
+            await library.insert(tx, "kept")
+        await use_late(tx, "after prepare()")
+        return attempt.input
+
+    app: Onward = make_app(late, target=library.target, **options)
+    async with app:
+        async with app.driver.connection() as connection:
+            await connection.script("DROP TABLE IF EXISTS notes")
+            await connection.script("CREATE TABLE notes (note text)")
+        async with app.worker():
+            assert await (await app.start(late, "done")).wait(timeout=SOON) == "done"
+        async with app.transaction() as tx:
+            await library.insert(tx, "kept, too")
+        await use_late(tx, "after transaction()")
+        with suppress(RuntimeError):
+            async with app.transaction() as tx:
+                raise RuntimeError
+        await use_late(tx, "after a rollback")
+
+        assert refused == [
+            note for note in ("after prepare()", "after transaction()", "after a rollback") for _ in "12"
+        ]
+        assert sorted(await notes(app)) == ["kept", "kept, too"]
+        assert len((await app.chains()).items) == 1
+
+
+async def test_a_phase_whose_block_ends_while_its_job_is_settled_is_settled_all_the_same(
+    library: Library, make_app: Any, options: dict[str, Any]
+) -> None:
+    """As where a generator of the handler's has opened it that the event loop closes, in a task of its own."""
+    Tx = library.transaction_type  # noqa: N806 - a class
+    gone = ValueError("the block's own end")
+
+    async def leave(block: Any) -> None:
+        await block.__aexit__(type(gone), gone, None)
+
+    @job("left", max_attempts=1)
+    async def left(attempt: Attempt[str, Tx]) -> str:  # type: ignore[valid-type]
+        block = attempt.complete()
+        await library.insert(await block.__aenter__(), "kept")
+        later(block, int(attempt.input))
+        return attempt.input
+
+    def later(block: Any, rounds: int) -> None:
+        if rounds:
+            asyncio.get_running_loop().call_soon(later, block, rounds - 1)
+        else:
+            leaving.append(asyncio.get_running_loop().create_task(leave(block)))
+
+    leaving: list[asyncio.Task[None]] = []
+    app: Onward = make_app(left, target=library.target, **options)
+    async with app:
+        async with app.driver.connection() as connection:
+            await connection.script("DROP TABLE IF EXISTS notes")
+            await connection.script("CREATE TABLE notes (note text)")
+        async with app.worker():
+            for rounds in range(4):
+                chain = await app.start(left, str(rounds))
+                assert await chain.wait(timeout=SOON) == str(rounds)
+        await asyncio.wait(leaving)
+
+        assert await notes(app) == ["kept"] * 4
 
 
 @pytest.mark.parametrize("library", ["psycopg pool", "asyncpg dsn", "psycopg dsn"], indirect=True)

@@ -174,6 +174,27 @@ async def test_after_its_block_the_transaction_takes_no_more_statements(running:
     assert failed.value.error.type == TransactionClosed.__name__
 
 
+@pytest.mark.parametrize("deed", ["delete", "complete"])
+async def test_a_phase_that_does_away_with_its_own_job_fails_and_says_why(running: Any, deed: str) -> None:
+    @job("undone", max_attempts=1)
+    async def undone(attempt: Attempt[str]) -> str:
+        async with attempt.complete() as tx:
+            await tx.execute("INSERT INTO ledger VALUES ('undone')")
+            if deed == "delete":
+                await app.delete(attempt.chain_id, tx=tx)
+            else:
+                async with app.complete(attempt.chain_id, tx=tx) as completion:
+                    await completion.done("by itself")
+            return attempt.input
+
+    app: Onward = await running(undone)
+    await make_table(app)
+
+    with pytest.raises(ChainFailed, match="PhaseError: the transaction of this attempt has deleted its own job"):
+        await (await app.start(undone, "x")).wait(timeout=SOON)
+    assert await entries(app) == []
+
+
 async def test_starting_inside_a_phase_without_joining_it_is_refused(running: Any) -> None:
     @job("outside", max_attempts=1)
     async def outside(attempt: Attempt[str]) -> None:

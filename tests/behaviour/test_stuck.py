@@ -107,3 +107,25 @@ async def test_an_error_that_waits_to_be_settled_is_not_lost_when_jobs_are_given
         job_after = (await second.get()).current
         assert (await first.get()).status is JobStatus.COMPLETED
         assert (job_after.status, job_after.failures) == (JobStatus.PENDING, 1)
+
+
+async def test_a_worker_that_gives_its_jobs_back_takes_them_no_more(target: str, make_app: Any) -> None:
+    """Also one that was not told to stop before."""
+    runs: list[int] = []
+
+    @job("given back")
+    async def given_back(attempt: Attempt[None]) -> None:
+        runs.append(attempt.number)
+        worker.give_back()
+        await asyncio.sleep(SOON.total_seconds())
+
+    app: Onward = make_app(given_back)
+    async with app:
+        worker = app.worker()
+        chain = await app.start(given_back, None)
+
+        await asyncio.wait_for(worker.run(), SOON.total_seconds())
+
+        after = (await chain.get()).current
+    assert runs == [1]
+    assert (after.status, after.failures) == (JobStatus.PENDING, 0)

@@ -467,6 +467,16 @@ def describe(error: BaseException) -> JobError:
     )
 
 
+def plain(error: JobError) -> JobError:
+    """In ASCII: a database, or whoever talks to it, may be set to another encoding than UTF-8."""
+    said = {name: escaped(getattr(error, name)) for name in ("type", "message", "traceback")}
+    return msgspec.structs.replace(error, **said)
+
+
+def escaped(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()
+
+
 def frames_of(error: BaseException) -> TracebackType | None:
     """Where an error was raised, from the handler on if it got as far."""
     trace = error.__traceback__

@@ -10,7 +10,7 @@ from onward.define.outcome import Done, Next, Outcome, Rescheduled
 from onward.define.registry import RegisteredType, Registry
 from onward.define.sealing import Guard
 from onward.errors import DecryptionError, HandlerFailed, PayloadError, Permanent, PhaseError, Reschedule
-from onward.lifecycle.effects import describe
+from onward.lifecycle.effects import describe, escaped, plain
 from onward.lifecycle.start import Predecessor, plan_continuation
 from onward.model import Backoff, ChainId, FailureReason, JobError, WorkerId
 from onward.observe.events import AttemptOutcome
@@ -138,6 +138,15 @@ def ended_as(settlement: Settlement | None) -> AttemptOutcome:
     return "continued" if settlement.kind == "continue" else "completed"
 
 
+def in_ascii(settlement: Settlement) -> Settlement:
+    """With an error and a note that can be told in every encoding."""
+    progress = settlement.progress
+    if progress is not None and progress.note is not None:
+        progress = msgspec.structs.replace(progress, note=escaped(progress.note))
+    errors = change_last_error(settlement.errors, plain)
+    return msgspec.structs.replace(settlement, errors=errors, progress=progress)
+
+
 def unstorable(settlement: Settlement, error: BaseException) -> Settlement:
     """In place of an outcome that the database will never take: it would be refused every time."""
     return Settlement(
@@ -147,7 +156,7 @@ def unstorable(settlement: Settlement, error: BaseException) -> Settlement:
         kind="fail",
         reason=FailureReason.PERMANENT,
         errors=write_errors(
-            None, msgspec.structs.replace(describe(error), attempt=settlement.attempt, at=datetime.now(UTC))
+            None, msgspec.structs.replace(plain(describe(error)), attempt=settlement.attempt, at=datetime.now(UTC))
         ),
     )
 

@@ -11,7 +11,7 @@ from onward.errors import ConfigurationError, TransactionClosed, TransactionErro
 from onward.lifecycle.effects import Effects
 from onward.options import wrong_function, wrong_kind
 from onward.state.command import Operation
-from onward.state.driver import Connection, run_now
+from onward.state.driver import BLOCK_ENDED, Connection, run_now
 from onward.state.statement import spell
 
 T = TypeVar("T")
@@ -143,7 +143,7 @@ class OpenTransaction:
 
     def _require_open(self) -> None:
         if not self._takes_statements:
-            raise TransactionClosed("the block of this transaction has ended: it takes no more statements")
+            raise TransactionClosed(BLOCK_ENDED)
 
     def _look(self) -> None:
         """Raise if the application has ended it by hand."""

@@ -44,6 +44,7 @@ class Fault(StrEnum):
 _TRANSIENT = frozenset({Fault.LOST, Fault.READ_ONLY, Fault.TROUBLE, Fault.TIMEOUT})
 
 
+BLOCK_ENDED = "the block of this transaction has ended: it takes no more statements"
 ENDED_BY_HAND = (
     "the transaction was ended by your own code (COMMIT, ROLLBACK, session.commit() or the like) inside its block: "
     "what was to follow is not stored. Leave the block to commit, raise to roll back"

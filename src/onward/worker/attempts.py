@@ -16,7 +16,7 @@ import msgspec
 from onward.define.registry import Registry
 from onward.errors import AttemptLost, JobAlreadyCompleted
 from onward.lifecycle import settle
-from onward.lifecycle.effects import describe
+from onward.lifecycle.effects import describe, plain
 from onward.lifecycle.settle import RetryPolicy
 from onward.lifecycle.store import Store
 from onward.model import Blocker, FailureReason, JobError, JobId, LossReason, WorkerId
@@ -182,12 +182,17 @@ class Attempts:
             self._observers.emit(events.AlreadyCompleted(**attempt.facts, worker=self.worker))
 
     def unstorable(self, settlement: Settlement, error: Exception) -> Settlement:
-        """What to settle in place of an outcome that the database cannot store."""
+        """What to settle in place of an outcome that the database cannot store; of that again, if need be."""
+        if (said := settle.in_ascii(settlement)) != settlement:
+            return said
         attempt = self._find(settlement.job_id, settlement.attempt)
-        if attempt is None or settlement.errors is not None:
+        if attempt is None:
             return settle.unstorable(settlement, error)
         policy, guard = self.types[attempt.job.type_name].policy, attempt.kind.guard
-        failure = settle.counted_failure(attempt.job, self.worker, describe(error), policy)
+        if settlement.errors is not None:
+            failure = settle.unstorable(settlement, error)
+        else:
+            failure = settle.counted_failure(attempt.job, self.worker, plain(describe(error)), policy)
         return failure if guard is None else settle.guarded(failure, guard, attempt.secrets())
 
     # -- for the guardian, and whoever watches the event loop

@@ -143,8 +143,12 @@ class Phases(msgspec.Struct, eq=False):
 
     async def leave(self, phase: PhaseKind, error: BaseException | None) -> None:
         """End a phase: staged prepare commits here, the others stay open until the job is settled."""
+        if self.stage in _OVER:
+            return  # the handler has not waited for this block: its transaction is being ended, or has been
         tx = self.tx
         after: Stage = "ended" if phase == "complete" else "prepared"
+        if error is not None and phase == "complete":
+            self.stage = "ended"  # at once: a handler that does not wait for this must not come to an outcome meanwhile
         try:
             if error is not None:
                 own = tx is not None and any(failed is error for failed in tx.errors)
@@ -219,8 +223,8 @@ class Phases(msgspec.Struct, eq=False):
     async def settle(self, settlement: Settlement) -> Settlement | None:
         """Settle in the open phase, in one commit with its writes; or say what is to be settled with others."""
         tx, job = self.tx, self._job
+        self.stage = "ended"  # also for a block that the handler has left behind
         if tx is None:
-            self.stage = "ended"
             return settlement
         try:
             # Unless other operations of ours took part, nothing but this attempt has to do with its job.
@@ -256,7 +260,11 @@ class Phases(msgspec.Struct, eq=False):
                     raise _Cancelled
                 break
         else:
-            raise JobAlreadyCompleted(self._job.id, self._job.attempt)
+            # It was this attempt's when the transaction began, and nobody else can have changed it since.
+            raise PhaseError(
+                "the transaction of this attempt has deleted its own job, or ended it: return an outcome instead, or "
+                "do that after the block"
+            )
         told[:] = changes
         return changes
 

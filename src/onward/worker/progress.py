@@ -2,17 +2,18 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from onward.errors import PhaseError
-from onward.lifecycle.effects import describe
+from onward.lifecycle.effects import describe, escaped
 from onward.lifecycle.store import Store
 from onward.model import JobId, Progress, WorkerId
 from onward.observe import events
 from onward.options import LONGEST_NOTE, cut, storable
 from onward.state.contract import ProgressReport, Settlement
+from onward.state.driver import Fault
 from onward.worker.connections import Reserved
 
 _EVERY = 0.25
@@ -81,10 +82,21 @@ class ProgressBoard:
         if not reports:
             return
         try:
-            await self._reserved.run(self._store.state.report_progress(worker=self._worker, reports=reports))
+            try:
+                await self._write(reports)
+            except Exception as error:
+                if self._store.fault(error) is not Fault.VALUE:
+                    raise
+                # The note of one keeps nobody else's from being written.
+                await self._write(
+                    [msgspec.structs.replace(each, note=each.note and escaped(each.note)) for each in reports]
+                )
         except Exception as error:  # noqa: BLE001 - one turn of a loop
             self._store.observers.emit(events.StateError(doing=_WRITING, error=describe(error)))
         else:
             self._store.observers.database_works(_WRITING)
         finally:
             self._writing = {}
+
+    async def _write(self, reports: Sequence[ProgressReport]) -> None:
+        await self._reserved.run(self._store.state.report_progress(worker=self._worker, reports=reports))

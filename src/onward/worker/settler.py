@@ -55,7 +55,7 @@ class Settler:
         substitute: Substitute = unstorable,
         figures: Figures | None = None,
     ) -> None:
-        """`substitute` makes what to settle in place of an outcome that the database cannot store.
+        """`substitute` makes what to settle in place of an outcome that the database cannot store, and of what it made.
 
         `figures` are written along with outcomes.
         """
@@ -66,7 +66,6 @@ class Settler:
         self._waiting: list[Settlement] = []
         self._batch: list[Settlement] = []
         self._aside: list[Settlement] = []
-        self._substituted: set[JobId] = set()
         self._unsettled = 0
         self._ready = asyncio.Event()
         self._ready_aside = asyncio.Event()
@@ -260,10 +259,7 @@ class Settler:
 
     def _storable(self, settlement: Settlement, error: Exception) -> Settlement:
         """The outcome, or what is settled in its place if the database will never take it."""
-        if self._store.fault(error) is not Fault.VALUE or settlement.job_id in self._substituted:
-            return settlement
-        self._substituted.add(settlement.job_id)
-        return self._substitute(settlement, error)
+        return self._substitute(settlement, error) if self._store.fault(error) is Fault.VALUE else settlement
 
     async def _try(self, reserved: Reserved, batch: list[Settlement], *, repeated: bool) -> Exception | None:
         """Settle a batch once; what went wrong."""
@@ -376,8 +372,6 @@ class Settler:
         return []
 
     def _done(self, batch: list[Settlement]) -> None:
-        if self._substituted:
-            self._substituted.difference_update(settlement.job_id for settlement in batch)
         self._unsettled -= len(batch)
         if not self._unsettled:
             self.idle.set()

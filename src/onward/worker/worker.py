@@ -135,6 +135,7 @@ class Worker:
 
     def give_back(self) -> None:
         """Stop working at once: cancel the handlers, so that other workers can take their jobs."""
+        self.stop()  # else it would take them itself
         self._settler.give_up(within=_SETTLE_AFTER_GRACE)
         for attempt in self._attempts:
             attempt.cancel(LossReason.STOPPING)

@@ -315,7 +315,9 @@ class _Psycopg(ABC):
     def _options(
         self, conninfo: str, settings: dict[str, str], *, unanswered: float = UNANSWERED
     ) -> tuple[str, dict[str, Any]]:
-        given: dict[str, Any] = {"fallback_application_name": "onward", **libpq_options(unanswered=unanswered)}
+        # What somebody else wrote must not stop a worker that is set to another encoding; asyncpg, too, asks for UTF-8.
+        given: dict[str, Any] = {"fallback_application_name": "onward", "client_encoding": "UTF8"}
+        given |= libpq_options(unanswered=unanswered)
         given |= conninfo_to_dict(conninfo)
         if not self._prepared:
             # A server-side pooler hands every transaction another connection: no statement or setting may outlive one.

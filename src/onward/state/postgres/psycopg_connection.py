@@ -209,6 +209,11 @@ class PsycopgConnection(PlainConnection):
             await answer(self._raw.execute(sql, prepare=False))
 
     async def _run(self, sql: str, parameters: Mapping[str, Any], *, ours: bool) -> Any:
+        if self._raw.pgconn.pipeline_status:
+            raise TransactionUnsuitable(
+                "the connection is in pipeline mode, in which a statement has no answer yet: leave the block of "
+                "connection.pipeline() first"
+            )
         # The application may have its own taste in cursors and rows; ours are plain.
         kind: Any = psycopg.AsyncCursor if isinstance(self._raw, psycopg.AsyncConnection) else psycopg.Cursor
         cursor = kind(self._raw, row_factory=tuple_row)

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from onward.errors import TransactionClosed, TransactionUnsuitable
 from onward.state.command import Command, Operation, Rows
 from onward.state.driver import (
+    BLOCK_ENDED,
     CLOSED_BY_HAND,
     ENDED_BY_HAND,
     PlainConnection,
@@ -196,7 +197,7 @@ class JoinedConnection(PlainConnection):
     def refuse(self) -> None:
         """Raise unless it is we who ask."""
         if not self._is_asking:
-            raise TransactionClosed("the block of this transaction has ended: it takes no more statements")
+            raise TransactionClosed(BLOCK_ENDED)
 
     @property
     def borrowed(self) -> Connection | None:
