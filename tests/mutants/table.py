@@ -38,14 +38,14 @@ MUTANTS = [
     ),
     Mutant(
         "moving to the history leaves the later jobs of a chain",
-        "state/postgres/functions/history.sql",
+        "state/postgres/functions/moving.sql",
         "WHERE chain_id = ANY(moved) AND chain_index > 0",
         "WHERE chain_id = ANY(moved) AND chain_index > 1",
         CONFORMANCE,
     ),
     Mutant(
         "a part of the history is kept for as long as the first who needed it said",
-        "state/postgres/functions/history.sql",
+        "state/postgres/functions/moving.sql",
         "p.starts_at = part.starts_at AND p.kept_until >= part.kept_until AND",
         "p.starts_at = part.starts_at AND",
         CONFORMANCE,

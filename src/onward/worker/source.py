@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from operator import attrgetter
 
 import msgspec
 
@@ -35,7 +34,6 @@ logger = logging.getLogger("onward.worker")
 _POLL = 60.0
 _RECOVER_WITHIN, _RECOVER_AT_LEAST_EVERY = 0.5, 10.0
 _TAKING = "take jobs"
-_ID, _BLOCKERS = attrgetter("id"), attrgetter("blockers")
 _LAST_LOOK = 3.0
 """Seconds a look that is under way is waited for when the worker stops."""
 _CANCELLED_AT_MOST_EVERY = 0.1
@@ -118,7 +116,7 @@ class JobSource:
                 takes = self._cursor if since < self._admission.rests_until else self.limited
                 self._is_unsure = True
                 taken = await self._reserved.use(partial(takes.take, limit=free))
-                waited = [*map(_ID, filter(_BLOCKERS, taken))]
+                waited = [job.id for job in taken if job.blockers]
                 blockers = await self._reserved.run(self._store.state.blockers_of(waited)) if waited else {}
                 self._is_unsure = False
         except TimeoutError:
