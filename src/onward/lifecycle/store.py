@@ -162,8 +162,7 @@ class Store:
         by the client, so that it can be repeated.
         """
         if tx is None:
-            if open_here.get() is not None:
-                refuse_inside_transaction(doing)
+            refuse_inside_transaction(doing)
             effects: Effects | None = None
             if isinstance(operation, Command) and operation.needs == "nothing":
                 # Of what only writes the answer is known before: then its hints can leave with the commit.
@@ -331,8 +330,7 @@ class TransactionBlock:
         self._store, self._native = store, native
 
     async def __aenter__(self) -> Any:
-        if open_here.get() is not None:
-            refuse_inside_transaction("opening a transaction")
+        refuse_inside_transaction("opening a transaction")
         store = self._store
         try:
             self._lent: AbstractAsyncContextManager[Connection] = (

@@ -204,11 +204,11 @@ def test_an_app_that_is_written_goes_before_an_address_of_the_environment(
     )
     monkeypatch.setenv("ONWARD_DATABASE", "postgresql://nobody@127.0.0.1:1/nothing")
 
-    assert '"id": 17' in onward("jobs", "show", chain.id, "--app", app, *path).out.replace("'", '"')
+    assert '"id":17' in onward("jobs", "show", chain.id, "--app", app, *path).out
     onward("jobs", "show", chain.id, code=1)
     monkeypatch.setenv("ONWARD_SCHEMA", "nothing")
     monkeypatch.setenv("ONWARD_PREFIX", "nothing_")
-    assert '"id": 17' in onward("jobs", "show", chain.id, "--app", app, *path).out.replace("'", '"')
+    assert '"id":17' in onward("jobs", "show", chain.id, "--app", app, *path).out
     monkeypatch.delenv("ONWARD_SCHEMA")
     monkeypatch.delenv("ONWARD_PREFIX")
     assert "hidden" in onward("jobs", "show", chain.id, *at, "--app", app, *path).out

@@ -210,7 +210,12 @@ class AsyncpgDriver:
     @asynccontextmanager
     async def _from_theirs(self) -> AsyncIterator[AsyncpgConnection]:
         raw = await self._pool.acquire()
-        connection = AsyncpgConnection(raw, prepared=self._prepared, native=raw, session=self._session_of(raw))
+        try:
+            session = self._session_of(raw)
+        except ConfigurationError:
+            await to_the_end(self._pool.release(raw))
+            raise
+        connection = AsyncpgConnection(raw, prepared=self._prepared, native=raw, session=session)
         self._look_after(connection, raw)
         try:
             yield connection

@@ -4,6 +4,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from onward.errors import ConfigurationError
 from onward.state.driver import Fault
 from onward.state.statement import with_servers_own
 from onward.transport import CONNECT, IDLE, INTERVAL, PROBES
@@ -106,8 +107,15 @@ def fault_of_code(code: str | None, error: BaseException | None = None) -> Fault
 
 def ask_safely(raw: Any) -> None:
     """Have a connection of asyncpg's, which asks the server about the types of parameters, do so without operators and
-    functions that another role may have made, and that fit better than the server's own.
+    functions that another role may have made, and that fit better than the server's own. And none that is set to
+    another encoding than UTF-8: in those asyncpg (0.32) sends texts from memory that it has given up before, so that
+    now and then something else is stored.
     """
+    if not raw.is_closed() and (encoding := raw.get_settings().client_encoding) != "UTF8":
+        raise ConfigurationError(
+            f"asyncpg's connection has client_encoding {encoding}, in which it may send other text than it was given: "
+            "leave client_encoding out, or say utf8, whatever the database's own encoding is; or use psycopg"
+        )
     asked = getattr(raw, "_intro_query", None)
     if asked is not None:
         raw._intro_query = _with_servers_own(asked)
