@@ -181,13 +181,13 @@ class OnDatabase:
         if TAKES is None:
             yield
             return
-        from onward.worker.take_cursor import TakeCursor  # older versions, which are measured too, have none
+        from onward.worker.maintenance import TakeCursor  # older versions, which are measured too, have none there
 
         take, seconds = TakeCursor.take, list[float]()
 
-        async def timed(*arguments: Any) -> Any:
+        async def timed(*arguments: Any, **named: Any) -> Any:
             began = time.perf_counter()
-            taken = await take(*arguments)
+            taken = await take(*arguments, **named)
             seconds.append(time.perf_counter() - began)
             return taken
 
