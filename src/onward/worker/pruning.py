@@ -37,9 +37,9 @@ class _Size(NamedTuple):
     pause: float
 
 
-_SIZE, _SIZE_UNDER_ONE_LOCK = _Size(0.05, 100, 500, 39.0), _Size(0.01, 100, 200, 29.0)
+_SIZE, _SIZE_UNDER_ONE_LOCK = _Size(0.05, 100, 500, 79.0), _Size(0.01, 100, 200, 29.0)
 """The latter where all writers wait for one another, so that what one takes is taken from all. With twice the pace on
-Postgres, jobs were drained at 0.92 of their rate while there was much to prune.
+Postgres, jobs were drained at 0.93 of their rate while there was much to prune.
 """
 _SHORTEST_REST = 4.0
 """The same where chains end faster than they are pruned: a fifth of one connection's time."""
