@@ -268,6 +268,26 @@ async def test_what_a_handler_was_given_takes_no_statements_between_its_blocks_a
         assert sorted(await notes(app)) == sorted(["in prepare", "in complete"] * 3 + ["the same connection, later"])
 
 
+@pytest.mark.parametrize("library", [kind for kind in KINDS if "aiosqlite" not in kind], indirect=True)
+async def test_a_handler_that_says_nothing_of_a_lost_connection_is_not_to_blame(
+    library: Library, make_app: Any, options: dict[str, Any]
+) -> None:
+    Tx = library.transaction_type  # noqa: N806 - a class
+    kill = "SELECT pg_terminate_backend(pg_backend_pid())"
+
+    @job("silent", max_attempts=1)
+    async def silent(attempt: Attempt[str, Tx]) -> int:  # type: ignore[valid-type]
+        async with attempt.complete() as tx:
+            if attempt.number == 1:
+                with suppress(Exception):
+                    await tx.execute(text(kill) if type(tx).__module__.startswith("sqlalchemy") else kill)
+            return attempt.number
+
+    app: Onward = make_app(silent, target=library.target, **options)
+    async with app, app.worker():
+        assert await (await app.start(silent, "x")).wait(timeout=SOON) == 2
+
+
 @pytest.mark.parametrize("library", [kind for kind in KINDS if kind != "psycopg pool"], indirect=True)
 async def test_nor_does_it_take_any_after_the_commit(library: Library, make_app: Any, options: dict[str, Any]) -> None:
     """A session would begin anew by itself, and nobody would end that: what it takes would be lost without a word."""

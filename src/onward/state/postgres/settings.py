@@ -111,10 +111,14 @@ def ask_safely(raw: Any) -> None:
     another encoding than UTF-8: in those asyncpg (0.32) sends texts from memory that it has given up before, so that
     now and then something else is stored.
     """
-    if not raw.is_closed() and (encoding := raw.get_settings().client_encoding) != "UTF8":
+    if raw.is_closed():
+        return
+    settings = raw.get_settings()
+    if settings.get_text_codec().name != "utf-8":  # whatever a pooler calls it
         raise ConfigurationError(
-            f"asyncpg's connection has client_encoding {encoding}, in which it may send other text than it was given: "
-            "leave client_encoding out, or say utf8, whatever the database's own encoding is; or use psycopg"
+            f"asyncpg's connection has client_encoding {settings.client_encoding}, in which it may send other text "
+            "than it was given: leave client_encoding out, or say utf8, whatever the database's own encoding is; or "
+            "use psycopg"
         )
     asked = getattr(raw, "_intro_query", None)
     if asked is not None:

@@ -39,6 +39,8 @@ _FAREWELL = 1.0
 """Seconds for a connection to be closed in."""
 _TURN = 30.0
 """Seconds to wait for a turn to write; whoever has waited for so long tries beside who has it."""
+_AFTER_LOSS = "8s2b"
+"""What SQLAlchemy calls what it says in place of whatever is to follow in a transaction whose connection was lost."""
 
 
 class _SqlAlchemy(ABC):
@@ -232,7 +234,7 @@ class _SqlAlchemy(ABC):
         return next(filter(None, map(fault_of, causes(error))), None)
 
     def _is_lost(self, error: BaseException) -> bool:
-        if getattr(error, "connection_invalidated", False):
+        if getattr(error, "connection_invalidated", False) or getattr(error, "code", None) == _AFTER_LOSS:
             return True
         if not isinstance(error, DBAPIError):
             # A TimeoutError is our own, from connecting.
